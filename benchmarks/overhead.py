@@ -13,8 +13,8 @@ Limits: at most 8% of the path is neither generation nor training; publish + loa
 from dataclasses import dataclass
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline.job.context import namespace
 from pipeline.job.schedule import Schedule, rft_schedule
+from pipeline.settings.config import Config
 from pipeline.store import files, tables
 
 SHARE_NEEDED, SYNC_NEEDED = 0.08, 0.15
@@ -89,7 +89,7 @@ def main() -> None:
     given = arguments.parse_args()
     view = open_run(given)
     stage = stage_of(view, "rft").directory
-    config = namespace(files.read_json(stage / "stage.json")["config"])
+    config = Config.partial(files.read_json(stage / "stage.json")["config"])
     said = Measurement("overhead", f"Where the time of an rft step goes: {stage.name} of {view.run}")
     found = read(stage, config)
     first, last = given.warmup + 1, max(found.steps)

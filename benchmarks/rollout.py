@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline.job.context import namespace
 from pipeline.job.selection import tasks_of_step
 from pipeline.job.tasksets import read_train
+from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files
 from workflows import runner
 from workflows.engines.vllm_engine import VllmEngine
@@ -82,7 +82,7 @@ def main() -> None:
     given = arguments.parse_args()
     view = open_run(given)
     spec = files.read_json(stage_of(view, "rft").directory / "stage.json")
-    config = namespace(spec["config"])
+    config = Config.partial(spec["config"])
     model = checkpoints.model_directory(given.root / spec["inputs"]["model"])
     spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
     said = Measurement("rollout", "Rollout: bare LLM.generate against the explorer's path")

@@ -26,6 +26,7 @@ from pathlib import Path
 from benchmarks.measurement import HERE, RESULTS, Measurement, open_run, parser, spread, stage_of, table
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.results.view import View
+from pipeline.settings.config import Config
 from pipeline.store import tables
 
 NEEDED = 1.0
@@ -43,7 +44,7 @@ def temporary_plan(view: View, root: Path, steps: int, lr: float | None) -> Plan
     overlay.setdefault("buffer", {})["total_steps"] = steps
     if lr is not None:
         overlay.setdefault("algorithm", {}).setdefault("optimizer", {})["lr"] = lr
-    return make_plan(config)
+    return make_plan(Config.partial(config))
 
 
 def copy_inputs(view: View, plan: Plan) -> Path:

@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from operators.reward import load_reward
-from pipeline.job.context import namespace
 from pipeline.job.tasksets import read_train
+from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files
 from workflows.prompts import load_tokenizer, task_texts
 
@@ -74,7 +74,7 @@ def train(stage: Path, steps: int) -> dict:
             self.ends.append(time.perf_counter())
 
     spec = files.read_json(stage / "stage.json")
-    config, clock = namespace(spec["config"]), Clock()
+    config, clock = Config.partial(spec["config"]), Clock()
     source = config.buffer.explorer_input
     model = checkpoints.model_directory(Path(spec["inputs"]["model"]))
     tokenizer = load_tokenizer(model, config.model)

@@ -56,7 +56,7 @@ def check(overrides, no_data, no_call, elsewhere, form):
     try:
         composed, problems = judged(overrides)
     except ConfigError as error:
-        composed, problems = {}, error.problems
+        composed, problems = None, error.problems
     if problems:
         if composed:  # otherwise a file cannot be read
             more = incomplete.further_problems(composed, problems, elsewhere, not no_data)
@@ -114,9 +114,9 @@ def diff(a, b, root):
 
     A and B are each a run (project/name or name), or overrides in quotes.
     """
-    from pipeline.results.difference import sides, told
+    from pipeline.results.difference import difference_lines, sides
 
-    print(masked("\n".join(told(*sides(root, a, b)))))
+    print(masked("\n".join(difference_lines(*sides(root, a, b)))))
 
 
 @click.command()

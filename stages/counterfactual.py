@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.results.counterfactual import ORIGINAL
 from pipeline.settings import secrets
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
+from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import OuroError
 from stages.learner.actor import Actor, Result
@@ -52,17 +54,19 @@ class Replay:
     """A stored train batch, the weights before its step, and the models that its algorithms need."""
 
     def __init__(self, request: dict[str, Any], directory: Path):
-        """request: stage directory; step; weights: directory, or null for the initial model; original and
-        alternatives: filled sections `algorithm`. directory: a copy of the stage's directory that may be written to.
+        """request: stage directory; step; weights: directory, or null for the initial model; alternatives: filled
+        sections `algorithm`. directory: a copy of the stage's directory that may be written to.
         """
         self.step, self.directory = request["step"], directory
         self.spec = files.read_json(directory / "stage.json")
-        self.original = request["original"]
+        self.config = Config.partial(secrets.reveal(self.spec["config"]))
+        self.original = self.config.algorithm
+        self.alternatives = {name: Algorithm.partial(one) for name, one in request["alternatives"].items()}
         path = tables.step_file(directory, "steps", self.step)
         self.stored = tables.read(path, records.Step).to_pylist()[0]
         context = self._context(self.original)
         model = checkpoints.model_directory(context.inputs["model"])
-        every = [self.original, *request["alternatives"].values()]
+        every = [self.original, *self.alternatives.values()]
         refers = any(self._refers(algorithm) for algorithm in every)
         config = context.config
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
@@ -70,20 +74,19 @@ class Replay:
             load_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
         self.teacher = Teacher(context, model, self.actor.process) if "teacher" in context.inputs else None
-        has_critic = self.original["advantage_fn"] in WITH_CRITIC
+        has_critic = self.original.advantage_fn in WITH_CRITIC
         self.critic = Critic(model, config, self.actor.process, GradientEngine) if has_critic else None
         if self.critic and self.step > 1:
             load_critic(self.critic.zero.module, checkpoints.checkpoint_directory(directory, self.step - 1))
 
-    def _context(self, algorithm: dict[str, Any]) -> Context:
+    def _context(self, algorithm: Algorithm) -> Context:
         """The stage's context with another algorithm and without a log."""
-        spec = self.spec
-        config = namespace(secrets.reveal({**spec["config"], "algorithm": algorithm}))
+        spec, config = self.spec, self.config.but("algorithm", algorithm)
         inputs = {role: Path(directory) for role, directory in spec["inputs"].items()}
         return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
                        logging.getLogger("ouro.replay"))
 
-    def under(self, algorithm: dict[str, Any]) -> Outcome:
+    def under(self, algorithm: Algorithm) -> Outcome:
         """Loss and gradient of the batch under an algorithm."""
         context = self._context(algorithm)
         experience = Recorded if "experience" in context.inputs else Rollouts
@@ -91,23 +94,23 @@ class Replay:
         objective = Objective(context.config, self._coefficient(algorithm, "kl_loss_fn"))
         batch = source.cut(self.step)
         references = self.references if self._refers(algorithm) else None
-        critic = self.critic if algorithm["advantage_fn"] in WITH_CRITIC else None
-        teacher = self.teacher if algorithm["advantage_fn"] in WITH_TEACHER else None
-        recompute = not algorithm["bypass_old_logprobs"]
+        critic = self.critic if algorithm.advantage_fn in WITH_CRITIC else None
+        teacher = self.teacher if algorithm.advantage_fn in WITH_TEACHER else None
+        recompute = not algorithm.bypass_old_logprobs
         Estimates(self.actor, references, critic, recompute, teacher).add(batch.rollouts)
         rows = source.with_advantages(batch).rows
         result = self.actor.step(rows, objective, 0.0, self.step)
         return Outcome({row.id: row.advantage for row in rows}, result, self.actor.zero.gradients)
 
-    def _refers(self, algorithm: dict[str, Any]) -> bool:
+    def _refers(self, algorithm: Algorithm) -> bool:
         """Whether an algorithm needs the reference model."""
         columns = Objective(self._context(algorithm).config).row_columns
-        return algorithm["kl_penalty_fn"] != "none" or algorithm["kl_loss_fn"] != "none" or "ref_logprobs" in columns
+        return algorithm.kl_penalty_fn != "none" or algorithm.kl_loss_fn != "none" or "ref_logprobs" in columns
 
-    def _coefficient(self, algorithm: dict[str, Any], part: str) -> float | None:
+    def _coefficient(self, algorithm: Algorithm, part: str) -> float | None:
         """Coefficient of a KL term at this step if it is the stage's own, which may have adapted; None: as configured.
         """
-        same = all(algorithm[key] == self.original[key] for key in (part, f"{part}_args"))
+        same = all(getattr(algorithm, key) == getattr(self.original, key) for key in (part, f"{part}_args"))
         return self.stored[part.replace("_fn", "_coef")] if same else None
 
     def proof(self, outcome: Outcome) -> list[list]:
@@ -185,7 +188,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 replay = Replay(request, copy)
                 original = replay.under(replay.original)
                 rows = {ORIGINAL: compared(original, original)}
-                for name, algorithm in request["alternatives"].items():
+                for name, algorithm in replay.alternatives.items():
                     rows[name] = compared(replay.under(algorithm), original)
                 return {"proof": replay.proof(original), "rows": rows}
         except OuroError as error:  # an error in one of the stage's own files

@@ -32,7 +32,7 @@ def score_models(context: Context, name: str, models: dict[int, Path]) -> list[l
 
     name: of the model in the tables. models: trainer step -> Hugging Face directory; at least one.
     """
-    os.environ.update(environment(context.config) | answering_environment(context.config))
+    os.environ.update(environment(context.config.explorer.env_vars) | answering_environment(context.config))
     first = next(iter(models.values()))
     tokenizer = load_tokenizer(first, context.config.model)
     sets = read_sets(context, tokenizer, Rewards(context.config))

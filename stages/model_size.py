@@ -12,10 +12,10 @@ import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from pipeline.check.model_size import Layer, Size
+from pipeline.settings.model import Init, Lora
 from pipeline.store import files
 from pipeline.store.errors import OuroError
 from workflows.engines.hugging_face import import_transformers
@@ -30,7 +30,7 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
     for text in asked:
         named, adapter = json.loads(text)
         try:
-            made[text] = asdict(measure(build(named), adapter))
+            made[text] = asdict(measure(build(named), adapter and Lora.partial(adapter)))
         except OuroError as error:
             found["problems"].append(str(error))
         except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
@@ -48,14 +48,14 @@ def build(named: str | dict[str, Any]):
     if isinstance(named, dict):
         from stages.model import character_tokenizer, qwen2_config
 
-        config = qwen2_config(SimpleNamespace(**named), character_tokenizer(1), 1)
+        config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
     else:
         config = transformers.AutoConfig.from_pretrained(named, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(config)
 
 
-def measure(model, adapter: dict[str, Any] | None = None) -> Size:
+def measure(model, adapter: Lora | None = None) -> Size:
     """The size of a causal language model, and of an adapter (an element of model.lora_configs) put into it, in place.
 
     Raises ModelError when the adapter names a layer that the model lacks.
@@ -83,7 +83,7 @@ def measure(model, adapter: dict[str, Any] | None = None) -> Size:
         from stages.learner.engine.adapter import inject
 
         with torch.device("meta"):
-            inject(model, Path(), SimpleNamespace(**adapter), 0)
+            inject(model, Path(), adapter, 0)
         size = replace(size, trained=sum(p.numel() for p in model.parameters() if p.requires_grad))
         layers = [replace(layer, adapted=sum(name.endswith(".lora_A") for name, _ in module.named_modules()))
                   for layer, module in zip(layers, model.base_model.layers, strict=True)]

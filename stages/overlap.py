@@ -6,10 +6,10 @@ evaluation itself compares with the actual training data (workflows/leakage.py).
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from pipeline.job.progress import task_words
+from pipeline.settings.data import Format
 from pipeline.store.data_files import files_of_split, is_saved_dataset
 from pipeline.store.digests import resolve
 from pipeline.store.errors import OuroError
@@ -33,7 +33,7 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
                                      f"{size / 2**20:.0f} MiB. Its evaluation counts them.")
             continue
         try:
-            rows[one["label"]] = read_set(one["paths"], one["subset"], one["split"], SimpleNamespace(**one["format"]),
+            rows[one["label"]] = read_set(one["paths"], one["subset"], one["split"], Format.partial(one["format"]),
                                          one["purpose"], one["key"])
         except OuroError as error:
             found["problems"].append(str(error))

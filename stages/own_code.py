@@ -12,7 +12,6 @@ import inspect
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from operators.formats import read_records
@@ -23,6 +22,7 @@ from pipeline.check.samples import ROWS
 from pipeline.check.user_code import of_python
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
+from pipeline.settings.data import Format
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
@@ -80,7 +80,7 @@ def _first_task(question: dict[str, Any]) -> RawTask | None:
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
     elif source:
         drawn = sample(Path(source["path"]), source["split"], ROWS, [column for _, column in source["columns"]])
-        rows = read_records(drawn.rows, SimpleNamespace(**question["format"]), "task", source["path"], 0)
+        rows = read_records(drawn.rows, Format.partial(question["format"]), "task", source["path"], 0)
     return next((row for row in rows if row.question and row.answer and not row.problem), None)
 
 

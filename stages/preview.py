@@ -11,10 +11,10 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from pipeline.check.data_sample import Row, sample
+from pipeline.settings.model import Model
 from pipeline.store import files, yaml_aliases
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
@@ -30,27 +30,27 @@ class Preview:
     """Collects the findings on all sources of one request."""
 
     def __init__(self, request: dict[str, Any]):
-        self.request, self.limits = request, request["model"]
+        self.request, self.limits = request, Model.partial(request["model"])
         self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": [], "longest": []}
         self.cut = False  # whether the last texts were too long to be counted
         self.untemplated = False  # whether a missing chat template was already reported
-        own = self.limits["model_path"] and not self.limits["init"]["enable"]
+        own = self.limits.model_path and not self.limits.init.enable
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
     def _tokenizer(self):
         from workflows.prompts import load_tokenizer
 
-        if self.limits["init"]["enable"]:
+        if self.limits.init.enable:
             from stages.model import character_tokenizer
 
             return character_tokenizer(10**6)
-        path = self.limits["model_path"]
+        path = self.limits.model_path
         if not path or not (Path(path) / "config.json").is_file():
             self.found["unjudged"].append("lengths of prompts and responses: the model, and so its tokenizer, is not "
                                           "here.")
             return None
         try:
-            tokenizer = load_tokenizer(Path(path), SimpleNamespace(**self.limits))
+            tokenizer = load_tokenizer(Path(path), self.limits)
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
@@ -130,7 +130,7 @@ class Preview:
                            f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
                            "rows out.", empty, len(prompts))
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
-                 _range(what, lengths, self.limits["max_prompt_tokens"])] + [f"{empty} empty"] * bool(empty)
+                 _range(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
         shown = [value for value in found if value is not None]
         if shown:
@@ -139,7 +139,7 @@ class Preview:
             texts = self._cut([as_text(s).encode(errors="replace").decode() for s in shown], "max_response_tokens")
             responses = [len(tokens) for tokens in response_tokens(self.tokenizer, texts)]
             self._judge(source, "demonstrations", responses, "max_response_tokens")
-            words.append(_range("demonstrations", responses, self.limits["max_response_tokens"]))
+            words.append(_range("demonstrations", responses, self.limits.max_response_tokens))
         return "; ".join(words)
 
     def _prompt_lengths(self, prompts: list[Any], text: bool) -> list[int]:
@@ -156,19 +156,19 @@ class Preview:
         if texts and not text and not self.tokenizer.chat_template and not self.untemplated:
             self.untemplated = True
             self.found["warnings"].append(
-                f"the tokenizer of {self.limits['model_path']} has no chat template, so prompts are their turns as "
+                f"the tokenizer of {self.limits.model_path} has no chat template, so prompts are their turns as "
                 f"written, such as {texts[0][:SHOWN]!r}{'…' * (len(texts[0]) > SHOWN)}. A chat model needs one: set "
                 "model.chat_template_path.")
         return [len(tokens) for tokens in prompt_tokens(self.tokenizer, self._cut(texts, "max_prompt_tokens"))]
 
     def _cut(self, texts: list[str], limit: str) -> list[str]:
         """The texts, truncated where tokenizing them would take minutes."""
-        most = max(LONGEST, 16 * self.limits[limit])
+        most = max(LONGEST, 16 * getattr(self.limits, limit))
         self.cut = any(len(text) > most for text in texts)
         return [text[:most] for text in texts]
 
     def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
-        most = self.limits[limit]
+        most = getattr(self.limits, limit)
         self.found["longest"].append([limit, max(lengths, default=0)])
         over = sum(length > most for length in lengths)
         if not over:

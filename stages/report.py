@@ -14,13 +14,14 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from pipeline.job.context import Context, namespace, run_stage
+from pipeline.job.context import Context, run_stage
 from pipeline.job.progress import duration, is_reward, leak_words
 from pipeline.plan.modes import TRAINING
 from pipeline.results import charts, findings, stage_picture
 from pipeline.results.learnt import changes, scores
 from pipeline.results.page import render
 from pipeline.results.view import Node, View
+from pipeline.settings.config import Config
 from pipeline.store import files, tables
 from pipeline.store.checkpoints import model_name
 from pipeline.store.files import read_json
@@ -53,7 +54,8 @@ def partial(directory: Path) -> None:
     inputs = {name: Path(d) for name, d in spec["inputs"].items()}
     there = {name: d for name, d in inputs.items() if files.is_complete(d)}
     log = logging.getLogger(spec["name"])
-    context = Context(spec["run"], spec["name"], spec["identity"], directory, namespace(spec["config"]), there, log)
+    config = Config.partial(spec["config"])
+    context = Context(spec["run"], spec["name"], spec["identity"], directory, config, there, log)
     _write(context, "partial.html", [name for name in inputs if name not in there])
 
 
@@ -178,7 +180,8 @@ def _training(session, spec: dict) -> dict:
     return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
             "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
             "loss": (columns["loss"][0], columns["loss"][-1]),
-            "warnings": findings.idle_steps(session, spec["directory"].name, namespace(spec["config"]), spec["run"])}
+            "warnings": findings.idle_steps(session, spec["directory"].name, Config.partial(spec["config"]),
+                                            spec["run"])}
 
 
 def _nan(values):

@@ -18,7 +18,7 @@ def work(context: Context) -> None:
     overlap, engines = config.synchronizer.sync_offset > 0, config.explorer.rollout_model.engine_num
     explorer_cores, trainer_cores = share_cores(cores(), overlap, bool(gpus), engines)
     trainer = Child("trainer", "stages.learn", trainer_cores, config.trainer.ranks)
-    explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config))
+    explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config.explorer.env_vars))
     if gpus:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config, config.trainer.ranks), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)

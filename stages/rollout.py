@@ -13,7 +13,7 @@ from stages.follow import RolloutFollower
 
 def work(context: Context) -> None:
     config = context.config
-    surroundings = environment(config) | answering_environment(config)
+    surroundings = environment(config.explorer.env_vars) | answering_environment(config)
     explorer = Child("explorer", "stages.explore", cores(), environment=surroundings)
     with RolloutFollower(context) as follower:
         supervise(context, [explorer], follower.poll)

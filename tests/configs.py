@@ -1,6 +1,5 @@
 """The default recipe, composed once, and copies of it in which a test changes what it is about."""
 
-import copy
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from pipeline.settings import secrets
 from pipeline.settings.algorithms import filled
 from pipeline.settings.config import Config, Lora
 from pipeline.settings.schema import read
+from pipeline.settings.setting import Section, plain
 from pipeline.store.errors import ConfigError, Problem
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
@@ -21,14 +21,14 @@ TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "m
 
 
 @cache
-def composed() -> dict[str, Any]:
+def composed() -> Config:
     """The default configuration; not to be changed."""
     return compose([])
 
 
-def changed(values: dict[str, Any]) -> dict[str, Any]:
+def changed(values: dict[str, Any]) -> Config:
     """A copy of the configuration with dotted keys set, unchecked; `stages.sft.key` sets one of a stage."""
-    config = copy.deepcopy(composed())
+    config = plain(composed())
     for key, value in values.items():
         parts, target = key.split("."), config
         if parts[0] == "stages" and len(parts) > 1:
@@ -36,11 +36,11 @@ def changed(values: dict[str, Any]) -> dict[str, Any]:
             parts = parts[2:]
         for part in parts[:-1]:
             target = target[int(part)] if part.isdigit() else target.setdefault(part, {})
-        target[parts[-1]] = value
-    return config
+        target[parts[-1]] = plain(value)
+    return Config.partial(config)
 
 
-def element(section: type, given: dict[str, Any]) -> dict[str, Any]:
+def element(section: type, given: dict[str, Any]) -> Section:
     """An element of a list of sections: what is given, over the defaults."""
     problems: list[str] = []
     made = read(given, section, "element", problems)
@@ -48,25 +48,25 @@ def element(section: type, given: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def lora(**given: Any) -> dict[str, Any]:
+def lora(**given: Any) -> Lora:
     """An adapter of `model.lora_configs`: what is given, over the defaults."""
     return element(Lora, given)
 
 
-def overridden(*overrides: str) -> dict[str, Any]:
+def overridden(*overrides: str) -> Config:
     """The same, from `key=value` words, with the algorithm's parts filled in, as a stage is handed them.
 
     Without Hydra, so that each test may have its own settings in no time.
     """
     config = changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
-    return {**config, "algorithm": filled(config["algorithm"])}
+    return config.but("algorithm", filled(config.algorithm))
 
 
-def check(config: dict[str, Any]) -> list[Problem]:
-    """Every invalid value and broken rule of a configuration in plain dicts."""
+def check(config: Config) -> list[Problem]:
+    """Every invalid value and broken rule of an unchecked configuration."""
     problems: list[Problem] = []
-    made = read(config, Config, "", problems)
-    return problems + broken_rules(made, problems, False) + secrets.problems_of(config)
+    made = read(plain(config), Config, "", problems)
+    return problems + broken_rules(made, problems, False) + secrets.problems_of(plain(config))
 
 
 def problems_of(*overrides: str) -> list[Problem]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tabulate import tabulate
 
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.store.secret_names import secret_variables
 from tests.configs import TINY, overridden
 
@@ -48,7 +48,7 @@ def _secrets_of_this_test():
 @pytest.fixture
 def settings():
     """settings("key=value", ...): the default recipe with overrides, by attribute."""
-    return lambda *overrides: namespace(overridden(*overrides))
+    return overridden
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def tiny_model(tmp_path_factory) -> Path:
     torch.set_num_threads(1)  # two threads that wait for each other are slower when the machine is busy
     directory = tmp_path_factory.mktemp("store") / "model-tiny"
     directory.mkdir()
-    work(Context("toy/one", "model", "tiny", directory, namespace(overridden(*TINY)), {}, logging.getLogger("tests")))
+    work(Context("toy/one", "model", "tiny", directory, overridden(*TINY), {}, logging.getLogger("tests")))
     return directory
 
 

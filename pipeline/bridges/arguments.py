@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pipeline.bridges.translation import Entry, Path, Translation, places
 from pipeline.check.named_functions import PARTS, part_taker, reward_taker, workflow_taker
-from pipeline.settings.algorithms import DEMONSTRATED, filled
+from pipeline.settings.algorithms import DEMONSTRATED, parts
 from pipeline.settings.arguments.base import Taker, unknown
 from pipeline.store.errors import ConfigError
 
@@ -72,6 +72,6 @@ def _function(made: Translation, part: str, stage: Path) -> str | None:
     if algorithm_type in DEMONSTRATED:
         return None
     try:
-        return filled({"algorithm_type": algorithm_type, part: named, f"{part}_args": {}})[part]
+        return parts(algorithm_type).get(part) if named is None else named
     except ConfigError:
         return None

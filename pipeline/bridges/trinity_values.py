@@ -9,7 +9,7 @@ from pipeline.bridges.tables import said
 from pipeline.bridges.translation import SETTINGS, Path, places
 from pipeline.bridges.trinity_whole import of_stage, stages_of
 from pipeline.settings import guide, schema
-from pipeline.settings.algorithms import WITH_CRITIC, filled
+from pipeline.settings.algorithms import WITH_CRITIC, parts
 from pipeline.settings.monitors import MONITORS
 from pipeline.settings.setting import about
 from pipeline.settings.train_batch import REPLAY
@@ -87,8 +87,8 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
     kinds: dict[str | None, str] = {}
     for scope in [path[:2]] if path[0] == "stages" else stages_of(values) or [()]:
         kind, function = (of_stage(values, scope, "algorithm", name) for name in ("algorithm_type", "advantage_fn"))
-        parts = {"algorithm_type": str(kind), "advantage_fn": function, "advantage_fn_args": {}}
-        kinds[kind if kind is None else str(kind)] = "" if kind is None else filled(parts)["advantage_fn"]
+        own = "" if kind is None else parts(str(kind)).get("advantage_fn")
+        kinds[kind if kind is None else str(kind)] = own if kind is None or function is None else function
     if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC for kind, function in kinds.items()):
         return None
     return f"disabled there too: {' and '.join(kinds)} has no critic."

@@ -14,7 +14,7 @@ from pipeline.bridges.tables import WITHOUT_EFFECT, find, keys, said, table
 from pipeline.bridges.translation import Path, Translation, off
 from pipeline.bridges.trinity_whole import of_stage
 from pipeline.bridges.verl_source import ACTOR
-from pipeline.settings.algorithms import filled
+from pipeline.settings.algorithms import parts
 from pipeline.settings.guide_keys import Renamed
 from pipeline.store.errors import ConfigError
 
@@ -71,8 +71,7 @@ def _function(kind: str, stage: Path, values: dict[Path, Any]) -> str | None:
     if (own := of_stage(values, stage, "algorithm", kind)) is not None:
         return str(own)
     try:
-        return filled({"algorithm_type": str(of_stage(values, stage, "algorithm", "algorithm_type")), kind: None,
-                       f"{kind}_args": {}})[kind]
+        return parts(str(of_stage(values, stage, "algorithm", "algorithm_type"))).get(kind)
     except ConfigError:
         return None
 

@@ -3,18 +3,17 @@
 An error where the rows are given or already explored; a warning where tasks would be sampled repeatedly.
 """
 
-from typing import Any
 
 from pipeline.check.row_counts import most_rows
 from pipeline.check.workload import workload
-from pipeline.job.context import namespace
-from pipeline.plan.modes import Line, kind_of
+from pipeline.plan.modes import Line
 from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.config import Config
 from pipeline.settings.train_batch import train_batch
 from pipeline.store.errors import Problem
 
 
-def problems(config: dict[str, Any]) -> list[Problem]:
+def problems(config: Config) -> list[Problem]:
     """Lists optimizer steps that can never be filled."""
     line = Line(config)
     found = {name: _short_of_given(settings) for name, settings in line.settings.items()
@@ -25,23 +24,23 @@ def problems(config: dict[str, Any]) -> list[Problem]:
     return [problem.of([name]) for name, problem in found.items() if problem]
 
 
-def batch_of(buffer: dict[str, Any]) -> tuple[str, int]:
+def batch_of(buffer) -> tuple[str, int]:
     """Returns the setting for given rows (or pairs) per optimizer step, and its value."""
-    key = "train_batch_size" if buffer["train_batch_size"] else "batch_size"
-    return f"buffer.{key}", buffer[key]
+    key = "train_batch_size" if buffer.train_batch_size else "batch_size"
+    return f"buffer.{key}", getattr(buffer, key)
 
 
-def _short_of_given(settings: dict[str, Any]) -> Problem | None:
-    (key, batch), rows = batch_of(settings["buffer"]), most_rows(settings, generated=True)
+def _short_of_given(settings: Config) -> Problem | None:
+    (key, batch), rows = batch_of(settings.buffer), most_rows(settings, generated=True)
     if not rows or batch <= rows:  # stages without any are reported by other checks
         return None
-    what = "pairs" if settings["algorithm"]["algorithm_type"] in PAIR_TYPES else "demonstrations"
+    what = "pairs" if settings.algorithm.algorithm_type in PAIR_TYPES else "demonstrations"
     return Problem(key, f"a step takes as many {what}, each once, and before curation there are at most {rows:,}: "
                    f"{batch - rows:,} short.", "Lower it.", found=f"{batch:,}")
 
 
-def _short_of_explored(settings: dict[str, Any], explored: dict[str, Any], source: str) -> Problem | None:
-    made, batch = workload(explored), settings["buffer"]["train_batch_size"]
+def _short_of_explored(settings: Config, explored: Config, source: str) -> Problem | None:
+    made, batch = workload(explored), settings.buffer.train_batch_size
     rows = None if made.explorer_steps is None else made.explorer_steps * made.explored
     if not batch or rows is None or batch <= rows:
         return None
@@ -50,21 +49,21 @@ def _short_of_explored(settings: dict[str, Any], explored: dict[str, Any], sourc
                    found=f"{batch:,}")
 
 
-def batch_notes(settings: dict[str, Any]) -> list[Problem]:
+def batch_notes(settings: Config) -> list[Problem]:
     """Returns the warning about a stage whose explorer steps or batches exceed its total number of tasks."""
-    kind, buffer = kind_of(settings), settings["buffer"]
+    kind, buffer = settings.kind, settings.buffer
     tasks = most_rows(settings, generated=True) if kind in ("rft", "rollout") else None
     if not tasks:
         return []
-    if buffer["batch_size"] > tasks:
+    if buffer.batch_size > tasks:
         return [Problem("buffer.batch_size", f"there are at most {tasks:,} tasks, so every explorer step asks each of "
-                        f"them {_readable(buffer['batch_size'] / tasks)} times, in as many groups.", "Lower it, or "
-                        "give more tasks, if that is not meant.", found=f"{buffer['batch_size']:,}")]
-    fresh = train_batch(namespace(settings)).fresh if kind == "rft" else 0
-    passes = fresh / (tasks * (settings["algorithm"]["repeat_times"] or 1))
+                        f"them {_readable(buffer.batch_size / tasks)} times, in as many groups.", "Lower it, or "
+                        "give more tasks, if that is not meant.", found=f"{buffer.batch_size:,}")]
+    fresh = train_batch(settings).fresh if kind == "rft" else 0
+    passes = fresh / (tasks * (settings.algorithm.repeat_times or 1))
     return [Problem("buffer.train_batch_size", f"one optimizer step takes the rollouts of {_readable(passes)} passes "
                     f"over all tasks (at most {tasks:,}).", "Lower it if that is not intended.",
-                    found=f"{buffer['train_batch_size']:,}")] if passes > 1 else []
+                    found=f"{buffer.train_batch_size:,}")] if passes > 1 else []
 
 
 def _readable(number: float) -> str:

@@ -1,76 +1,75 @@
 """Rules on where rows come from: sets without a source, or without a split that anything makes."""
 
-from typing import Any
 
-from pipeline.plan.modes import kind_of
 from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, eval_places, train_places
+from pipeline.settings.config import Config
+from pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, ExplorerInput, Taskset, eval_places, train_places
 from pipeline.store.errors import Problem
 
 
-def problems(c: dict[str, Any]) -> list[Problem]:
+def problems(c: Config) -> list[Problem]:
     """Lists sets of a stage without rows; a run with no data at all: check/stage_rules.py."""
     return [*([] if no_file(c) else rowless(c)), *_without_split(c)]
 
 
-def _train_sets(source: dict) -> list[tuple[str, dict]]:
+def _train_sets(source: ExplorerInput) -> list[tuple[str, Taskset]]:
     return [(f"{INPUT}.{place}", taskset) for place, taskset in train_places(source)]
 
 
-def _eval_sets(source: dict) -> list[tuple[str, dict]]:
+def _eval_sets(source: ExplorerInput) -> list[tuple[str, Taskset]]:
     return [(f"{INPUT}.{place}", taskset) for place, taskset in eval_places(source)]
 
 
-def _without_split(c: dict) -> list[Problem]:
+def _without_split(c: Config) -> list[Problem]:
     """Lists sets that need a split of the pool that nothing creates: without curation all rows are training tasks.
 
     Judged per training stage only.
     """
-    pool = c["data_processor"]["task_pipeline"]
-    if c["stages"] or pool["config_path"] or pool["operators"] or not (pool["generator"] or pool["inputs"]):
+    pool = c.data_processor.task_pipeline
+    if c.stages or pool.config_path or pool.operators or not (pool.generator or pool.inputs):
         return []
-    algorithm, buffer = c["algorithm"]["algorithm_type"], c["buffer"]["trainer_input"]["experience_buffer"]
+    algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
     wanted = []
-    if kind_of(c) == "train" and algorithm != "cpt" and buffer["path"] is None:  # cpt: settings/combinations.py
+    if c.kind == "train" and algorithm != "cpt" and buffer.path is None:  # cpt: settings/combinations.py
         wanted.append((SHOWN, "pairs" if algorithm in PAIR_TYPES else "demonstrations"))
-    wanted += [(key, "tasks of split test") for key, one in _eval_sets(c["buffer"]["explorer_input"])
-               if one["path"] is None and one["split"] == "test"]
+    wanted += [(key, "tasks of split test") for key, one in _eval_sets(c.buffer.explorer_input)
+               if one.path is None and one.split == "test"]
     return [Problem(f"{key}.path", f"is not set, and of the rows of {PIPELINE} none are {what}: without curation "
                     f"nothing splits them.", f"Set {PIPELINE}.config_path to a recipe with split_by_hash_mapper "
                     "(conf/data_juicer/), or the path.") for key, what in wanted]
 
 
-def no_file(c: dict) -> bool:
+def no_file(c: Config) -> bool:
     """Returns whether no set of a stage names a file."""
-    source, given = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]
-    sets = [given["experience_buffer"], *given["auxiliary_buffers"].values()]
-    return all(one["path"] is None for one in [*sets, *(one for _, one in [*_train_sets(source), *_eval_sets(source)])])
+    source, given = c.buffer.explorer_input, c.buffer.trainer_input
+    sets = [given.experience_buffer, *given.auxiliary_buffers.values()]
+    return all(one.path is None for one in [*sets, *(one for _, one in [*_train_sets(source), *_eval_sets(source)])])
 
 
-def rowless(c: dict) -> list[Problem]:
+def rowless(c: Config) -> list[Problem]:
     """Returns the sets of a stage without a row source; other rules cover buffers of pairs and texts."""
-    pool = c["data_processor"]["task_pipeline"]
-    if pool["generator"] or pool["inputs"]:
+    pool = c.data_processor.task_pipeline
+    if pool.generator or pool.inputs:
         return []
-    source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
-    kind = kind_of(c)
-    trained = [(SHOWN, buffer)] if kind == "train" and c["algorithm"]["algorithm_type"] == "sft" else []
+    source, buffer = c.buffer.explorer_input, c.buffer.trainer_input.experience_buffer
+    kind = c.kind
+    trained = [(SHOWN, buffer)] if kind == "train" and c.algorithm.algorithm_type == "sft" else []
     if kind in ("rft", "rollout"):
         trained = _train_sets(source)
     experts = []
-    if kind == "rft" and c["algorithm"]["sample_strategy"] == "mix":
-        experts = list(c["buffer"]["trainer_input"]["auxiliary_buffers"].items())
+    if kind == "rft" and c.algorithm.sample_strategy == "mix":
+        experts = list(c.buffer.trainer_input.auxiliary_buffers.items())
     trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
     return [Problem(f"{key}.path", f"is not set, and {PIPELINE} has neither generator nor inputs to take rows from.",
                     "Set one." + (_as_demonstrations(source) if key == SHOWN else ""))
-            for key, taskset in [*trained, *_eval_sets(source)] if taskset["path"] is None]
+            for key, taskset in [*trained, *_eval_sets(source)] if taskset.path is None]
 
 
-def _as_demonstrations(source: dict) -> str:
+def _as_demonstrations(source: ExplorerInput) -> str:
     """Returns the setting that trains on the solutions of the first set of tasks that has files, or an empty text."""
     for _, one in _train_sets(source):
-        if one["path"] is not None and (columns := one["format"])["prompt_type"] == "plaintext":
-            said = f"{{prompt_key: {columns['prompt_key']}, response_key: {columns['solution_key'] or 'solution'}}}"
-            return (f" Where the tasks have solutions, below trainer_input: experience_buffer: {{path: {one['path']}, "
-                    f"format: {said}}}")
+        if one.path is not None and (columns := one.format).prompt_type == "plaintext":
+            columns = f"{{prompt_key: {columns.prompt_key}, response_key: {columns.solution_key or 'solution'}}}"
+            return (f" Where the tasks have solutions, below trainer_input: experience_buffer: {{path: {one.path}, "
+                    f"format: {columns}}}")
     return ""

@@ -15,27 +15,27 @@ from pipeline.compose.origins import origin, stage_origin
 from pipeline.compose.stage_settings import effective, entries
 from pipeline.plan.identity import EXTERNAL, USES
 from pipeline.plan.modes import Line
-from pipeline.settings.config import RUN_WIDE, walk
+from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.guide import explain_absent
 from pipeline.settings.key_names import general as general_key
 from pipeline.settings.key_names import nearest_key
 from pipeline.settings.schema import default
 from pipeline.settings.secrets import is_name, is_secret, mask
-from pipeline.settings.setting import about, bound
+from pipeline.settings.setting import about, at, bound, plain
 from pipeline.store.errors import ConfigError, nearest
 
 
-def show(config: dict) -> str:
+def show(config: Config) -> str:
     """Returns the configuration as YAML, secrets masked, preceded by comments with derived numbers."""
     from omegaconf import OmegaConf
 
     notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Line(config)).items()
              for word, sentence in described(settings)]
-    yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
+    yaml = OmegaConf.to_yaml(OmegaConf.create(mask(plain(config))))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
 
-def explain(config: dict, key: str, overrides: list[str], valued: bool = True,
+def explain(config: Config, key: str, overrides: list[str], valued: bool = True,
             elsewhere: Callable[[str], str | None] | None = None) -> str:
     """Explains a setting (type, meaning, bounds, default, value, origin), or lists those below a prefix.
 
@@ -71,7 +71,7 @@ def explain(config: dict, key: str, overrides: list[str], valued: bool = True,
     raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")
 
 
-def _stage_of(config: dict, key: str) -> tuple[str, str]:
+def _stage_of(config: Config, key: str) -> tuple[str, str]:
     """Splits `stages.<stage_name>.key` into the stage's name and the key; other keys have no stage."""
     if not key.startswith("stages."):
         return "", key
@@ -83,7 +83,7 @@ def _stage_of(config: dict, key: str) -> tuple[str, str]:
     return (stage, rest[0]) if rest else ("", "stages")
 
 
-def _setting(config: dict, stage: str, key: str, general: str, overrides: list[str], valued: bool) -> str:
+def _setting(config: Config, stage: str, key: str, general: str, overrides: list[str], valued: bool) -> str:
     item = dict(walk())[general]
     rows = [("type", type_name(item.annotation)), ("meaning", item.description), ("bounds", bounds(item)),
             ("default", shown(default(item))), ("decides", _effect(general, item))]
@@ -98,7 +98,7 @@ def _setting(config: dict, stage: str, key: str, general: str, overrides: list[s
                       *functions, *explain_functions.arguments(config, stage, key)])
 
 
-def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
+def _values(config: Config, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
     """Returns a setting's value for the whole run and in every stage that differs, with origins.
 
     stage: the only stage of interest, if any; its value is always included.
@@ -164,17 +164,12 @@ def bounds(field: FieldInfo) -> str:
     return ", ".join(f"{sign} {found}" for name, sign in signs if (found := bound(field, name)) is not None)
 
 
-def _value(config: Any, key: str) -> Any:
-    for part in key.split("."):
-        if isinstance(config, list) and part.isdigit():
-            if int(part) >= len(config):
-                raise ConfigError(f"'{key}': the list has {len(config)} element(s); they count from 0.")
-            config = config[int(part)]
-        elif isinstance(config, dict) and part in config:
-            config = config[part]
-        else:
-            return ABSENT
-    return mask(config)
+def _value(config: Config, key: str) -> Any:
+    found = at(config, key, ABSENT)
+    above, _, index = re.match(r"(.+?)(\.(\d+)(\..*)?)?$", key).groups()[:3]
+    if found is ABSENT and index and isinstance(several := at(config, above), list):
+        raise ConfigError(f"'{key}': the list has {len(several)} element(s); they count from 0.")
+    return mask(plain(found))
 
 
 def shown(value: Any) -> str:

@@ -11,7 +11,9 @@ from pipeline.settings.arguments import TABLES
 from pipeline.settings.arguments.base import Taker, bounds, unknown
 from pipeline.settings.arguments.base import choices as choices_of
 from pipeline.settings.arguments.users import Signature
+from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
+from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError, shown
 
 WIDTH = 110
@@ -27,27 +29,27 @@ def choices(part: str) -> list[str]:
     return [f"  {name:<{width}}  {model.summary()}" for name, model in found.items()]
 
 
-def arguments(config: dict[str, Any], stage: str, key: str) -> list[str]:
+def arguments(config: Config, stage: str, key: str) -> list[str]:
     """Describes the functions whose arguments `key` holds: purpose, configured arguments, parameters.
 
     stage: the only stage of interest, if any. key: of the `*_args`, or of one argument.
     """
     path = key.split(".")
-    at = next((i for i, part in enumerate(path) if part.endswith("_args")), None)
-    part = at is not None and NAMED_BY.get(path[at], path[at].removesuffix("_args"))
+    place = next((i for i, part in enumerate(path) if part.endswith("_args")), None)
+    part = place is not None and NAMED_BY.get(path[place], path[place].removesuffix("_args"))
     if part not in TABLES:
         return []
-    called = _chosen(config, stage, path[:at], path[at], part)
+    called = _chosen(config, stage, path[:place], path[place], part)
     functions, wrong = named(*(name for name in called if ":" in name))
     takers = {name: _taker(part, name, functions) for name in called}
-    if lines := unknown(", ".join(called), list(takers.values()), path[at + 1:][:1]) if called else []:
+    if lines := unknown(", ".join(called), list(takers.values()), path[place + 1:][:1]) if called else []:
         raise ConfigError(f"'{key}': {lines[0]}")
     made: list[str] = []
     for name, (stages, given) in called.items():
         made += ["", f"{name}{' in ' + ', '.join(stages) if stages else ''}"]
         if own := functions.get(name):
             made += [f"  is called  {name.partition(':')[2]}{own.text}", *([f"  says       {own.doc}"] * bool(own.doc))]
-        made += _told(takers[name], given)
+        made += _described(takers[name], given)
         made += [f"  {PAGE}"] if path[0] == "algorithm" and ":" not in name else []
     return [*made, *wrong]
 
@@ -60,26 +62,24 @@ def _taker(part: str, name: str, functions: Functions) -> Taker | None:
     return part_taker(part, name, functions)
 
 
-def _chosen(config: dict, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
+def _chosen(config: Config, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
     """Maps each function to (stages that call it, the arguments configured there), without validating them."""
     if place != ["algorithm"]:
-        section = config
-        for step in place:
-            section = section[int(step)] if step.isdigit() else section.get(step) or {}
-        names = (reward_functions(section, config["buffer"]["explorer_input"]) if args == "reward_fn_args"
-                 else [section.get(part) or config["buffer"]["explorer_input"].get(part)])
-        return {name: ([], section[args]) for name in names if name}
+        section, of_all = at(config, ".".join(place)), config.buffer.explorer_input
+        names = (reward_functions(section, of_all) if args == "reward_fn_args"
+                 else [at(section, part) or at(of_all, part)])
+        return {name: ([], getattr(section, args)) for name in names if name}
     found: dict[str, tuple[list[str], dict]] = {}
     for entry in (e for e in entries(config) if stage in ("", e["stage_name"])):
-        algorithm = effective(config, entry)["algorithm"]
-        called = algorithm["algorithm_type"] not in DEMONSTRATED and not (
-            part in ON_ROLLOUTS and algorithm["algorithm_type"] in PAIR_TYPES)
-        if called and algorithm[part]:
-            found.setdefault(algorithm[part], ([], algorithm[args]))[0].append(f"stage {entry['stage_name']}")
+        algorithm = effective(config, entry).algorithm
+        called = algorithm.algorithm_type not in DEMONSTRATED and not (
+            part in ON_ROLLOUTS and algorithm.algorithm_type in PAIR_TYPES)
+        if called and (name := getattr(algorithm, part)):
+            found.setdefault(name, ([], getattr(algorithm, args)))[0].append(f"stage {entry['stage_name']}")
     return found
 
 
-def _told(taker: Taker | None, given: dict[str, Any]) -> list[str]:
+def _described(taker: Taker | None, given: dict[str, Any]) -> list[str]:
     """Describes a built-in function and its parameters; only the names for a user's function."""
     if taker is None or isinstance(taker, Signature):
         return [f"    {name}, here {shown(given[name])}" for name in (taker.names() if taker else ()) if name in given]

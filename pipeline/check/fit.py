@@ -7,46 +7,36 @@ from typing import Any
 from pipeline.check.memory import GIB, USABLE, Rollout, Training, rollout, training
 from pipeline.check.model_size import Size, Sizes, named
 from pipeline.check.workload import explores, workload
-from pipeline.job.devices import Gpus, needed_gpus
-from pipeline.plan.modes import TRAINING, kind_of
-from pipeline.settings.config import resolve_dtype
+from pipeline.job.devices import Gpus
+from pipeline.job.shares import answering_gpus, held_gpus
+from pipeline.plan.modes import TRAINING
+from pipeline.settings.config import Config, resolve_dtype
 from pipeline.store.errors import Problem
 
 ENGINE = "explorer.rollout_model"
 
 
-def element_bytes(config: dict[str, Any], gpus: Gpus) -> int:
+def element_bytes(config: Config, gpus: Gpus) -> int:
     """Returns the bytes per weight in training and rollout."""
-    return {"float32": 4, "bfloat16": 2}[resolve_dtype(config["model"]["dtype"], gpus.any)]
+    return _element_bytes(config.model.dtype, gpus)
 
 
-def answering_gpus(config: dict[str, Any]) -> int:
-    """Returns the number of GPUs used by engines and auxiliary models."""
-    engine, auxiliary = config["explorer"]["rollout_model"], config["explorer"]["auxiliary_models"]
-    return needed_gpus(config["mode"], engine["tensor_parallel_size"] * engine["engine_num"],
-                       sum(model["engine_num"] for model in auxiliary))
+def _element_bytes(dtype: str, gpus: Gpus) -> int:
+    return {"float32": 4, "bfloat16": 2}[resolve_dtype(dtype, gpus.any)]
 
 
-def stage_gpus(config: dict[str, Any]) -> int:
-    """Returns the number of GPUs used by a training stage."""
-    ranks = config["trainer"]["ranks"]
-    if not trains(config):
-        return answering_gpus(config)
-    return needed_gpus(config["mode"], ranks, answering_gpus(config)) if explores(config) else ranks
-
-
-def trains(config: dict[str, Any]) -> bool:
+def trains(config: Config) -> bool:
     """Returns whether a stage with these settings has a trainer."""
-    return kind_of(config) in TRAINING
+    return config.kind in TRAINING
 
 
-def count_problem(config: dict[str, Any], gpus: Gpus) -> Problem | None:
+def count_problem(config: Config, gpus: Gpus) -> Problem | None:
     """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
-    needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], answering_gpus(config)
-    evaluates = bool(config["buffer"]["explorer_input"]["eval_tasksets"])
+    needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(config)
+    evaluates = bool(config.buffer.explorer_input.eval_tasksets)
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
-    judges = " with explorer.auxiliary_models" if config["explorer"]["auxiliary_models"] else ""
+    judges = " with explorer.auxiliary_models" if config.explorer.auxiliary_models else ""
     where = "cluster.node_num x gpu_per_node declares" if gpus.declared else "visible here:"
     if needed <= gpus.count:
         return Problem(ENGINE, f"needs {engine} GPUs{judges} to evaluate, {where} {gpus.count}.",
@@ -57,35 +47,35 @@ def count_problem(config: dict[str, Any], gpus: Gpus) -> Problem | None:
         return Problem("trainer.ranks", f"needs {ranks} GPUs, {where} {gpus.count}.", "Ask for fewer ranks.",
                        found=ranks)
     advice = "Ask for fewer."
-    if config["mode"] == "both" and max(ranks, engine) <= gpus.count:
+    if config.mode == "both" and max(ranks, engine) <= gpus.count:
         advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
     return Problem("mode", f"needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for {ENGINE}{judges}), {where} "
-                   f"{gpus.count}.", advice, found=config["mode"])
+                   f"{gpus.count}.", advice, found=config.mode)
 
 
-def judge_bytes(config: dict[str, Any], gpus: Gpus, sizes: Sizes) -> float:
+def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:
     """Returns the weight bytes of the largest reward model, resident with trainer and engine under colocate.
 
     A model that was not counted adds nothing.
     """
-    models = config["explorer"]["auxiliary_models"] if config["mode"] == "colocate" else []
+    models = config.explorer.auxiliary_models if config.mode == "colocate" else []
     found = [(model, sizes.of(named(model))) for model in models]
-    return max((float(size.critic * element_bytes({"model": model}, gpus)) for model, size in found if size),
+    return max((float(size.critic * _element_bytes(model.dtype, gpus)) for model, size in found if size),
                default=0.0)
 
 
-def problems(size: Size, config: dict[str, Any], gpus: Gpus, judges: float = 0.0) -> list[Problem]:
+def problems(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> list[Problem]:
     """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
     `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
     trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
-    if config["mode"] == "colocate" and trains(config) and not trainer:
+    if config.mode == "colocate" and trains(config) and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
     answers = explores(config) or not trains(config)
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if answers else None)
             if problem]
 
 
-def trainer_problem(size: Size, config: dict[str, Any], gpus: Gpus, judges: float = 0.0) -> Problem | None:
+def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
     """Reports a trainer estimate above USABLE of a GPU: the excess, the parts, and what the best settings save."""
     element, room = element_bytes(config, gpus), USABLE * gpus.gib * GIB - judges
     found = training(size, config, element)
@@ -97,7 +87,7 @@ def trainer_problem(size: Size, config: dict[str, Any], gpus: Gpus, judges: floa
                    _advice(size, config, gpus))
 
 
-def _advice(size: Size, config: dict[str, Any], gpus: Gpus) -> str:
+def _advice(size: Size, config: Config, gpus: Gpus) -> str:
     """Names the two changes of a setting that save most of the trainer's peak, and the peak with both."""
     element = element_bytes(config, gpus)
     peak = training(size, config, element).peak
@@ -112,26 +102,26 @@ def _advice(size: Size, config: dict[str, Any], gpus: Gpus) -> str:
     return f"What lowers it most: {listed}, together to {training(size, config, element).peak / GIB:.1f} GiB."
 
 
-def _changes(config: dict[str, Any], gpus: Gpus) -> list[tuple[str, Any]]:
+def _changes(config: Config, gpus: Gpus) -> list[tuple[str, Any]]:
     """Lists changes of single settings of the section `trainer` that may save memory."""
-    settings = config["trainer"]
-    changes = {"logprob_chunk_tokens": min(settings["logprob_chunk_tokens"], 1024), "offload_optimizer": True,
-               "enable_gradient_checkpointing": True, "zero_stage": 3, "ranks": 2 * settings["ranks"],
-               "max_token_len_per_gpu": max(settings["max_token_len_per_gpu"] // 2, workload(config).longest)}
-    possible = gpus.count is None or stage_gpus(_with(config, ("ranks", changes["ranks"]))) <= gpus.count
+    settings = config.trainer
+    changes = {"logprob_chunk_tokens": min(settings.logprob_chunk_tokens, 1024), "offload_optimizer": True,
+               "enable_gradient_checkpointing": True, "zero_stage": 3, "ranks": 2 * settings.ranks,
+               "max_token_len_per_gpu": max(settings.max_token_len_per_gpu // 2, workload(config).longest)}
+    possible = gpus.count is None or held_gpus(config.kind, _with(config, ("ranks", changes["ranks"]))) <= gpus.count
     return [change for change in changes.items() if change[0] != "ranks" or possible]
 
 
-def _with(config: dict[str, Any], change: tuple[str, Any]) -> dict[str, Any]:
-    return {**config, "trainer": {**config["trainer"], change[0]: change[1]}}
+def _with(config: Config, change: tuple[str, Any]) -> Config:
+    return config.but(f"trainer.{change[0]}", change[1])
 
 
-def engine_problem(size: Size, config: dict[str, Any], gpus: Gpus, others: float = 0) -> Problem | None:
+def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) -> Problem | None:
     """Reports an engine whose memory share is too small for weights and one sequence, or too large for its GPU.
 
     others: bytes that an idle trainer and reward models hold on the same GPU.
     """
-    element, share = element_bytes(config, gpus), config["explorer"]["rollout_model"]["gpu_memory_utilization"]
+    element, share = element_bytes(config, gpus), config.explorer.rollout_model.gpu_memory_utilization
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
     needed = engine.weights + engine.token * longest
     if needed <= engine.share <= whole - others:
@@ -139,36 +129,36 @@ def engine_problem(size: Size, config: dict[str, Any], gpus: Gpus, others: float
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * (whole - others) / whole) / 100
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
-        f"{', or mode=both with GPUs of its own' if config['mode'] == 'colocate' else ''}.")
+        f"{', or mode=both with GPUs of its own' if config.mode == 'colocate' else ''}.")
     return Problem("explorer.rollout_model.gpu_memory_utilization", f"the engine has {engine.share / GIB:.1f} of "
                    f"{gpus.gib:g} GiB on each GPU and needs {needed / GIB:.1f} for weights and one sequence of "
                    f"{longest:,} tokens; trainer and reward models keep {others / GIB:.1f}.", advice, found=share)
 
 
-def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
+def gpu_words(config: Config, gpus: Gpus) -> str:
     """Formats the number of GPUs a stage uses out of the total."""
     if not gpus.any:
         return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads, whose "
                 "memory is not estimated; jobs of SLURM would ask for no GPU")
-    needed, ranks = stage_gpus(config), config["trainer"]["ranks"]
+    needed, ranks = held_gpus(config.kind, config), config.trainer.ranks
     of = "" if gpus.count is None else f" of {gpus.count}"
     if not trains(config):
         return f"{needed}{of}: the engine"
     if not explores(config):
         return f"{needed}{of}: one for each rank"
-    turns = "in turns" if config["mode"] == "colocate" else "side by side"
-    return f"{needed}{of}: trainer {ranks} and engine {answering_gpus(config)}, {turns} (mode={config['mode']})"
+    turns = "in turns" if config.mode == "colocate" else "side by side"
+    return f"{needed}{of}: trainer {ranks} and engine {answering_gpus(config)}, {turns} (mode={config.mode})"
 
 
-def adapter_words(size: Size, config: dict[str, Any]) -> str | None:
+def adapter_words(size: Size, config: Config) -> str | None:
     """Formats an adapter's parameter count and the total; None without an adapter or training."""
-    if not (config["model"]["lora_configs"] and trains(config)):
+    if not (config.model.lora_configs and trains(config)):
         return None
-    return (f"rank {config['model']['lora_configs'][0]['lora_rank']}: trains {size.trained:,} parameters beside the "
+    return (f"rank {config.model.lora_configs[0].lora_rank}: trains {size.trained:,} parameters beside the "
             f"model's {size.parameters:,} ({size.trained / size.parameters:.2%})")
 
 
-def described(size: Size, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:
+def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     """Returns the estimate of a stage as (word, sentence) pairs."""
     element, lines = element_bytes(config, gpus), []
     if trains(config):
@@ -187,7 +177,7 @@ def _parts(found: Training) -> str:
     return ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts.items() if value or word != "critic")
 
 
-def _engine_words(found: Rollout, config: dict[str, Any]) -> str:
+def _engine_words(found: Rollout, config: Config) -> str:
     longest = workload(config).longest
     return (f"engine {found.share / GIB:.1f} GiB a GPU: weights {found.weights / GIB:.1f}, cache for "
             f"{found.tokens // longest:,} sequences of {longest:,} tokens")

@@ -1,6 +1,5 @@
 """Checks the valid parts of a configuration that already has problems, to report all problems together."""
 
-from typing import Any
 
 from pipeline.check import fit, preflight
 from pipeline.check.samples import preview
@@ -9,6 +8,7 @@ from pipeline.job.devices import gpus_by_stage
 from pipeline.plan.identity import is_below
 from pipeline.plan.models import missing_model
 from pipeline.plan.modes import planned
+from pipeline.settings.config import Config
 from pipeline.store.errors import Problem
 
 # settings that the number of GPUs and the data sample depend on
@@ -17,7 +17,7 @@ OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explor
 OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
 
 
-def further_problems(config: dict[str, Any], problems: list[Problem], elsewhere: bool = False, data: bool = False
+def further_problems(config: Config, problems: list[Problem], elsewhere: bool = False, data: bool = False
                      ) -> list[Problem]:
     """Lists further problems. config: settings with problems have their default value.
 
@@ -27,7 +27,7 @@ def further_problems(config: dict[str, Any], problems: list[Problem], elsewhere:
     found = [*missing_model(config), *preflight.broken_models(config, elsewhere)] if right else []
     if not elsewhere:
         found += preflight.absent_files(config)
-    if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
+    if are_ordered(config.stages) and _are_right(OF_GPUS, problems):
         stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
         gpus = gpus_by_stage(stages, here=not elsewhere)
         found += [problem.of([name]) for name, settings in stages.items()

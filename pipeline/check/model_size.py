@@ -9,6 +9,10 @@ from functools import cache
 from typing import Any
 
 from pipeline.check import samples
+from pipeline.settings.config import Config
+from pipeline.settings.explorer import AuxiliaryModel
+from pipeline.settings.model import Lora, Model
+from pipeline.settings.setting import plain
 from pipeline.store.digests import resolve
 from pipeline.store.model_shape import plain_config
 
@@ -80,30 +84,30 @@ class Sizes:
     def __init__(self, found: dict[str, dict] | None = None):
         self.found = {asked: Size.read(size) for asked, size in (found or {}).items()}
 
-    def of(self, model: dict[str, Any], adapters: list[dict] | None = None) -> Size | None:
+    def of(self, model: Model, adapters: list[Lora] | None = None) -> Size | None:
         """Returns the size of a model with the first of `adapters`; None when it was not counted."""
         return self.found.get(question(model, adapters))
 
 
-def named(auxiliary: dict[str, Any]) -> dict[str, Any]:
+def named(auxiliary: AuxiliaryModel) -> Model:
     """Returns the section `model` that names an auxiliary model."""
-    return {"model_path": auxiliary["model_path"], "init": {"enable": False}}
+    return Model.model_construct(model_path=auxiliary.model_path)
 
 
-def question(model: dict[str, Any], adapters: list[dict] | None = None) -> str:
+def question(model: Model, adapters: list[Lora] | None = None) -> str:
     """Returns what the preview process is asked about a model: [directory or settings of model.init, adapter]."""
-    source = model["init"] if model["init"]["enable"] else str(resolve(model["model_path"] or ""))
-    return json.dumps([source, adapters[0] | {"path": None} if adapters else None], sort_keys=True)
+    source = plain(model.init) if model.init.enable else str(resolve(model.model_path or ""))
+    return json.dumps([source, plain(adapters[0].but("path", None)) if adapters else None], sort_keys=True)
 
 
-def questions(stages: dict[str, dict], starts: dict[str, dict], teachers: dict[str, dict | None]) -> list[str]:
+def questions(stages: dict[str, Config], starts: dict[str, Model], teachers: dict[str, Model | None]) -> list[str]:
     """Returns the questions about the models of a run that it creates, or that are on this machine.
 
     stages: name -> settings. starts, teachers: the sections `model` that name a stage's initial model and its teacher.
     """
-    models = [(starts[name], settings["model"]["lora_configs"]) for name, settings in stages.items()]
+    models = [(starts[name], settings.model.lora_configs) for name, settings in stages.items()]
     models += [(model, None) for model in teachers.values() if model]
-    models += [(named(one), None) for settings in stages.values() for one in settings["explorer"]["auxiliary_models"]]
+    models += [(named(one), None) for settings in stages.values() for one in settings.explorer.auxiliary_models]
     return sorted({question(*one) for one in models if plain_config(one[0])})
 
 

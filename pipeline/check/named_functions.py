@@ -2,26 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pipeline.check.sources import tasksets
 from pipeline.check.user_code import Functions
 from pipeline.check.workload import explores
-from pipeline.plan.modes import kind_of
 from pipeline.settings import arguments
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import Signature, batch_parameters
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
-from pipeline.settings.data import reward_functions, workflow_of
+from pipeline.settings.config import Config
+from pipeline.settings.data import Taskset, reward_functions, workflow_of
 from pipeline.settings.train_batch import REPLAY
 from pipeline.store.errors import Problem
 
 CHOOSES_ROWS = ("raft",)  # advantages that select the rows to train on by dropping others
 
 
-def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) -> list[Problem]:
+def wrong_arguments(config: Config, functions: Functions | None = None) -> list[Problem]:
     """Lists unknown, missing or invalid arguments in `*_args`, and parameters of a user's function that its caller
     cannot supply.
 
@@ -29,15 +29,16 @@ def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) 
     """
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
-    wrong += _without_task(config, known) + _ratio_problems(config["algorithm"], known)
+    wrong += _without_task(config, known) + _ratio_problems(config.algorithm, known)
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
 
 
-def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[Problem]:
+def _wrong_parameters(config: Config, functions: Functions) -> list[Problem]:
     """Checks the parameters of user functions that are components of a stage's algorithm."""
-    algorithm = config["algorithm"]
-    found = {part: functions.get(algorithm[part]) for part in _used(algorithm)}
-    return [problem for part, one in found.items() if one for problem in by_position(part, algorithm[part], one)
+    algorithm = config.algorithm
+    found = {part: functions.get(getattr(algorithm, part)) for part in _used(algorithm)}
+    return [problem for part, one in found.items() if one
+            for problem in by_position(part, getattr(algorithm, part), one)
             or wrong_parameters(part, (*one.required, *("**" for _ in range(one.takes_anything))), algorithm)]
 
 
@@ -49,9 +50,9 @@ def by_position(part: str, name: str, function: Signature) -> list[Problem]:
                     "is passed by its name.", "Take the '/' out.", found=name)]
 
 
-def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[Problem]:
+def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
     """Checks the parameters of the user's reward functions."""
-    explorer = config["buffer"]["explorer_input"]
+    explorer = config.buffer.explorer_input
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
     found = [(name, one) for name in named if (one := functions.get(name))]
     wrong = [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
@@ -60,95 +61,95 @@ def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[Problem
              if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
     return wrong + [Problem("reward_fn_args of the task sets", f"'{name}' needs the argument '{need}'.")
                     for name, one in found for need in reward_taker(name, functions).needed()
-                    if any(name in reward_functions(taskset, explorer) and need not in taskset["reward_fn_args"]
+                    if any(name in reward_functions(taskset, explorer) and need not in taskset.reward_fn_args
                            for _, taskset in _answered(config))]
 
 
-def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[Problem]:
+def _ratio_problems(algorithm: Algorithm, functions: Functions) -> list[Problem]:
     """Lists conflicts between the loss's ratio and rollout_correction or masks."""
-    taken = None if algorithm["algorithm_type"] in GIVEN else loss_columns(algorithm, functions)
+    taken = None if algorithm.algorithm_type in GIVEN else loss_columns(algorithm, functions)
     return ratio_problems(algorithm, taken) if taken is not None else []
 
 
-def loss_columns(algorithm: dict[str, Any], functions: Functions) -> Sequence[str] | None:
+def loss_columns(algorithm: Algorithm, functions: Functions) -> Sequence[str] | None:
     """Returns the columns that the policy loss takes; None where unknown."""
-    name = algorithm["policy_loss_fn"] or ""
+    name = algorithm.policy_loss_fn or ""
     ours, own = arguments.POLICY_LOSSES.get(name), functions.get(name)
     return ours.columns if ours else own.required if own else None
 
 
-def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
+def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
     """Returns (key of the arguments, functions, their parameters or None where unknown, arguments)."""
-    pipeline = config["data_processor"]["task_pipeline"]
-    if name := pipeline["generator"]:
+    pipeline = config.data_processor.task_pipeline
+    if name := pipeline.generator:
         key = "data_processor.task_pipeline.generator_args"
-        yield key, name, [arguments.GENERATORS.get(name)], pipeline["generator_args"]
-    explorer = config["buffer"]["explorer_input"]
-    yield from _parts(config["algorithm"], functions)
-    replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
-    if replay["enable"]:
-        taker = arguments.PRIORITIES.get(replay["priority_fn"])
-        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], [taker], replay["priority_fn_args"]
+        yield key, name, [arguments.GENERATORS.get(name)], pipeline.generator_args
+    explorer = config.buffer.explorer_input
+    yield from _parts(config.algorithm, functions)
+    replay = config.buffer.trainer_input.experience_buffer.replay_buffer
+    if replay.enable:
+        taker = arguments.PRIORITIES.get(replay.priority_fn)
+        yield f"{REPLAY}.priority_fn_args", replay.priority_fn, [taker], replay.priority_fn_args
     for key, taskset in _answered(config):
         names = reward_functions(taskset, explorer)
         takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
-        yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset["reward_fn_args"]
+        yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset.reward_fn_args
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
-        yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset["workflow_args"]
+        yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset.workflow_args
 
 
-def _without_task(config: dict[str, Any], functions: Functions) -> list[Problem]:
+def _without_task(config: Config, functions: Functions) -> list[Problem]:
     """Lists the user's workflows without parameters; the task is the required first one."""
     places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
-    named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
+    named = [(key, workflow_of(one, config.buffer.explorer_input, place)) for key, place, one in places]
     return [Problem(key, f"the workflow '{name}' takes no argument; needed a first one, the task.")
             for key, name in named
             if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
 
 
-def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
+def _answered(config: Config) -> list[tuple[str, Taskset]]:
     """Returns (setting, task set) of the sets for which a stage samples responses."""
     return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
             if place.startswith("eval_") or explores(config)]
 
 
-def _parts(algorithm: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
+def _parts(algorithm: Algorithm, functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
     """Returns an algorithm's components that have arguments, in the form of `_named`."""
-    for part in _used(algorithm):
-        if name := algorithm[part]:
-            yield f"algorithm.{part}_args", name, [part_taker(part, name, functions)], algorithm[f"{part}_args"]
+    for part, args in ((part, f"{part}_args") for part in _used(algorithm)):
+        if name := getattr(algorithm, part):
+            yield f"algorithm.{args}", name, [part_taker(part, name, functions)], getattr(algorithm, args)
 
 
-def loss_note(config: dict[str, Any], functions: Functions) -> Problem | None:
+def loss_note(config: Config, functions: Functions) -> Problem | None:
     """Returns the warning about a loss without advantages in a stage whose settings compute them."""
-    algorithm = config["algorithm"]
-    name = algorithm["policy_loss_fn"]
-    on_rollouts = algorithm["algorithm_type"] not in GIVEN and kind_of(config) in ("rft", "offline")
-    if not (on_rollouts and name) or algorithm["advantage_fn"] in CHOOSES_ROWS:
+    algorithm = config.algorithm
+    name = algorithm.policy_loss_fn
+    on_rollouts = algorithm.algorithm_type not in GIVEN and config.kind in ("rft", "offline")
+    if not (on_rollouts and name) or algorithm.advantage_fn in CHOOSES_ROWS:
         return None
     taken = loss_columns(algorithm, functions)
     if taken is None or "advantages" in taken:
         return None
     return Problem("algorithm.policy_loss_fn", "takes no advantages: every response that advantage_fn="
-                   f"{algorithm['advantage_fn']} keeps has the same weight, whatever its reward.", "Choose another "
+                   f"{algorithm.advantage_fn} keeps has the same weight, whatever its reward.", "Choose another "
                    "loss if that is not meant.", found=name)
 
 
-def estimate_note(config: dict[str, Any]) -> Problem | None:
+def estimate_note(config: Config) -> Problem | None:
     """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
-    algorithm = config["algorithm"]
-    if algorithm["kl_loss_fn"] != "k1" or kind_of(config) not in ("rft", "offline"):
+    algorithm = config.algorithm
+    if algorithm.kl_loss_fn != "k1" or config.kind not in ("rft", "offline"):
         return None
     return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "
                    "loss it does not constrain the policy.", "Take k2 or k3, or use it as algorithm.kl_penalty_fn.",
                    found="k1")
 
 
-def clip_note(config: dict[str, Any], functions: Functions) -> Problem | None:
+def clip_note(config: Config, functions: Functions) -> Problem | None:
     """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
-    algorithm = config["algorithm"]
-    name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
-    if algorithm["algorithm_type"] in GIVEN or kind_of(config) not in ("rft", "offline"):
+    algorithm = config.algorithm
+    name, given = algorithm.policy_loss_fn, algorithm.policy_loss_fn_args
+    if algorithm.algorithm_type in GIVEN or config.kind not in ("rft", "offline"):
         return None
     taken = loss_columns(algorithm, functions)
     if taken is None:
@@ -165,11 +166,11 @@ def clip_note(config: dict[str, Any], functions: Functions) -> Problem | None:
     return None
 
 
-def _used(algorithm: dict[str, Any]) -> list[Problem]:
+def _used(algorithm: Algorithm) -> list[Problem]:
     """Returns the components that a stage of an algorithm calls."""
-    if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without arguments
+    if algorithm.algorithm_type in DEMONSTRATED:  # one loss, without arguments
         return []
-    return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
+    return [part for part in PARTS if algorithm.algorithm_type not in GIVEN or part not in ON_ROLLOUTS]
 
 
 def part_taker(part: str, name: str, functions: Functions) -> Taker | None:

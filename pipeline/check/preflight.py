@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pipeline.check import (
     batch_rules,
@@ -35,45 +34,35 @@ from pipeline.plan.models import initial_models, missing_model, teacher_model
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
+from pipeline.settings.config import Config
+from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, Problem
 from pipeline.store.model_shape import plain_config, room_problem, split_problem
 
 
-def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
+def check(config: Config, elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
     """Returns the Report on a composed configuration.
 
     elsewhere: the run is for another machine; files missing on this one are not checked. These take seconds: data reads
     a sample of every file of rows; code imports the user's named functions; call calls the reward functions among them.
     ask, update_hub: see hub.located.
     """
-    report = Report(f"{config['project']}/{config['name']}")
+    report = Report(f"{config.project}/{config.name}")
+    missing_is = "unjudged" if elsewhere else "problems"
     config, unlocated = hub.located(config, ask, update_hub)
     malformed = [line for line in unlocated if NO_ID in line]  # invalid whatever the hub answers
     report.add("", malformed)
-    report.add("", [one for one in unlocated if one not in malformed],
-               "problems" if ask and not elsewhere else "unjudged")
+    report.add("", [one for one in unlocated if one not in malformed], missing_is if ask else "unjudged")
     stages = workload.counted(Line(config))
     gpus = gpus_by_stage(stages, here=not elsewhere)
     starts = initial_models(config)
     teachers = {name: teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
-    report.add("", absent, "unjudged" if elsewhere else "problems")
-    wrong_code = of_stages(config, entries(config), references.wrong_code)
-    report.add("", wrong_code)
-    monitor = config["monitor"]
-    report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
-    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
-                    *stage_rules.without_data(config)])
-    unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
-    report.add("", unusable)
-    report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
-    report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
-    report.add("", [] if elsewhere else [installation.absent_engine(stages)])
-    broken = broken_models(config, elsewhere)
-    report.add("", broken + missing_model(config) + batch_rules.problems(config))
-    if not (absent or unlocated or unusable or broken or wrong_code):  # planning stores digests there
+    report.add("", absent, missing_is)
+    wrong = _of_run(report, config, stages, elsewhere)
+    if not (absent or unlocated or wrong):  # planning stores digests below the run's root
         _plan(report, config)
     hub.judge_downloads(report)
     sizes = _sizes(report, config, stages, starts, teachers, data, code and any(one.gib for one in gpus.values()))
@@ -86,13 +75,30 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus[name], sizes)
-    if None not in needed and not unusable:
-        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
+    if None not in needed:
+        _disk(report, config.checkpoint_root_dir, sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     return report
 
 
-def absent_files(config: dict[str, Any]) -> list[Problem]:
+def _of_run(report: Report, config: Config, stages: dict[str, Config], elsewhere: bool) -> bool:
+    """Adds the findings that need neither a plan nor sizes of models; returns whether one of them prevents planning."""
+    monitor = config.monitor
+    wrong_code = of_stages(config, entries(config), references.wrong_code)
+    report.add("", wrong_code)
+    report.add("", [absent_package(monitor.monitor_type)], "unjudged" if elsewhere else "problems")
+    report.add("", [*monitor_problems(monitor.monitor_type, monitor.monitor_args), *stage_rules.without_data(config)])
+    unusable = [] if elsewhere else stage_rules.unusable_root(config.checkpoint_root_dir)
+    report.add("", unusable)
+    report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
+    report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
+    report.add("", [] if elsewhere else [installation.absent_engine(stages)])
+    broken = broken_models(config, elsewhere)
+    report.add("", broken + missing_model(config) + batch_rules.problems(config))
+    return bool(wrong_code or unusable or broken)
+
+
+def absent_files(config: Config) -> list[Problem]:
     """Lists the configured files, models and modules that are missing on this machine."""
     starts = initial_models(config)
     named = (references.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
@@ -100,7 +106,7 @@ def absent_files(config: dict[str, Any]) -> list[Problem]:
     return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
 
 
-def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[Problem]:
+def broken_models(config: Config, elsewhere: bool = False) -> list[Problem]:
     """Lists models and adapters on this machine that cannot be used. elsewhere: the run is for another
     machine, where the weights may be complete."""
     starts = initial_models(config)
@@ -110,26 +116,26 @@ def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[Probl
         *([] if elsewhere else references.wrong_weights(settings, start)))))
 
 
-def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
-    """Returns the plan of a run about to start. Raises ConfigError with every problem. tell: receives the warnings;
-    default: `warn`."""
+def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
+    """Returns the plan of a run about to start. Raises ConfigError with every problem. on_warning: receives each
+    warning; default: `warn`."""
     report = check(config, code=True, update_hub=update_hub)
     for line in report.warnings:
-        (tell or warn)(line)
+        (on_warning or warn)(line)
     if report.problems:
         raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
     return report.plan
 
 
-def _plan(report: Report, config: dict[str, Any]) -> None:
+def _plan(report: Report, config: Config) -> None:
     try:
         report.plan = make_plan(config)
     except OuroError as error:
         report.add("", getattr(error, "problems", error.args))
 
 
-def _sizes(report: Report, config: dict[str, Any], stages: dict[str, dict], starts: dict[str, dict],
-           teachers: dict[str, dict | None], data: bool, alone: bool) -> Sizes | None:
+def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: dict[str, Model],
+           teachers: dict[str, Model | None], data: bool, alone: bool) -> Sizes | None:
     """Returns the sizes of the models, counted in a separate process that also samples the data; None without it.
     alone: whether to count the models without the data."""
     if not (data or alone):
@@ -142,12 +148,12 @@ def _sizes(report: Report, config: dict[str, Any], stages: dict[str, dict], star
     return Sizes(found["sizes"])
 
 
-def _waiting(report: Report, stages: dict[str, dict]) -> list[dict[str, Any]]:
+def _waiting(report: Report, stages: dict[str, Config]) -> list[Config]:
     """Returns the settings of the incomplete stages."""
     return [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
 
 
-def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> Functions:
+def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bool) -> Functions:
     """Imports, and calls, the user's code named by incomplete stages, in separate processes;
     returns the imported functions."""
     waiting = _waiting(report, stages)
@@ -171,7 +177,7 @@ def _gpus(report: Report, gpus: list[Gpus]) -> None:
                                 "estimates fit is unknown.")], "unjudged")
 
 
-def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus, functions: Functions,
+def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, functions: Functions,
            sizes: Sizes | None) -> float | None:
     """Checks and describes one training stage, unless it is complete; returns the disk bytes it still needs,
     if known. start: the section `model` that names its model. functions: the user's imported functions. sizes: of the
@@ -184,19 +190,19 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
              named_functions.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     if plain:
-        parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
-        judged.add(name, [room_problem(start["model_path"], config["model"], plain.get("max_position_embeddings")),
+        parallel = config.explorer.rollout_model.tensor_parallel_size
+        judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
                           split_problem(plain, parallel) if gpus.any else None])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))
-    size = sizes and sizes.of(start, config["model"]["lora_configs"])
+    size = sizes and sizes.of(start, config.model.lora_configs)
     if size is None:
         lacking = [] if sizes is None or plain else ["GPU memory and disk: the model is not here."]
         judged.add("", lacking, "unjudged")
         return None if judged is report else 0.0
     if gpus.gib:
         judged.add(name, fit.problems(size, config, gpus, fit.judge_bytes(config, gpus, sizes)),
-                   "warnings" if config["ignore_validator_suggestions"] else "problems")
+                   "warnings" if config.ignore_validator_suggestions else "problems")
     trained = fit.adapter_words(size, config)
     facts += [("LoRA", trained)] if trained else []
     facts += fit.described(size, config, gpus) if gpus.any else []
@@ -205,11 +211,11 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     return 0.0 if made is None else max(taken.total - made, 0.0)
 
 
-def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], name: str, gpus: Gpus,
+def _teacher(report: Report, config: Config, models: tuple[Model, Model], name: str, gpus: Gpus,
              sizes: Sizes | None) -> None:
     """Checks the memory of a stage's teacher. models: the sections `model` that name the policy's and the teacher's."""
     start, teacher = models
-    policy = sizes and sizes.of(start, config["model"]["lora_configs"])
+    policy = sizes and sizes.of(start, config.model.lora_configs)
     own = sizes and sizes.of(teacher)
     if not (gpus.any and policy and own):
         return
@@ -217,7 +223,7 @@ def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], 
     report.facts.append((f"{name}, its teacher", [("memory", teacher_rules.words(own, config, element))]))
     if gpus.gib:
         report.add(name, [teacher_rules.memory_problem(own, policy, config, element, gpus.gib)],
-                   "warnings" if config["ignore_validator_suggestions"] else "problems")
+                   "warnings" if config.ignore_validator_suggestions else "problems")
 
 
 def _made(plan: Plan | None, name: str) -> float | None:
@@ -238,6 +244,8 @@ def _disk(report: Report, root: str, needed: float, elsewhere: bool, uncounted: 
         report.facts.append(("disk", [("needed", words)]))
         return
     existing = Path(os.path.abspath(root))
+    if stage_rules.unusable_root(root):  # reported already
+        return
     while not existing.is_dir():
         existing = existing.parent
     free = shutil.disk_usage(existing).free

@@ -4,34 +4,35 @@ An offline stage trains on what another stage explored, and `ouro replay` applie
 another one. Missing properties are reported before anything runs, with the setting of the exploring stage that adds it.
 """
 
-from typing import Any
 
 from pipeline.check.turn_rules import state_problems
 from pipeline.plan.modes import Line
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import COMPARE
+from pipeline.settings.config import Config
 from pipeline.store.errors import Problem
 
 
-def problems(config: dict[str, Any]) -> list[Problem]:
+def problems(config: Config) -> list[Problem]:
     """Lists what the rows of offline stages lack. The stages must have valid names and order."""
     line = Line(config)
     pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
     return [problem.of([name]) for name, explorer in pairs if explorer
-            for problem in lacking(line.settings[name]["algorithm"], line.settings[explorer], f"stages.{explorer}.")]
+            for problem in lacking(line.settings[name].algorithm, line.settings[explorer], f"stages.{explorer}.")]
 
 
-def lacking(algorithm: dict[str, Any], explored: dict[str, Any], place: str) -> list[Problem]:
+def lacking(algorithm: Algorithm, explored: Config, place: str) -> list[Problem]:
     """Lists what the rows lack for an algorithm.
 
     algorithm: the section, with defaults. explored: the settings of the stage that explored. place: prefix of its
     settings: `stages.look.`, or empty.
     """
-    function, made = algorithm["advantage_fn"], explored["algorithm"]
+    function, made = algorithm.advantage_fn, explored.algorithm
     found = []
-    if function in COMPARE and (made["repeat_times"] or 1) < 2:
+    if function in COMPARE and (made.repeat_times or 1) < 2:
         found.append(Problem("algorithm.advantage_fn", "compares the rollouts of a group, and the rows are of groups "
                              "of one.", f"Needed {place}algorithm.repeat_times of at least 2.", found=function))
-    if function == "remax" and not made["greedy_baseline"]:
+    if function == "remax" and not made.greedy_baseline:
         found.append(Problem("algorithm.advantage_fn", "needs the column baseline_reward, the reward of a greedy "
                              "response to each task, which the rows lack.", f"They have it with "
                              f"{place}algorithm.greedy_baseline=true.", found=function))

@@ -1,16 +1,18 @@
 """Checks that everything a configuration refers to exists: files, models, user code, function arguments."""
 
 from pathlib import Path
-from typing import Any
 
 from pipeline.check.sources import sources
 from pipeline.check.user_code import of_python
 from pipeline.plan.models import KEY, asks_teacher
-from pipeline.plan.modes import TRAINING, kind_of
+from pipeline.plan.modes import TRAINING
+from pipeline.settings.config import Config, users_code
 from pipeline.settings.lora import adapter_problem
+from pipeline.settings.model import Model
+from pipeline.settings.setting import values_of
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import untrainable
-from pipeline.store.digests import NEEDED, HubPath, digest_code, module_file, named_code, nothing_at, resolve, values_of
+from pipeline.store.digests import NEEDED, HubPath, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.store.weights import weights_problem
@@ -19,7 +21,7 @@ FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path",
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
 
 
-def missing(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+def missing(config: Config, start: Model) -> list[Problem]:
     """Lists what a stage's settings refer to and is missing on this machine.
 
     start: the section `model` that names its initial model.
@@ -31,72 +33,71 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
               if path and not resolve(path).exists()]
     lines += [Problem(key, f"{path} is a directory; needed a file.") for single in FILES[:2]
               for key, path in values_of(config, single) if path and resolve(path).is_dir()]
-    if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
+    if start.model_path and not start.init.enable and (absent := absent_model(start.model_path)):
         lines.append(absent)
     lines += [absent_model(path, key) for key, path in _other_models(config) if absent_model(str(resolve(path)))]
     return lines + missing_code(config)
 
 
-def _other_models(config: dict[str, Any]) -> list[tuple[str, str]]:
+def _other_models(config: Config) -> list[tuple[str, str]]:
     """Returns (setting, path) of the models that a stage reads besides its initial model and its teacher."""
     return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several) if path]
 
 
-def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+def wrong_models(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine with an unreadable config.json. start: as for `missing`."""
     return [line for key, path in _models(config, start) if (line := wrong_model(path, key))]
 
 
-def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+def wrong_weights(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine whose weights are missing or incomplete. start: as for `missing`."""
     whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, complete
              if not isinstance(path, HubPath) and (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
     return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
 
 
-def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, str]]:
+def _models(config: Config, start: Model) -> list[tuple[str, str]]:
     """Returns (setting, path) of every model directory that a stage reads."""
-    own = [("model.model_path", start["model_path"])] if start["model_path"] and not start["init"]["enable"] else []
-    taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
+    own = [("model.model_path", start.model_path)] if start.model_path and not start.init.enable else []
+    taught = [(KEY, config.model.teacher_model_path)] if asks_teacher(config) else []
     others = ((key, path if isinstance(path, HubPath) else str(resolve(path))) for key, path in _other_models(config))
     return [(key, path) for key, path in [*own, *taught, *others] if path]
 
 
-def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+def untrainable_models(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine that the trainer cannot train or score. start: as for `missing`."""
-    model, kind = config["model"], kind_of(config)
-    named = [] if start["init"]["enable"] else [("model.model_path", start["model_path"])]
-    named += [(KEY, model["teacher_model_path"])] if asks_teacher(config) else []
+    model, kind = config.model, config.kind
+    named = [] if start.init.enable else [("model.model_path", start.model_path)]
+    named += [(KEY, model.teacher_model_path)] if asks_teacher(config) else []
     named += values_of(without_unused(config), "model.critic_model_path")
-    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
     here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
             and not wrong_model(str(resolve(path)), key)] if kind in TRAINING else []
-    found = ((key, path, untrainable(read_config(path, key), longest)) for key, path in here)
+    found = ((key, path, untrainable(read_config(path, key), model.longest)) for key, path in here)
     return [Problem(key, problem, found=path) for key, path, problem in found if problem]
 
 
-def missing_code(config: dict[str, Any]) -> list[Problem]:
+def missing_code(config: Config) -> list[Problem]:
     """Lists the user's modules that are named and missing on this machine."""
     return [Problem(key, f"'{name}': no such module.{_nearest_module(name)}", NEEDED)
             for name, key in _code(config).items() if not _module(name) and not of_python(name)]
 
 
-def wrong_adapters(config: dict[str, Any]) -> list[Problem]:
+def wrong_adapters(config: Config) -> list[Problem]:
     """Lists adapters on this machine that training cannot continue from."""
-    found = ((one, resolve(one["path"])) for one in config["model"]["lora_configs"] if one["path"])
+    found = ((one, resolve(one.path)) for one in config.model.lora_configs if one.path)
     return [line for one, place in found if place.exists() and (line := adapter_problem(one, place))]
 
 
-def wrong_code(config: dict[str, Any]) -> list[Problem]:
+def wrong_code(config: Config) -> list[Problem]:
     """Lists the user's modules that cannot be read, or lack the named function."""
     return [Problem(key, problem) for name, key in _code(config).items() if _module(name) or of_python(name)
             for problem in _code_problem(name)]
 
 
-def _code(config: dict[str, Any]) -> dict[str, str]:
+def _code(config: Config) -> dict[str, str]:
     """Maps each user function to the first setting that names it."""
     found: dict[str, str] = {}
-    for key, name in named_code(config):
+    for key, name in users_code(config):
         found.setdefault(name, key)
     return found
 

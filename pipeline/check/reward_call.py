@@ -20,10 +20,12 @@ from typing import Any
 from pipeline.check.sources import POOL, sources, tasksets
 from pipeline.check.user_code import WAIT
 from pipeline.check.workload import explores
-from pipeline.job.context import die_with_parent, ending, environment, namespace, our_environment
+from pipeline.job.context import die_with_parent, ending, environment, our_environment
 from pipeline.job.process_group import ending_orphans
 from pipeline.settings import secrets
+from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
+from pipeline.settings.setting import plain
 from pipeline.store import files
 from pipeline.store.digests import nothing_at, resolve
 from pipeline.store.errors import Problem
@@ -31,7 +33,7 @@ from pipeline.store.errors import Problem
 LIMIT = 10  # seconds per call; imports before it have own_code.WAIT
 
 
-def call_rewards(stages: list[dict[str, Any]], known: str, add: Callable[[str, list[str], str], None]
+def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str], str], None]
                  ) -> list[tuple[str, str]]:
     """Returns facts (function, sentence) on one call of each reward function.
 
@@ -51,26 +53,26 @@ def call_rewards(stages: list[dict[str, Any]], known: str, add: Callable[[str, l
     return facts
 
 
-def _questions(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _questions(settings: Config) -> Iterator[dict[str, Any]]:
     """Builds the requests for stages/own_code.py, one per reward function of the task sets that a stage uses."""
-    explorer, pool = settings["buffer"]["explorer_input"], settings["data_processor"]["task_pipeline"]
+    explorer, pool = settings.buffer.explorer_input, settings.data_processor.task_pipeline
     there = [source for source in sources(settings) if not nothing_at(source.path)]
     for place, one in tasksets(settings):
-        key = f"buffer.explorer_input.{place}.path" if one["path"] else f"data_processor.task_pipeline.{POOL}"
+        key = f"buffer.explorer_input.{place}.path" if one.path else f"data_processor.task_pipeline.{POOL}"
         source = next((s for s in there if s.key == key or s.key.startswith(f"{key}.")), None)
         drawn = source and {**dataclasses.asdict(source), "path": str(resolve(source.path))}
-        of_pool = {} if one["path"] else {"generator": pool["generator"], "generator_args": pool["generator_args"]}
+        of_pool = {} if one.path else {"generator": pool.generator, "generator_args": pool.generator_args}
         for name in reward_functions(one, explorer):
             if ":" in name and (place.startswith("eval_") or explores(settings)):
                 yield {"name": name, "source_key": source.label if source else key,
-                       "arguments": one["reward_fn_args"], "source": drawn, "seed": settings["seed"],
-                       "format": one["format"] if one["path"] else pool["format"], **of_pool,
-                       "system_prompt": explorer["system_prompt"], "env_vars": settings["explorer"]["env_vars"]}
+                       "arguments": one.reward_fn_args, "source": drawn, "seed": settings.seed,
+                       "format": plain(one.format if one.path else pool.format), **of_pool,
+                       "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
 
 
 def _call(question: dict[str, Any]) -> tuple[str, str]:
     """Makes one call; returns `problems`, `warnings`, `unjudged` or `facts`, and the text for it."""
-    variables = environment(namespace(secrets.reveal({"explorer": {"env_vars": question["env_vars"]}})))
+    variables = environment(secrets.reveal(question["env_vars"]))
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
         files.write_json(asked, question)

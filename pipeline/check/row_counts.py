@@ -6,11 +6,11 @@ Curation drops rows and splits them, so these are upper bounds.
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.plan.hub import is_here
-from pipeline.plan.modes import kind_of
-from pipeline.settings.data import train_places
+from pipeline.settings.config import Config
+from pipeline.settings.data import Rows, TaskPipeline, train_places
+from pipeline.settings.setting import at
 from pipeline.store.data_files import files_of_split, is_saved_dataset
 from pipeline.store.digests import below, resolve
 from pipeline.store.errors import DataError
@@ -19,17 +19,18 @@ LARGEST = 2**30  # bytes: larger jsonl files are not counted; this size takes ab
 CHUNK = 2**20
 
 
-def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
+def most_rows(config: Config, generated: bool = False) -> int | None:
     """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None when not all
     can be counted: not on this machine, a dataset of save_to_disk, or texts that are cut into pieces.
 
-    config: its settings (`overlays.effective`). generated: count generated rows too, of which curation drops more.
+    config: its settings (`stage_settings.effective`). generated: count generated rows too, of which curation drops
+    more.
     """
-    kind, pool = kind_of(config), config["data_processor"]["task_pipeline"]
+    kind, pool = config.kind, config.data_processor.task_pipeline
     if kind in ("rft", "rollout"):
-        sets = [one for _, one in train_places(config["buffer"]["explorer_input"])]
-    elif kind == "train" and config["algorithm"]["algorithm_type"] != "cpt":
-        sets = [{**config["buffer"]["trainer_input"]["experience_buffer"], "limit": None}]
+        sets = [one for _, one in train_places(config.buffer.explorer_input)]
+    elif kind == "train" and config.algorithm.algorithm_type != "cpt":
+        sets = [config.buffer.trainer_input.experience_buffer]
     else:
         return None
     made = _generated(pool, kind) if generated else None
@@ -37,27 +38,27 @@ def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def _rows_of_set(one: dict[str, Any], pool: dict[str, Any], made: int | None) -> int | None:
+def _rows_of_set(one: Rows, pool: TaskPipeline, made: int | None) -> int | None:
     """Returns the rows of a set from its own files or the pool. made: rows that a generator provides for it."""
-    if one["path"] is not None:
-        named = one["path"] if isinstance(one["path"], list) else [one["path"]]
-        paths, split = [below(path, one["subset_name"]) for path in named], one["split"]
+    if one.path is not None:
+        named = one.path if isinstance(one.path, list) else [one.path]
+        paths, split = [below(path, one.subset_name) for path in named], one.split
     else:
-        paths, split = pool["inputs"], pool["split"]
+        paths, split = pool.inputs, pool.split
     counts = [_rows_at(resolve(path), split) if is_here(path, split) else None for path in paths]
-    counts = counts or [made if one["path"] is None else None]
-    return None if None in counts else min(sum(counts), one["limit"] or sum(counts))
+    counts = counts or [made if one.path is None else None]
+    return None if None in counts else min(sum(counts), at(one, "limit") or sum(counts))
 
 
-def _generated(pool: dict[str, Any], kind: str) -> int | None:
+def _generated(pool: TaskPipeline, kind: str) -> int | None:
     """Returns the rows that a generator creates for this kind of stage, faulty ones included; None for an unknown
     generator or non-numeric arguments. Without curation all rows are tasks."""
-    given = [pool["generator_args"].get(name) for name in GENERATED.get(pool["generator"], ())]
+    given = [pool.generator_args.get(name) for name in GENERATED.get(pool.generator, ())]
     if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
         return None
     tasks, demonstrations, dirt = given
     own = demonstrations if kind == "train" else tasks
-    curated = pool["config_path"] or pool["operators"]
+    curated = pool.config_path or pool.operators
     return int((own if curated else tasks + demonstrations) + round(dirt * (tasks + demonstrations)))
 
 

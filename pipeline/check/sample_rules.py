@@ -3,60 +3,61 @@
 from typing import Any
 
 from pipeline.compose.stage_settings import effective
-from pipeline.job.context import namespace
 from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.plan.modes import kind_of, planned
+from pipeline.plan.modes import planned
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import GIVEN, MIXED_LOSSES
-from pipeline.settings.data import EXPERTS
+from pipeline.settings.config import Config
+from pipeline.settings.data import EXPERTS, ReplayBuffer
 from pipeline.settings.train_batch import REPLAY, expert_buffer
 from pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
 
 
-def problems(c: dict[str, Any]) -> list[Problem]:
+def problems(c: Config) -> list[Problem]:
     """Lists every broken rule. c: the settings of a stage."""
-    kind = kind_of(c)
+    kind = c.kind
     if kind != "rft":
         return _offline(c) if kind == "offline" else []
     found = _mixture(c)
     try:
-        schedule = rft_schedule(namespace(c), 1)
+        schedule = rft_schedule(c, 1)
     except ConfigError as error:
         return [*found, *error.problems]
-    if c["algorithm"]["sample_strategy"] == "staleness_control":
-        found += _too_old(schedule, c["algorithm"]["sample_strategy_args"].get("max_staleness"))
+    if c.algorithm.sample_strategy == "staleness_control":
+        found += _too_old(schedule, c.algorithm.sample_strategy_args.get("max_staleness"))
     return found
 
 
-def _offline(c: dict) -> list[Problem]:
+def _offline(c: Config) -> list[Problem]:
     """Checks batches of recorded experience; pipeline/plan/modes.py computes their sizes."""
-    strategy = c["algorithm"]["sample_strategy"]
-    found = [] if strategy == "mix" else _without_experts(c["algorithm"])
+    strategy = c.algorithm.sample_strategy
+    found = [] if strategy == "mix" else _without_experts(c.algorithm)
     if strategy == "mix":
         found.append(Problem(STRATEGY, "mixes demonstrations with new rollouts, and with mode=train there are none.",
                              "Train on the demonstrations in a stage of their own, algorithm_type=sft.", found="mix"))
     if strategy == "staleness_control":
         found.append(Problem(STRATEGY, "with mode=train: recorded rollouts grow older with every step, so that soon "
                              "none would be left.", "Set default.", found=strategy))
-    if _replay(c)["enable"]:
+    if _replay(c).enable:
         found.append(Problem(f"{REPLAY}.enable", "with mode=train: every rollout is there from the beginning, and "
                              "buffer.total_epochs says how often each is trained on.", "Set it to false.", found=True))
     return found
 
 
-def _without_experts(algorithm: dict) -> list[Problem]:
+def _without_experts(algorithm: Algorithm) -> list[Problem]:
     """Lists components that need the column is_expert, which only batches with expert rows have."""
-    parts = {"policy_loss_fn": algorithm["policy_loss_fn"] in MIXED_LOSSES,
-             "entropy_loss_fn": algorithm["entropy_loss_fn"] == "mix"}
+    parts = {"policy_loss_fn": algorithm.policy_loss_fn in MIXED_LOSSES,
+             "entropy_loss_fn": algorithm.entropy_loss_fn == "mix"}
     return [Problem(f"algorithm.{part}", "needs demonstrations beside the rollouts.", f"Set {STRATEGY}=mix, or another "
-                    "function.", found=algorithm[part]) for part, needs in parts.items() if needs]
+                    "function.", found=getattr(algorithm, part)) for part, needs in parts.items() if needs]
 
 
-def _mixture(c: dict) -> list[Problem]:
-    algorithm, buffers = c["algorithm"], c["buffer"]["trainer_input"]["auxiliary_buffers"]
-    loss = algorithm["policy_loss_fn"]
-    if algorithm["sample_strategy"] != "mix":
+def _mixture(c: Config) -> list[Problem]:
+    algorithm, buffers = c.algorithm, c.buffer.trainer_input.auxiliary_buffers
+    loss = algorithm.policy_loss_fn
+    if algorithm.sample_strategy != "mix":
         return _without_experts(algorithm)
     found = []
     if loss and loss not in MIXED_LOSSES and ":" not in loss:
@@ -71,8 +72,8 @@ def _mixture(c: dict) -> list[Problem]:
     return found
 
 
-def _replay(c: dict) -> dict:
-    return c["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
+def _replay(c: Config) -> ReplayBuffer:
+    return c.buffer.trainer_input.experience_buffer.replay_buffer
 
 
 def _too_old(schedule: Schedule, limit: Any) -> list[Problem]:
@@ -97,16 +98,16 @@ def _least(schedule: Schedule, limit: float) -> int:
     return max(max(min(of_step) for of_step in ages), min(max(of_step) for of_step in ages))
 
 
-def unread_sampling(config: dict) -> list[Problem]:
+def unread_sampling(config: Config) -> list[Problem]:
     """Lists train batch settings of a whole run that none of its stages reads."""
     stages = [effective(config, entry) for entry in planned(config)]
-    rollouts = [c for c in stages if c["algorithm"]["algorithm_type"] not in GIVEN and kind_of(c) == "rft"]
+    rollouts = [c for c in stages if c.algorithm.algorithm_type not in GIVEN and c.kind == "rft"]
     found = []
-    if any(_replay(c)["enable"] for c in stages) and not any(_replay(c)["enable"] for c in rollouts):
+    if any(_replay(c).enable for c in stages) and not any(_replay(c).enable for c in rollouts):
         found.append(Problem(f"{REPLAY}.enable", "no stage explores and trains, so nothing is replayed: given "
                              "responses are repeated by buffer.total_epochs.", "Set it to false.", found=True))
-    if any(c["buffer"]["trainer_input"]["auxiliary_buffers"] for c in stages) and not any(
-            c["algorithm"]["sample_strategy"] == "mix" for c in rollouts):
+    if any(c.buffer.trainer_input.auxiliary_buffers for c in stages) and not any(
+            c.algorithm.sample_strategy == "mix" for c in rollouts):
         found.append(Problem(EXPERTS, "no stage takes rows from them.", f"Set {STRATEGY}=mix (algorithm_type mix or "
                              "mix_chord), or leave them out."))
     return found

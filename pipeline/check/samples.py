@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check.sources import sources as sources_of
-from pipeline.job.context import namespace
 from pipeline.job.tasksets import sets_with_paths
 from pipeline.plan.data import data_settings
 from pipeline.plan.hub import is_here
-from pipeline.plan.modes import kind_of
-from pipeline.settings.data import EXPERTS, SHOWN
+from pipeline.settings.config import Config
+from pipeline.settings.data import EXPERTS, SHOWN, Rows, TaskPipeline
+from pipeline.settings.setting import at, plain
 from pipeline.store import files
 from pipeline.store.digests import below, nothing_at, resolve
 from pipeline.store.errors import StageError
@@ -26,29 +26,29 @@ POOL_KEY = "data_processor.task_pipeline"
 TASKSETS = ("buffer.explorer_input.taskset",)  # and tasksets.N
 
 
-def preview(config: dict[str, Any], stages: list[dict[str, Any]], models: Sequence[str] = ()) -> dict[str, Any]:
+def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) -> dict[str, Any]:
     """Returns `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist, of tasks
     that evaluation sets share with what is trained on, and of the Data-Juicer recipes and operators of the stages; and
     the `sizes` of `models`, as in pipeline/check/model_size.py.
 
     stages: their complete settings. Raises like `ask`.
     """
-    pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
+    pipelines = [stage.data_processor.task_pipeline for stage in stages]
     request = {
         "sources": sources_here(stages),
         "sets": compared_sets(stages),
         "rows": ROWS,
-        "model": config["model"],
-        "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],
-        "recipes": _distinct(str(resolve(one["config_path"])) for one in pipelines
-                             if one["config_path"] and resolve(one["config_path"]).is_file()),
-        "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
+        "model": plain(config.model),
+        "system_prompt": config.buffer.explorer_input.system_prompt,
+        "recipes": _distinct(str(resolve(one.config_path)) for one in pipelines
+                             if one.config_path and resolve(one.config_path).is_file()),
+        "operators": _distinct([one.operators, one.target_fields] for one in pipelines if one.operators),
         "models": list(models),
     }
     return ask(request)
 
 
-def sources_here(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def sources_here(stages: list[Config]) -> list[dict[str, Any]]:
     """Returns the sources of the stages that exist on this machine, each once, as stages/preview.py reads them."""
     found = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     return [{**dataclasses.asdict(s), "key": s.label, "path": str(resolve(s.path)), "columns": dict(s.columns)}
@@ -69,32 +69,31 @@ def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, An
         return files.read_json(answer)
 
 
-def compared_sets(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def compared_sets(stages: list[Config]) -> list[dict[str, Any]]:
     """Returns every local set of tasks or demonstrations that a stage evaluates on (`held`) or learns from."""
     return _distinct(one for stage in stages for one in _sets(stage) if not any(map(nothing_at, one["paths"]))
                      and all(is_here(below(path, one["subset"]), one["split"]) for path in one["paths"]))
 
 
-def _sets(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    kind, pool = kind_of(settings), settings["data_processor"]["task_pipeline"]
-    mixes = settings["algorithm"]["sample_strategy"] == "mix"
+def _sets(settings: Config) -> Iterator[dict[str, Any]]:
+    kind, pool = settings.kind, settings.data_processor.task_pipeline
+    mixes = settings.algorithm.sample_strategy == "mix"
     learns = {"train": (SHOWN,), "rft": (*TASKSETS, *([EXPERTS] * mixes)), "rollout": TASKSETS}.get(kind, ())
     purpose = {"train": "train", "rft": "rft", "rollout": "rft"}.get(kind)
-    if purpose and data_settings(settings, purpose)["data_processor"]["task_pipeline"]["inputs"]:
-        yield _set(f"{POOL_KEY}.inputs", "", pool | {"path": pool["inputs"], "subset_name": None}, "task", False)
-    for key, name, split, one in sets_with_paths(namespace(settings["buffer"])):
-        taken = {"path": one.path, "subset_name": one.subset_name, "split": one.split, "format": vars(one.format)}
+    if purpose and data_settings(settings, purpose).data_processor.task_pipeline.inputs:
+        yield _set(f"{POOL_KEY}.inputs", "", pool.inputs, pool, "task", False)
+    for key, name, split, one in sets_with_paths(settings.buffer):
         if split == "test":
-            yield _set(key, name, taken, "task", True) | {"limit": one.limit}
-        elif key.startswith(learns) and settings["algorithm"]["algorithm_type"] != "cpt":
-            yield _set(key, name, taken, "task" if split == "train" else "demonstration", False)
+            yield _set(key, name, one.path, one, "task", True) | {"limit": one.limit}
+        elif key.startswith(learns) and settings.algorithm.algorithm_type != "cpt":
+            yield _set(key, name, one.path, one, "task" if split == "train" else "demonstration", False)
 
 
-def _set(key: str, name: str, one: dict[str, Any], purpose: str, held: bool) -> dict[str, Any]:
-    paths = one["path"] if isinstance(one["path"], list) else [one["path"]]
-    return {"key": f"{key}.path", "label": f"{key} ({name})" if name else key, "name": name, "paths": paths,
-            "subset": one["subset_name"], "split": one["split"], "format": one["format"], "purpose": purpose,
-            "held": held}
+def _set(key: str, name: str, paths: str | list[str], one: Rows | TaskPipeline, purpose: str, held: bool
+         ) -> dict[str, Any]:
+    return {"key": f"{key}.path", "label": f"{key} ({name})" if name else key, "name": name,
+            "paths": paths if isinstance(paths, list) else [paths], "subset": at(one, "subset_name"),
+            "split": one.split, "format": plain(one.format), "purpose": purpose, "held": held}
 
 
 def _distinct(values: Iterable) -> list:

@@ -1,11 +1,10 @@
 """Files and directories of rows in a configuration, with the columns each must have."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from pipeline.plan.modes import kind_of
 from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.data import EXPERTS, SHOWN, eval_places, train_places
+from pipeline.settings.config import Config
+from pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
 from pipeline.store.digests import below
 
 POOL = "inputs"  # name for rows that belong to no set
@@ -35,55 +34,56 @@ class Source:
         return self.key if self.name == POOL else f"{self.key} ({self.name})"
 
 
-def sources(config: dict[str, Any]) -> list[Source]:
+def sources(config: Config) -> list[Source]:
     """Returns every file or directory that rows are read from."""
-    key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    given = config["buffer"]["trainer_input"]
-    columns = _columns(settings["format"])
-    columns += () if given["experience_buffer"]["path"] else _paired(settings["format"], config)
-    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
-            for index, path in enumerate(settings["inputs"])]
-    sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in tasksets(config)]
-    shown = given["experience_buffer"]
-    sets.append((SHOWN, shown, _shown(shown["format"], config) + _paired(shown["format"], config)))
-    sets += [(f"{EXPERTS}.{name}", {**one, "name": name}, _shown(one["format"], config))
-             for name, one in given["auxiliary_buffers"].items()]
-    return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
+    key, settings = "data_processor.task_pipeline", config.data_processor.task_pipeline
+    given = config.buffer.trainer_input
+    columns = _columns(settings.format)
+    columns += () if given.experience_buffer.path else _paired(settings.format, config)
+    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",))
+            for index, path in enumerate(settings.inputs)]
+    sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format)) for place, one in tasksets(config)]
+    shown = given.experience_buffer
+    sets.append((SHOWN, shown, _shown(shown.format, config) + _paired(shown.format, config)))
+    sets = [(key, one.name, one, columns) for key, one, columns in sets]
+    sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
+             for name, one in given.auxiliary_buffers.items()]
+    return pool + [source for found in sets for source in _files_of(*found)]
 
 
-def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns of a file of demonstrations or plain text."""
-    prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
-    return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
+    prompt, text = ("prompt_key", _prompt_key(columns)), config.algorithm.algorithm_type == "cpt"
+    return (prompt,) if text or columns.response_key is None else (prompt, ("solution_key", columns.response_key))
 
 
-def _paired(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns that pair data add; pipeline/check/data_rules.py rejects null."""
-    if kind_of(config) != "train" or config["algorithm"]["algorithm_type"] not in PAIR_TYPES:
+    if config.kind != "train" or config.algorithm.algorithm_type not in PAIR_TYPES:
         return ()
-    return tuple((key, columns[key]) for key in PAIR if columns[key] is not None)
+    return tuple((key, getattr(columns, key)) for key in PAIR if getattr(columns, key) is not None)
 
 
-def tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
+def tasksets(config: Config) -> list[tuple[str, Taskset]]:
     """Returns (place below buffer.explorer_input, settings) of every training or evaluation set."""
-    explorer = config["buffer"]["explorer_input"]
+    explorer = config.buffer.explorer_input
     return [*train_places(explorer), *eval_places(explorer)]
 
 
-def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list[Source]:
+def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:
     """Returns the files and directories of one set; empty when its rows come from the pool."""
-    several = isinstance(one["path"], list)
-    paths = one["path"] if several else [one["path"]] if one["path"] else []
-    return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
-                   below(path, one["subset_name"]), one["split"], f"{key}.format", columns,
+    several = isinstance(one.path, list)
+    paths = one.path if several else [one.path] if one.path else []
+    return [Source(name, f"{key}.path" + (f".{i}" if several else ""),
+                   below(path, one.subset_name), one.split, f"{key}.format", columns,
                    ("solution_key",)) for i, path in enumerate(paths)]
 
 
-def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
+def _columns(columns: Format) -> tuple[tuple[str, str], ...]:
     """Returns the required columns of a task file, and the optional ones of a demonstration."""
-    return (("prompt_key", _prompt_key(columns)), ("response_key", columns["response_key"]),
-            ("solution_key", columns["solution_key"] or "solution"))
+    return (("prompt_key", _prompt_key(columns)), ("response_key", columns.response_key),
+            ("solution_key", columns.solution_key or "solution"))
 
 
-def _prompt_key(columns: dict) -> str:
-    return (columns["prompt_type"] == "messages" and columns["messages_key"]) or columns["prompt_key"]
+def _prompt_key(columns: Format) -> str:
+    return (columns.prompt_type == "messages" and columns.messages_key) or columns.prompt_key

@@ -5,40 +5,38 @@ They need the source of functions but no user files other than code; checks of f
 
 import os
 from pathlib import Path
-from typing import Any
 
 from pipeline.check import named_functions, references
 from pipeline.check.data_rules import rowless
-from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, sets
+from pipeline.compose.stage_settings import effective, entries, of_stages, renamed_components, sets
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import is_below, received_settings
 from pipeline.plan.models import KEY, asks_teacher
 from pipeline.plan.modes import Line, planned
-from pipeline.settings import schema
-from pipeline.settings.config import RUN_WIDE, walk
+from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.data import eval_places, reward_functions, train_places
 from pipeline.settings.monitors import monitor_problems
-from pipeline.settings.setting import about
+from pipeline.settings.setting import about, at
 from pipeline.settings.unused import unused
 from pipeline.store.errors import Problem
 
-# pipeline/plan/teacher.py, `unasked_models`; a name that no stage reads cannot be wrong
-TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
+# check/teacher_rules.py, `unasked_models`; a name that no stage reads cannot be wrong
+REPORTED_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
                   "buffer.trainer_input.experience_buffer.name")
 
 
 PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # purpose of each kind that reads its own rows
 
 
-def problems_of(config: dict[str, Any]) -> list[Problem]:
+def problems_of(config: Config) -> list[Problem]:
     """Lists invalid arguments and code missing from its module. Stages must have valid names and order."""
-    monitor = config["monitor"]
-    return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
+    monitor = config.monitor
+    return [*monitor_problems(monitor.monitor_type, monitor.monitor_args),
             *of_stages(config, entries(config),
                        lambda c: [*references.wrong_code(c), *named_functions.wrong_arguments(c)])]
 
 
-def without_data(config: dict[str, Any]) -> list[Problem]:
+def without_data(config: Config) -> list[Problem]:
     """Lists sets of a run without a row source, for a recipe that names no data at all.
 
     Composing such a recipe is valid: an imported recipe may leave the data to the command line.
@@ -46,13 +44,13 @@ def without_data(config: dict[str, Any]) -> list[Problem]:
     return of_stages(config, planned(config), rowless)
 
 
-def unread(config: dict[str, Any]) -> list[Problem]:
+def unread(config: Config) -> list[Problem]:
     """Lists settings that are set but have no effect, once for each stage and once for the run.
 
     These are warnings: a recipe may be shared, and a stage may repeat a whole section. Run-wide settings at their
     default are not listed.
     """
-    line, standard = Line(config), schema.defaults()
+    line, standard = Line(config), Config()
     problems = []
     for entry in planned(config):
         name = entry["stage_name"]
@@ -60,11 +58,11 @@ def unread(config: dict[str, Any]) -> list[Problem]:
         if lost:
             problems.append(Problem(", ".join(lost), "is not read by the stage and changes nothing there.",
                                     "Take it out, or set it where it is read.", stages=[name]))
-    given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
-             and _at(config, key) != _at(standard, key)]
+    given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *REPORTED_ELSEWHERE))
+             and at(config, key) != at(standard, key)]
     for entry in planned(config):
         name = entry["stage_name"]
-        dropped = [f"algorithm.{part}_args" for part in left_behind(config, entry)]
+        dropped = [f"algorithm.{part}_args" for part in renamed_components(config, entry)]
         lost = _lost(given, line.kinds[name], line.settings[name])
         given = [key for key in given if key in lost or key in dropped]
     if given:
@@ -73,42 +71,42 @@ def unread(config: dict[str, Any]) -> list[Problem]:
     return problems
 
 
-def idle_pool(config: dict[str, Any]) -> list[Problem]:
+def idle_pool(config: Config) -> list[Problem]:
     """Returns the warning about a generator, or files, from which no set of any stage takes rows."""
-    pool = config["data_processor"]["task_pipeline"]
-    given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if pool[key]]
+    pool = config.data_processor.task_pipeline
+    given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if getattr(pool, key)]
     kinds = Line(config).kinds
     for entry in planned(config):
         settings = effective(config, entry)
         purposes = ["evaluate", *filter(None, [PURPOSES.get(kinds[entry["stage_name"]])])]
-        left = [data_settings(settings, purpose)["data_processor"]["task_pipeline"] for purpose in purposes]
-        if any(one["generator"] or one["inputs"] for one in left):
+        left = [data_settings(settings, purpose).data_processor.task_pipeline for purpose in purposes]
+        if any(one.generator or one.inputs for one in left):
             return []
     return [Problem(" and ".join(given), "no set takes rows from it: each has a path of its own.",
                     "Take it out, or set the path to null.")] if given else []
 
 
-def unasked_models(config: dict) -> list[Problem]:
+def unasked_models(config: Config) -> list[Problem]:
     """Returns the problem of auxiliary models of a run that no stage uses: they would occupy GPUs for nothing."""
     stages = [effective(config, entry) for entry in entries(config)]
-    sources = [stage["buffer"]["explorer_input"] for stage in stages]
+    sources = [stage.buffer.explorer_input for stage in stages]
     sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
-    if not any(stage["explorer"]["auxiliary_models"] for stage in stages) or any(
+    if not any(stage.explorer.auxiliary_models for stage in stages) or any(
             "reward_model" in reward_functions(taskset, source) for taskset, source in sets):
         return []
     return [Problem("explorer.auxiliary_models", "nothing asks them.", "Name reward_model among the functions of "
                     "buffer.explorer_input.default_reward_fn_type, or leave them out.")]
 
 
-def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:
+def _lost(keys: list[str], kind: str, settings: Config) -> list[str]:
     """Returns the keys that this kind of stage does not read, or that its algorithm does not use."""
-    read, idle = _read(kind, settings), unused(settings["algorithm"])
+    read, idle = _read(kind, settings), unused(settings.algorithm)
     return [key for key in keys if is_below(key, idle) or not is_below(key, read)]
 
 
-def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
+def _read(kind: str, settings: Config) -> tuple[str, ...]:
     """Returns the settings read by this kind of stage or by its data, model and evaluation stages."""
-    made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
+    made, algorithm_type = (kind, "evaluate", "curate", "model"), settings.algorithm.algorithm_type
     return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []),
             *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # fills null values: a greedy baseline
@@ -117,12 +115,6 @@ def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
 def _decisive() -> list[str]:
     """Returns the settings that affect results rather than execution; list elements count as a whole."""
     return [key for key, item in walk() if "*" not in key and not about(item).how]
-
-
-def _at(nest: dict[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        nest = nest[part]
-    return nest
 
 
 def unusable_root(root: str) -> list[Problem]:

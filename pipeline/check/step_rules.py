@@ -4,43 +4,42 @@ Where the number of steps is known only after curation, checks that depend on it
 """
 
 import math
-from typing import Any
 
 from pipeline.check.workload import workload
-from pipeline.job.context import namespace
 from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.plan.modes import TRAINING, kind_of
+from pipeline.plan.modes import TRAINING
 from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.settings.config import Config
 from pipeline.store.errors import Problem
 
 MOST_NAMED = 4  # evaluated versions listed in a message
 
 
-def step_notes(config: dict[str, Any]) -> list[Problem]:
-    """Lists every warning about a stage's steps. config: its settings (`overlays.effective`)."""
-    kind, steps = kind_of(config), workload(config).trainer_steps
+def step_notes(config: Config) -> list[Problem]:
+    """Lists every warning about a stage's steps. config: its settings (`stage_settings.effective`)."""
+    kind, steps = config.kind, workload(config).trainer_steps
     notes = _warmups(config, steps) if kind in TRAINING and steps else []
     return [*notes, *_sync(config, steps), *_evaluations(config)] if kind == "rft" else notes
 
 
-def _warmups(config: dict[str, Any], steps: int) -> list[Problem]:
+def _warmups(config: Config, steps: int) -> list[Problem]:
     """Warns of warmups that do not end within the stage's steps."""
-    critic = config["algorithm"]["advantage_fn"] in WITH_CRITIC
-    optimizers = {"algorithm.optimizer": config["algorithm"]["optimizer"]}
+    critic = config.algorithm.advantage_fn in WITH_CRITIC
+    optimizers = {"algorithm.optimizer": config.algorithm.optimizer}
     if critic:
-        optimizers["trainer.critic.optimizer"] = config["trainer"]["critic"]["optimizer"]
+        optimizers["trainer.critic.optimizer"] = config.trainer.critic.optimizer
     notes = [Problem(f"{key}.lr_warmup_steps", f"the stage makes {steps} optimizer steps, so the learning rate never "
-                     f"rises above {steps / warmup:.0%} of lr={one['lr']:g}.", "Lower it, or set "
+                     f"rises above {steps / warmup:.0%} of lr={one.lr:g}.", "Lower it, or set "
                      "lr_warmup_steps_ratio.", found=warmup)
-             for key, one in optimizers.items() if (warmup := one["lr_warmup_steps"]) > steps]
-    waits = config["trainer"]["critic_warmup"]
+             for key, one in optimizers.items() if (warmup := one.lr_warmup_steps) > steps]
+    waits = config.trainer.critic_warmup
     if critic and waits >= steps:
         notes.append(Problem("trainer.critic_warmup", f"the stage makes {steps} optimizer steps, in all of which the "
                              "critic learns alone: the policy never does.", "Lower it.", found=waits))
     return notes
 
 
-def _sync(config: dict[str, Any], steps: int | None) -> list[Problem]:
+def _sync(config: Config, steps: int | None) -> list[Problem]:
     """Warns if all rollouts of a stage with several explorer steps come from its initial weights."""
     if not steps:
         return []
@@ -53,9 +52,9 @@ def _sync(config: dict[str, Any], steps: int | None) -> list[Problem]:
                     found=schedule.sync_interval)]
 
 
-def _evaluations(config: dict[str, Any]) -> list[Problem]:
+def _evaluations(config: Config) -> list[Problem]:
     """Warns if explorer.eval_interval is not aligned with the steps at which weights are synchronized."""
-    every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
+    every, handed = config.explorer.eval_interval, config.synchronizer.sync_interval
     if not every:
         return []
     versions, last = evaluated_versions(config), _last_version(config)
@@ -75,13 +74,13 @@ def _evaluations(config: dict[str, Any]) -> list[Problem]:
                     f"{', '.join(map(str, versions))}{more} are evaluated.", advice, found=every)]
 
 
-def evaluated_versions(config: dict[str, Any]) -> list[int]:
+def evaluated_versions(config: Config) -> list[int]:
     """Returns the first MOST_NAMED versions of the weights that an rft stage evaluates during training.
 
     For each multiple of eval_interval: the first weights synchronized to the explorer (at a multiple of sync_interval,
     after a whole explorer step) that have reached it, each once.
     """
-    every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
+    every, handed = config.explorer.eval_interval, config.synchronizer.sync_interval
     explored, fresh = _rows(config)
     last, versions = _last_version(config), []
     for target in range(every, every * (MOST_NAMED + 1), every):
@@ -91,7 +90,7 @@ def evaluated_versions(config: dict[str, Any]) -> list[int]:
     return [version for version in dict.fromkeys(versions) if last is None or version <= last]
 
 
-def _last_version(config: dict[str, Any]) -> int | None:
+def _last_version(config: Config) -> int | None:
     """Returns the last weights synchronized to the explorer of an rft stage; None where its length is unknown."""
     if workload(config).trainer_steps is None:
         return None
@@ -99,12 +98,12 @@ def _last_version(config: dict[str, Any]) -> int | None:
     return schedule.weights_version(schedule.explorer_steps)
 
 
-def _rows(config: dict[str, Any]) -> tuple[int, int]:
+def _rows(config: Config) -> tuple[int, int]:
     """Returns the rows of an explorer step, and the new rows that an optimizer step takes."""
     schedule = _schedule(config)
     return schedule.rows_per_explorer_step, schedule.rows_per_trainer_step
 
 
-def _schedule(config: dict[str, Any]) -> Schedule:
+def _schedule(config: Config) -> Schedule:
     steps = workload(config).trainer_steps or 1  # the checks do not depend on a length that is unknown
-    return rft_schedule(namespace({**config, "buffer": {**config["buffer"], "total_steps": steps}}), 1)
+    return rft_schedule(config.but("buffer.total_steps", steps), 1)

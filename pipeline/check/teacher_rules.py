@@ -1,59 +1,60 @@
 """Checks the teachers of a recipe, and estimates the GPU memory of a teacher while it scores."""
 
-from typing import Any
 
 from pipeline.check.memory import GIB, USABLE, layer_tokens, training
 from pipeline.check.model_size import Size
 from pipeline.plan.models import KEY, asks_teacher, teacher_stage
 from pipeline.plan.modes import TRAINING, Line
 from pipeline.settings.algorithms import WITH_TEACHER
+from pipeline.settings.config import Config
+from pipeline.settings.model import Model
 from pipeline.store.errors import Problem, nearest
 from pipeline.store.model_shape import absent_model
 
 
-def problems(config: dict[str, Any]) -> list[Problem]:
+def problems(config: Config) -> list[Problem]:
     """Lists problems with the teachers of a recipe. Its stages must have valid names and order."""
     line, found = Line(config), []
     asking = {name: settings for name, settings in line.settings.items() if asks_teacher(settings)}
     for name, settings in asking.items():
-        path, function = settings["model"]["teacher_model_path"], settings["algorithm"]["advantage_fn"]
+        path, function = settings.model.teacher_model_path, settings.algorithm.advantage_fn
         if not path:
             found.append(Problem("algorithm.advantage_fn", "needs the log-probs of a teacher.", f"Set {KEY} to a "
                                  "Hugging Face directory with the policy's tokenizer, or to the name of a stage above "
                                  "that trains.", found=function, stages=[name]))
         elif (taught_by := teacher_stage(path, line, name)) and line.kinds[taught_by] not in TRAINING:
-            found.append(Problem(KEY, f"that stage makes no model (mode={line.settings[path]['mode']}); needed one "
+            found.append(Problem(KEY, f"that stage makes no model (mode={line.settings[path].mode}); needed one "
                                  "that trains, or a Hugging Face directory.", found=path, stages=[name]))
-    if config["model"]["teacher_model_path"] and not asking:
+    if config.model.teacher_model_path and not asking:
         found.append(Problem(KEY, "no stage asks a teacher.", f"Choose algorithm.advantage_fn="
                              f"{' or '.join(WITH_TEACHER)}, or leave it out.",
-                             found=config["model"]["teacher_model_path"]))
+                             found=config.model.teacher_model_path))
     return found
 
 
-def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> Problem | None:
+def absent_teacher(config: Config, model: Model | None) -> Problem | None:
     """Reports a teacher's architecture directory that does not exist."""
-    if model is None or model["init"]["enable"] or not model["model_path"]:
+    if model is None or model.init.enable or not model.model_path:
         return None
-    absent = absent_model(model["model_path"], KEY)
-    meant = nearest(model["model_path"], Line(config).kinds)
+    absent = absent_model(model.model_path, KEY)
+    meant = nearest(model.model_path, Line(config).kinds)
     return absent.but(do=f"Nor is it a stage above.{meant}") if absent and meant else absent
 
 
-def scoring(teacher: Size, config: dict[str, Any], element: int) -> float:
+def scoring(teacher: Size, config: Config, element: int) -> float:
     """Returns a scoring teacher's bytes on a rank's GPU: its weights, one layer's tensors, a chunk of logits.
 
     c P + T x what a layer saves per token + (c + 16) chunk V: the logits, and in float32 they, their softmax, its
     product with them and its logarithm's. element: c, bytes of a weight.
     """
-    settings = config["trainer"]
-    tokens = settings["max_token_len_per_gpu"]
-    layer = max(layer_tokens(teacher, layer, element, settings["attention"]) for _, layer in teacher.layers)
-    logits = (element + 16) * min(settings["logprob_chunk_tokens"], tokens) * teacher.vocabulary
+    settings = config.trainer
+    tokens = settings.max_token_len_per_gpu
+    layer = max(layer_tokens(teacher, layer, element, settings.attention) for _, layer in teacher.layers)
+    logits = (element + 16) * min(settings.logprob_chunk_tokens, tokens) * teacher.vocabulary
     return element * teacher.parameters + tokens * layer + logits
 
 
-def memory_problem(teacher: Size, policy: Size, config: dict[str, Any], element: int, gib: float) -> Problem | None:
+def memory_problem(teacher: Size, policy: Size, config: Config, element: int, gib: float) -> Problem | None:
     """Reports a scoring teacher that, with the trainer's persistent memory, exceeds USABLE of a GPU of `gib`."""
     own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
     if own + kept <= USABLE * gib:
@@ -64,8 +65,8 @@ def memory_problem(teacher: Size, policy: Size, config: dict[str, Any], element:
                    "more ranks, or take a smaller teacher.")
 
 
-def words(teacher: Size, config: dict[str, Any], element: int) -> str:
+def words(teacher: Size, config: Config, element: int) -> str:
     """Describes the cost of a teacher, for the plan."""
     size = element * teacher.parameters / GIB
-    return (f"{size:.1f} GiB in host memory for each of {config['trainer']['ranks']} rank(s); on the GPU while it "
+    return (f"{size:.1f} GiB in host memory for each of {config.trainer.ranks} rank(s); on the GPU while it "
             f"scores: about {scoring(teacher, config, element) / GIB:.1f} GiB")

@@ -1,9 +1,10 @@
 """Rules for algorithms that compare turns, the workflows that produce them, and the length of a second turn."""
 
-from typing import Any
 
 from pipeline.plan.modes import Line
+from pipeline.settings.config import Config
 from pipeline.settings.data import eval_places, train_places, workflow_of
+from pipeline.settings.model import Model
 from pipeline.store.errors import Problem
 
 COMPARES_STATES = ("gigpo",)  # advantages that need state_hash
@@ -11,27 +12,27 @@ WITHOUT_STATE = ("simple_workflow",)  # of our workflows; a user's workflow is o
 RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 
 
-def problems(config: dict[str, Any]) -> list[Problem]:
+def problems(config: Config) -> list[Problem]:
     """Lists every broken rule, stage by stage. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         settings = line.settings[name]
         if kind == "rft":  # offline stages: pipeline/check/recorded_rules.py
-            function = settings["algorithm"]["advantage_fn"]
+            function = settings.algorithm.advantage_fn
             found += [problem.of([name]) for problem in state_problems(function, settings)]
         if kind != "train":
             found += [problem.of([name]) for problem in _retry_problems(settings, kind)]
     return found
 
 
-def state_problems(function: str, explored: dict, place: str = "") -> list[Problem]:
+def state_problems(function: str, explored: Config, place: str = "") -> list[Problem]:
     """Lists sets whose workflow does not identify states that the advantage `function` compares.
 
     explored: the settings of the stage whose explorer creates the rows. place: prefix of its settings: `stages.look.`.
     """
     if function not in COMPARES_STATES:
         return []
-    source = explored["buffer"]["explorer_input"]
+    source = explored.buffer.explorer_input
     chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
     return [Problem("algorithm.advantage_fn", "compares turns that begin in the same state (column state_hash), and "
                     f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart.",
@@ -40,14 +41,14 @@ def state_problems(function: str, explored: dict, place: str = "") -> list[Probl
             for name, workflow in chosen if workflow in WITHOUT_STATE]
 
 
-def _retry_problems(settings: dict, kind: str) -> list[Problem]:
+def _retry_problems(settings: Config, kind: str) -> list[Problem]:
     """Checks every set that a stage of this kind, or the evaluation of its model, runs with retry_workflow."""
-    source = settings["buffer"]["explorer_input"]
+    source = settings.buffer.explorer_input
     places = [*(train_places(source) if kind in ("rft", "rollout") else []), *eval_places(source)]
     return [problem.below(f"buffer.explorer_input.{place}") for place, one in places
             if workflow_of(one, source, place) == RETRY
-            and (problem := _argument_problem(one["workflow_args"]) or _room_problem(one["workflow_args"],
-                                                                                    settings["model"]))]
+            and (problem := _argument_problem(one.workflow_args) or _room_problem(one.workflow_args,
+                                                                                    settings.model))]
 
 
 def _argument_problem(arguments: dict) -> Problem | None:
@@ -60,10 +61,10 @@ def _argument_problem(arguments: dict) -> Problem | None:
     return None
 
 
-def _room_problem(arguments: dict, model: dict) -> Problem | None:
+def _room_problem(arguments: dict, model: Model) -> Problem | None:
     """Reports sequences too short for a second turn: its prompt holds the first turn, the answer and the feedback."""
-    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
-    least = model["max_prompt_tokens"] + 2 * model["max_response_tokens"]
+    longest = model.longest
+    least = model.max_prompt_tokens + 2 * model.max_response_tokens
     if longest > least or arguments.get("max_env_steps", RETRY_STEPS) == 1 or arguments.get("feedback", "") is None:
         return None
     return Problem("", f"{RETRY} appends the feedback to the conversation, which takes more than {least} tokens (a "
@@ -71,8 +72,8 @@ def _room_problem(arguments: dict, model: dict) -> Problem | None:
                    "set workflow_args.feedback=null to ask the question as it was.")
 
 
-def most_turns(settings: dict[str, Any]) -> int:
+def most_turns(settings: Config) -> int:
     """Returns the most rows per attempt of a stage that settings imply: a user's workflow counts as one."""
-    source = settings["buffer"]["explorer_input"]
-    return max(one["workflow_args"].get("max_env_steps", RETRY_STEPS) if workflow_of(one, source, place) == RETRY else 1
+    source = settings.buffer.explorer_input
+    return max(one.workflow_args.get("max_env_steps", RETRY_STEPS) if workflow_of(one, source, place) == RETRY else 1
                for place, one in train_places(source))

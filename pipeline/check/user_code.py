@@ -9,33 +9,33 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.check.sources import tasksets
-from pipeline.job.context import ending, environment, namespace, our_environment
+from pipeline.job.context import ending, environment, our_environment
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
+from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import reward_functions
 from pipeline.store import files
-from pipeline.store.digests import module_file, users_code
+from pipeline.store.digests import module_file
 from pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
 Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
-def imported(stages: list[dict[str, Any]], known: str = "") -> tuple[Functions, list[str]]:
+def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str]]:
     """Returns the functions that stages name, and the problems of those left out, one line each.
 
     stages: their settings. known: the text of known problems; functions quoted there are not imported.
     """
     asked: dict[str, dict[str, bool]] = {}
     for settings in stages:
-        variables = secrets.reveal({"explorer": {"env_vars": settings["explorer"]["env_vars"]}})
-        explorer = settings["buffer"]["explorer_input"]
+        variables = environment(secrets.reveal(settings.explorer.env_vars))
+        explorer = settings.buffer.explorer_input
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
-        asked.setdefault(json.dumps(environment(namespace(variables))), {}).update(
-            {name: name in rewards for name in users_code(settings) if f"'{name}'" not in known})
+        asked.setdefault(json.dumps(variables), {}).update(
+            {name: name in rewards for _, name in users_code(settings) if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():
         for name, answer in _answers(variables, json.dumps(questions)).items():

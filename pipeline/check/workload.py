@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -10,11 +9,13 @@ from pipeline.check.memory import has_critic
 from pipeline.check.model_size import Size
 from pipeline.check.row_counts import most_rows
 from pipeline.check.turn_rules import most_turns
-from pipeline.job.context import namespace
 from pipeline.job.schedule import rft_schedule
-from pipeline.plan.modes import TRAINING, Line, kind_of
+from pipeline.plan.modes import TRAINING, Line
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.config import Config
 from pipeline.settings.train_batch import train_batch
+from pipeline.settings.trainer import Trainer
 from pipeline.store import records
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
@@ -47,39 +48,39 @@ class Workload:
         return None if self.explorer_steps is None else self.explorer_steps * (self.explored + self.beside)
 
 
-def explores(config: dict[str, Any]) -> bool:
+def explores(config: Config) -> bool:
     """Returns whether a stage with these settings makes rollouts to train on."""
-    return kind_of(config) in ("rft", "rollout")
+    return config.kind in ("rft", "rollout")
 
 
-def workload(config: dict[str, Any]) -> Workload:
-    """Computes the size of a stage from its settings (as returned by `overlays.effective`).
+def workload(config: Config) -> Workload:
+    """Computes the size of a stage from its settings (as returned by `stage_settings.effective`).
 
     versions: the explorer deletes those older than its next step needs, and the trainer is at most 1 + sync_offset
     explorer steps ahead of that: the one in use, plus those published in between.
     """
-    buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
-    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
-    kind, repeats = kind_of(config), config["algorithm"]["repeat_times"]
-    tasks = None if buffer["total_steps"] else most_rows(config)
-    passes = buffer["total_epochs"] * tasks if tasks is not None else None
+    buffer, model, sync = config.buffer, config.model, config.synchronizer
+    longest = model.longest
+    kind, repeats = config.kind, config.algorithm.repeat_times
+    tasks = None if buffer.total_steps else most_rows(config)
+    passes = buffer.total_epochs * tasks if tasks is not None else None
     if kind == "bench":
         return Workload(0, 0, longest, 0, 0, 0)
     if kind == "train":
-        unit = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
-        batch = buffer["train_batch_size"] or buffer["batch_size"]
-        steps = buffer["total_steps"] or _whole(passes, batch)
+        unit = 2 if config.algorithm.algorithm_type in PAIR_TYPES else 1
+        batch = buffer.train_batch_size or buffer.batch_size
+        steps = buffer.total_steps or _whole(passes, batch)
         return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
-    explored = buffer["batch_size"] * repeats
+    explored = buffer.batch_size * repeats
     if kind == "rollout":
-        steps = buffer["total_steps"] or _whole(passes, buffer["batch_size"])
+        steps = buffer.total_steps or _whole(passes, buffer.batch_size)
         return Workload(explored, 0, longest, steps, 0, 0, _beside(config), passes is not None)
     if kind == "offline":
-        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, buffer["total_steps"], 0)
-    schedule = rft_schedule(namespace(config), max(tasks or 1, 1))
+        return Workload(0, buffer.train_batch_size or explored, longest, 0, buffer.total_steps, 0)
+    schedule = rft_schedule(config, max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
-    ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
-    known = buffer["total_steps"] or passes is not None
+    ahead = (1 + sync.sync_offset) * explored // fresh // sync.sync_interval
+    known = buffer.total_steps or passes is not None
     return Workload(explored, fresh + schedule.other_rows, longest, schedule.explorer_steps if known else None,
                     schedule.total_steps if known else None, 1 + max(ahead, 1), _beside(config), passes is not None)
 
@@ -89,11 +90,11 @@ def _whole(rows: int | None, batch: int) -> int | None:
     return None if rows is None else max(rows // batch, 1)
 
 
-def _beside(config: dict[str, Any]) -> int:
+def _beside(config: Config) -> int:
     """Returns the upper bound on rows that an explorer step writes in addition to those for batches."""
-    algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
-    rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
-    return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
+    algorithm, tasks = config.algorithm, config.buffer.batch_size
+    rounds, greedy = algorithm.max_resample_rounds or 0, 1 if algorithm.greedy_baseline else 0
+    return tasks * (rounds * algorithm.repeat_times + (1 + rounds) * greedy)
 
 
 def row_bytes(prompt: int, response: int) -> float:
@@ -128,7 +129,7 @@ class Disk:
         return (self.tables or 0) + of_checkpoints + self.versions
 
 
-def disk(config: dict[str, Any], size: Size, element: int) -> Disk:
+def disk(config: Config, size: Size, element: int) -> Disk:
     """Disk of a training stage. element: bytes of a weight.
 
     tables        experiences x the most turns of each x row_bytes at the longest lengths
@@ -138,75 +139,75 @@ def disk(config: dict[str, Any], size: Size, element: int) -> Disk:
                 and a tied head once more, c V h, which DeepSpeed takes for a weight of its own
     versions      weights on their way to the explorer, each one model, or one adapter
     """
-    work, model = workload(config), config["model"]
+    work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
     states = size.trained + (size.critic if has_critic(config) else 0)
-    version = element * size.trained if model["lora_configs"] else spelt_out
+    version = element * size.trained if model.lora_configs else spelt_out
     checkpoint = spelt_out + (element + 12) * states
-    if model["lora_configs"]:
+    if model.lora_configs:
         checkpoint += version + element * size.embedding * size.tied
-    kept = _checkpoints(config["trainer"], work.trainer_steps)
-    turns, response = most_turns(config), model["max_response_tokens"]
-    prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # later turns include earlier ones
+    kept = _checkpoints(config.trainer, work.trainer_steps)
+    turns, response = most_turns(config), model.max_response_tokens
+    prompt = model.max_prompt_tokens if turns == 1 else work.longest - response  # later turns include earlier ones
     rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
     return Disk(rows, checkpoint, None if kept is None else kept * checkpoint, work.versions * version)
 
 
-def _checkpoints(trainer: dict[str, Any], steps: int | None) -> int | None:
+def _checkpoints(trainer: Trainer, steps: int | None) -> int | None:
     """Returns the most checkpoints at one time; None where all are kept and their number is unknown."""
-    made = None if steps is None else -(-steps // trainer["save_interval"])
-    kept = None if trainer["max_checkpoints_to_keep"] is None else trainer["max_checkpoints_to_keep"] + 1
+    made = None if steps is None else -(-steps // trainer.save_interval)
+    kept = None if trainer.max_checkpoints_to_keep is None else trainer.max_checkpoints_to_keep + 1
     return min((number for number in (made, kept) if number is not None), default=None)
 
 
-def counted(line: Line) -> dict[str, dict[str, Any]]:
+def counted(line: Line) -> dict[str, Config]:
     """Maps stages to settings; for an offline one with the steps that its passes over explored rows amount to,
     unless the explorer itself makes passes over tasks that are not curated yet."""
     found = {}
     for name, settings in line.settings.items():
-        buffer, source = settings["buffer"], line.explored(name)
-        if line.kinds[name] == "offline" and source and buffer["total_steps"] is None:
+        buffer, source = settings.buffer, line.explored(name)
+        if line.kinds[name] == "offline" and source and buffer.total_steps is None:
             theirs = workload(line.settings[source])
             if theirs.explorer_steps and not theirs.most:
-                rows = buffer["total_epochs"] * theirs.explorer_steps * theirs.explored
-                steps = _whole(rows, buffer["train_batch_size"] or theirs.explored)
-                settings = {**settings, "buffer": {**buffer, "total_steps": steps}}
+                rows = buffer.total_epochs * theirs.explorer_steps * theirs.explored
+                steps = _whole(rows, buffer.train_batch_size or theirs.explored)
+                settings = settings.but("buffer.total_steps", steps)
         found[name] = settings
     return found
 
 
-def described(config: dict[str, Any]) -> list[tuple[str, str]]:
+def described(config: Config) -> list[tuple[str, str]]:
     """Describes what a stage will do, as (word, sentence) pairs."""
-    kind, explorer = kind_of(config), config["explorer"]
+    kind, explorer = config.kind, config.explorer
     if kind == "bench":
-        which = "the last checkpoint" if explorer["bench_on_latest_checkpoint"] else "every checkpoint that is kept"
-        sets = len(config["buffer"]["explorer_input"]["eval_tasksets"])
+        which = "the last checkpoint" if explorer.bench_on_latest_checkpoint else "every checkpoint that is kept"
+        sets = len(config.buffer.explorer_input.eval_tasksets)
         return [("bench", f"{which} of the stages before it, on {sets} set(s)")]
     work = workload(config)
     lines = [("explorer", _explorer(config, work))] if work.explored else []
     return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines
 
 
-def _explorer(config: dict[str, Any], work: Workload) -> str:
+def _explorer(config: Config, work: Workload) -> str:
     most = "at most " if work.beside or work.most else ""
     total = "" if work.experiences is None else f"; {most}{work.experiences:,} experiences in all"
     steps = "" if work.explorer_steps is None else f"{'at most ' * work.most}{work.explorer_steps:,} steps; "
-    return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
-            f"{work.explored:,} experiences{_besides(config['algorithm'], work)}{total}")
+    return (f"{steps}each {config.buffer.batch_size:,} tasks x {config.algorithm.repeat_times} rollouts = "
+            f"{work.explored:,} experiences{_besides(config.algorithm, work)}{total}")
 
 
-def _besides(algorithm: dict[str, Any], work: Workload) -> str:
+def _besides(algorithm: Algorithm, work: Workload) -> str:
     """Describes what an explorer step requests in addition."""
-    rounds = algorithm["max_resample_rounds"]
+    rounds = algorithm.max_resample_rounds
     parts = [f"at most {rounds} round(s) of fresh groups" if rounds else "",
-             "a greedy response to each task" if algorithm["greedy_baseline"] else ""]
+             "a greedy response to each task" if algorithm.greedy_baseline else ""]
     return f", and {' and '.join(filter(None, parts))}: up to {work.beside:,} more" if work.beside else ""
 
 
-def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:
-    settings, pairs = config["trainer"], config["algorithm"]["algorithm_type"] in PAIR_TYPES
-    given = "pieces of text" if config["algorithm"]["algorithm_type"] == "cpt" else "demonstrations"
-    passes = f"{config['buffer']['total_epochs']} pass(es) over the "
+def _trainer(config: Config, work: Workload, kind: str) -> list[tuple[str, str]]:
+    settings, pairs = config.trainer, config.algorithm.algorithm_type in PAIR_TYPES
+    given = "pieces of text" if config.algorithm.algorithm_type == "cpt" else "demonstrations"
+    passes = f"{config.buffer.total_epochs} pass(es) over the "
     rows, source = {
         "rft": ("experiences", "tasks; steps are known once they are curated"),
         "offline": ("experiences", "experience of the stage before it that explored"),
@@ -219,17 +220,17 @@ def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[st
     return [
         ("trainer", f"{steps}; each of {work.trained:,} {rows}{_parts(config, kind)}, at most "
                     f"{work.trained * work.longest:,} tokens"),
-        ("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of {settings['ranks']} rank(s)"),
-        ("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
-                        f"{settings['max_checkpoints_to_keep'] or 'all'} kept"),
+        ("micro-batch", f"at most {settings.max_token_len_per_gpu:,} tokens on each of {settings.ranks} rank(s)"),
+        ("checkpoints", f"every {settings.save_interval:,} optimizer steps and the last; "
+                        f"{settings.max_checkpoints_to_keep or 'all'} kept"),
     ]
 
 
-def _parts(config: dict[str, Any], kind: str) -> str:
+def _parts(config: Config, kind: str) -> str:
     """Formats the composition of an rft stage's batches, `(32 new, 16 again, 8 of an expert)`; empty if all are new."""
     if kind != "rft":
         return ""
-    batch = train_batch(namespace(config))
+    batch = train_batch(config)
     parts = ((batch.replayed, "again"), (batch.experts, "of an expert"))
     others = [f"{count:,} {what}" for count, what in parts if count]
     return f" ({', '.join([f'{batch.fresh:,} new', *others])})" if others else ""

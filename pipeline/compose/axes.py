@@ -137,8 +137,8 @@ def _groups_for(override) -> str:
 
     if not isinstance(override.value(), Glob):
         return ""
-    told = "; ".join(f"{group}: {', '.join(choices)}" for group, choices in groups().items())
-    return f" glob chooses among the files of a group of conf/, which are {told}."
+    choices = "; ".join(f"{group}: {', '.join(choices)}" for group, choices in groups().items())
+    return f" glob chooses among the files of a group of conf/, which are {choices}."
 
 
 def has_several(word: str) -> bool:
@@ -209,7 +209,7 @@ def _end(key: str, length: int) -> str:
     return stage + ".".join(key.split(".")[-length:])
 
 
-def told(differs: dict[str, str]) -> str:
+def point_label(differs: dict[str, str]) -> str:
     """Formats as `lr=1e-6,seed=2`."""
     short = labels(differs)
     return ",".join(f"{short[key]}={value}" for key, value in differs.items())
@@ -220,7 +220,7 @@ def name_of(base: str, differs: dict[str, str]) -> str:
     value has other characters, a hash of all differences is appended to keep names distinct."""
     if not differs:
         return base
-    name = f"{base}-{told(differs)}"
+    name = f"{base}-{point_label(differs)}"
     safe = re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", name).replace("=_", "=")
     if safe == name and len(name) <= LONGEST_NAME:
         return name

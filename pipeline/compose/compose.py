@@ -1,7 +1,7 @@
 """Composes conf/ and the command line into one checked configuration (Hydra), or explains why it cannot.
 
-`compose(overrides)` returns a plain dict: the schema's defaults, then conf/config.yaml, then the recipe and the groups
-that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group=choice`);
+`composition(overrides)` returns an OmegaConf container: the schema's defaults, then conf/config.yaml, then the recipe
+and the groups that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group=choice`);
 `stages.<stage_name>.key=value` changes one stage of the recipe. Recipes and groups are looked up in our conf/ and in
 the conf/ of the current directory, whose config.yaml may say which are chosen by default; `recipe=path/to/file.yaml`
 names a file. Every problem is found before any is reported.
@@ -11,6 +11,7 @@ import pickle
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pipeline.compose import axes
 from pipeline.compose.conf_files import (
@@ -22,9 +23,10 @@ from pipeline.compose.conf_files import (
     groups,
     search_path,
 )
-from pipeline.compose.interpolation import at, unreadable
+from pipeline.compose.interpolation import unreadable
 from pipeline.settings import schema, secrets
 from pipeline.settings.key_names import exists
+from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError, Problem, nearest
 
 TITLE = "the configuration has problems:"
@@ -124,12 +126,10 @@ def _quoted(key: str, value: str) -> str:
     return f"\"{key}='{plain}'\""
 
 
-def stage_names(composed) -> list[str]:
+def stage_names(stages: Any) -> list[str]:
     """Returns the names of the entries of `stages`, whatever their type."""
-    from omegaconf import OmegaConf
-
-    found = OmegaConf.to_container(composed, resolve=False)["stages"]
-    return [str(e.get("stage_name") if isinstance(e, dict) else e) for e in found] if isinstance(found, list) else []
+    return ([str(entry.get("stage_name") if isinstance(entry, dict) else entry) for entry in stages]
+            if isinstance(stages, list) else [])
 
 
 def _override_stage(composed, override: str, problems: list[Problem]) -> None:
@@ -139,7 +139,8 @@ def _override_stage(composed, override: str, problems: list[Problem]) -> None:
 
     parsed = OverridesParser.create().parse_override(override)
     _, name, *path = parsed.key_or_group.split(".")
-    names, shown = stage_names(composed), secrets.typed(override.lstrip("+"))
+    names = stage_names(OmegaConf.to_container(composed, resolve=False)["stages"])
+    shown = secrets.typed(override.lstrip("+"))
     if name in names and not path:
         problems.append(Problem(f"'{shown}'", f"needed a key of the stage, stages.{name}.key=value."))
         return

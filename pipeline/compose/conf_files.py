@@ -113,17 +113,17 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
-    said = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
-    content, changed = _load(path, said, problems)
+    shown_name = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
+    content, changed = _load(path, shown_name, problems)
     if not content:
-        raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
+        raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
     package = PACKAGE.search(path.read_text(encoding="utf-8"))
     whole = group == "recipe" or (package is not None and package[1] == "_global_")
     base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
     in_place = package is not None or not whole  # a recipe applies to the whole configuration, with or without @package
-    if said == str(path) and in_place and not changed and fitting == (plain if whole else {group: plain}):
+    if shown_name == str(path) and in_place and not changed and fitting == (plain if whole else {group: plain}):
         return f"{group}={path.stem}"
     STORED[recipe_name(path)] = path
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
@@ -131,7 +131,7 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     return f"{group}={recipe_name(path)}"
 
 
-def _load(path: Path, said: str, problems: list[Problem]):
+def _load(path: Path, shown_name: str, problems: list[Problem]):
     """Reads a file for OmegaConf; also returns whether OmegaConf alone would read it differently (yaml_files.py).
 
     Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.
@@ -143,16 +143,16 @@ def _load(path: Path, said: str, problems: list[Problem]):
     from pipeline.compose import yaml_files
 
     if not path.is_file():
-        raise ConfigError(f"{said}: there is no such file (looked from {Path.cwd()}).")
+        raise ConfigError(f"{shown_name}: there is no such file (looked from {Path.cwd()}).")
     try:
-        content, changed = yaml_files.read(path, said, problems)
+        content, changed = yaml_files.read(path, shown_name, problems)
         if content is not None and not isinstance(content, dict):
-            raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
+            raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
         return OmegaConf.create(content or {}), changed
     except (yaml.YAMLError, ValueError) as error:  # not text, or a number with thousands of digits
-        raise ConfigError(f"{said} is no YAML: {flat(error)}{_quotes(path, error)}") from error
+        raise ConfigError(f"{shown_name} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{said}: {flat(error)}") from error
+        raise ConfigError(f"{shown_name}: {flat(error)}") from error
 
 
 def _quotes(path: Path, error: Exception) -> str:

@@ -8,10 +8,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.settings import secrets
 from pipeline.settings.environment_values import FromEnvironment
+from pipeline.settings.setting import at, own_name, plain
 from pipeline.store.errors import Problem
 from pipeline.store.secret_names import names_secret
 
@@ -66,7 +68,8 @@ class Filling:
 
 
 def resolved(whole: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """Returns plain dicts and lists with interpolations resolved, except secrets (pipeline/settings/secrets.py).
+    """Returns plain dicts and lists with interpolations resolved, except secrets (pipeline/settings/secrets.py), and
+    paths below the home directory in full.
 
     Values from the environment are FromEnvironment.
     """
@@ -76,7 +79,13 @@ def resolved(whole: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         filling = Filling(whole, secrets.taken_as_secrets(whole), taken, problems)
         made = _fill(OmegaConf.create(whole), whole, "", filling)
     problems += secrets.leaks(made)
-    return made
+    return plain(made, _at_home)
+
+
+def _at_home(key: str, value: Any) -> Any:
+    """Returns a setting's value, a path with its `~` expanded to the home directory."""
+    is_path = own_name(key) in ("inputs", "checkpoint_root_dir") or own_name(key).split("_")[-1] == "path"
+    return type(value)(Path(value).expanduser()) if is_path and str(value).startswith("~/") else value
 
 
 @contextlib.contextmanager
@@ -157,17 +166,6 @@ def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] =
         return True
     return any(isinstance(there := at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
                for one in settings_named(text, key) if one not in visited)
-
-
-def at(whole: dict, key: str) -> Any:
-    """Returns the unresolved value at a dotted key, or None."""
-    found: Any = whole
-    for part in key.split("."):
-        if isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-        else:
-            found = found.get(part) if isinstance(found, dict) else None
-    return found
 
 
 def _unresolved(key: str, value: str, error: Exception) -> Problem:

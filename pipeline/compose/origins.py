@@ -8,9 +8,11 @@ from typing import Any
 
 from pipeline.compose.compose import hydra_overrides
 from pipeline.compose.conf_files import directories, file_of, search_path
-from pipeline.compose.stage_settings import laid_over, left_behind
+from pipeline.compose.stage_settings import merged, renamed_components
 from pipeline.settings.algorithms import functions, parts
+from pipeline.settings.config import Config
 from pipeline.settings.secrets import typed
+from pipeline.settings.setting import at
 from pipeline.store.errors import Problem
 from pipeline.store.files import CONF
 
@@ -23,7 +25,7 @@ def origin(overrides: list[str], key: str) -> str:
         (name for name, values in reversed(_files(overrides)) if _has(values, key)), DEFAULT)
 
 
-def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
+def stage_origin(config: Config, entry: dict[str, Any], key: str, overrides: list[str]) -> str:
     """Returns the origin of a key's value in one stage: its entry, the algorithm, or as for the whole run."""
     typed = _typed(overrides, f"stages.{entry.get('stage_name')}.{key}")
     if typed:
@@ -35,31 +37,29 @@ def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overri
     return origin(overrides, key)
 
 
-def _of_algorithm(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
+def _of_algorithm(config: Config, entry: dict[str, Any], key: str, overrides: list[str]) -> str:
     """Does the same for an algorithm setting that the stage does not set: the run's where it applies, else the
     type's own, or both for arguments."""
-    algorithm = laid_over({**config, "stages": []}, entry)["algorithm"]
-    kind, name = algorithm["algorithm_type"], key.removeprefix("algorithm.")
+    algorithm = merged(config, entry).algorithm
+    kind, name = algorithm.algorithm_type, key.removeprefix("algorithm.")
     part = name.partition("_args")[0] if "_args" in name else None
     own, called = parts(kind), functions(algorithm)
     of_type = _has(own, name) and (part is None or called[part] == own.get(part))
     of_run = _given(algorithm, name)
-    told = f"the algorithm's own (conf/algorithm/{kind}.yaml)"
+    of_its_own = f"the algorithm's own (conf/algorithm/{kind}.yaml)"
     if of_run and of_type and name == f"{part}_args":
-        return f"{origin(overrides, key)}; over {told}"
+        return f"{origin(overrides, key)}; over {of_its_own}"
     if of_type and not of_run:
-        return told
-    if part in left_behind(config, entry) and not of_run and _given(config["algorithm"], f"{part}_args"):
-        theirs = functions(config["algorithm"])[part]
+        return of_its_own
+    if part in renamed_components(config, entry) and not of_run and _given(config.algorithm, f"{part}_args"):
+        theirs = functions(config.algorithm)[part]
         return f"{DEFAULT}: what the run says is for {theirs}, and {part} is {called[part] or 'none'} here"
     return origin(overrides, key)
 
 
 def _given(values: Any, key: str) -> bool:
     """Returns whether nested settings have more under a key than null or an empty section."""
-    for step in key.split("."):
-        values = values.get(step) if isinstance(values, dict) else None
-    return values is not None and values != {}
+    return at(values, key) not in (None, {})
 
 
 def _typed(overrides: list[str], key: str) -> str | None:

@@ -8,18 +8,19 @@ from typing import Any
 from pipeline.settings import schema
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import own, parts
+from pipeline.settings.config import Config
+from pipeline.settings.setting import at
 from pipeline.store.errors import Problem, nearest
 
 
-def problems(config: dict[str, Any]) -> list[Problem]:
+def problems(config: Config) -> list[Problem]:
     """Lists problems with the files of the algorithms that a run and its stages name."""
-    sections = (entry.get("algorithm") for entry in [config, *config["stages"]])
-    named = [section.get("algorithm_type") for section in sections if isinstance(section, dict)]
+    named = [at(settings, "algorithm.algorithm_type") for settings in [config, *config.stages]]
     return [problem.but(file=f"conf/algorithm/{path.name}") for name, path in own().items() if name in named
             for problem in _problems(parts(name))]
 
 
-def _problems(said: dict[str, Any]) -> list[Problem]:
+def _problems(content: dict[str, Any]) -> list[Problem]:
     fields = {name: schema.default(field) for name, field in Algorithm.model_fields.items()}
     sections = {name: [key for key, value in fields[name].items() if value is None] for name in fields
                 if isinstance(fields[name], dict) and None in fields[name].values()}
@@ -27,13 +28,13 @@ def _problems(said: dict[str, Any]) -> list[Problem]:
     elsewhere = "Other settings of the section belong into a recipe."
     wrong = [Problem(str(key), ("no part of an algorithm." if key in fields else "unknown.")
                      + f"{nearest(str(key), names)} Needed: {', '.join(names)}.", elsewhere)
-             for key in said if key not in names]
+             for key in content if key not in names]
     wrong += [Problem(f"{name}.{key}", f"no part of an algorithm. Needed: {', '.join(keys)}.", elsewhere)
-              for name, keys in sections.items() if isinstance(said.get(name), dict)
-              for key in said[name] if key not in keys]
-    known = {key: value for key, value in said.items() if key in names}
-    schema.read(known, Algorithm, "algorithm", wrong, partial=True)
-    lacking = [name for name in ("repeat_times", *NEEDED) if said.get(name) is None]
+              for name, keys in sections.items() if isinstance(content.get(name), dict)
+              for key in content[name] if key not in keys]
+    known = {key: value for key, value in content.items() if key in names}
+    schema.read(known, Algorithm, "algorithm", wrong)
+    lacking = [name for name in ("repeat_times", *NEEDED) if content.get(name) is None]
     return wrong + [Problem(name, f"is missing{': ' + NEEDED[name] if name in NEEDED else ''}.") for name in lacking]
 
 

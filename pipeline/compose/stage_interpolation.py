@@ -7,9 +7,10 @@ stage sets is therefore copied into the stage's entry, and names it there: `${st
 from functools import partial
 from typing import Any
 
-from pipeline.compose.interpolation import NAMED, at, from_root
-from pipeline.compose.stage_settings import ITS_OWN, merge, sets
+from pipeline.compose.interpolation import NAMED, from_root
+from pipeline.compose.stage_settings import ITS_OWN, sets
 from pipeline.settings.secrets import texts
+from pipeline.settings.setting import at
 
 
 def in_stages(composed: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def _own(run: dict[str, Any], entry: dict[str, Any], place: str) -> dict[str, An
     changed = True
     while changed:  # what is copied may itself be named by another setting
         changed = False
-        merged = merge(run, {key: value for key, value in entry.items() if key not in ITS_OWN})
+        merged = _merged(run, {key: value for key, value in entry.items() if key not in ITS_OWN})
         for key, text in [found for found in texts(merged) if "${" in found[1]]:
             named = {name for match in NAMED.finditer(text) if (name := _within(match, key, place))}
             for section in (name for name in named if sets(entry, name) and isinstance(at(merged, name), dict)
@@ -40,6 +41,13 @@ def _own(run: dict[str, Any], entry: dict[str, Any], place: str) -> dict[str, An
             if at(entry, key) != own:
                 entry, changed = _with(entry, merged, key, own), True
     return entry
+
+
+def _merged(base: Any, over: Any) -> Any:
+    """Merges `over` into a copy of `base`: mappings key by key, everything else as a whole."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in over.items()}}
 
 
 def _within(match, key: str, place: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 from pipeline.settings import schema
 from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
 from pipeline.settings.config import RUN_WIDE, Config
-from pipeline.settings.environment_values import settled
+from pipeline.settings.environment_values import parsed_environment
+from pipeline.settings.setting import at, given
 from pipeline.store.errors import Problem
 
 ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
@@ -21,53 +22,52 @@ BENCH = "bench"  # name of the stage added to a run in mode `bench`
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
 
 
-def entries(config: dict) -> list[dict]:
+def entries(config: Config) -> list[dict]:
     """Returns the stages of a run. A recipe without any is one stage: the global settings."""
-    if config["stages"]:
-        return config["stages"]
-    algorithm = config["algorithm"]["algorithm_type"]
+    if config.stages:
+        return config.stages
+    algorithm = config.algorithm.algorithm_type
     return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
 
 
 def before(entry: dict, above: list[str]) -> list[str]:
     """Returns the names of a stage's predecessors. above: names of those listed above it, in order."""
-    given = entry.get("after")
-    if given is None:
+    named = entry.get("after")
+    if named is None:
         return above[-1:]
-    return [given] if isinstance(given, str) else given
+    return [named] if isinstance(named, str) else named
 
 
-def effective(config: dict, entry: dict) -> dict:
+def effective(config: Config, entry: dict) -> Config:
     """Returns the settings of one stage: its own merged over the global ones, null algorithm components filled in."""
-    merged = laid_over({**config, "stages": []}, entry)
-    return {**merged, "algorithm": filled(merged["algorithm"])}
+    made = merged(config, entry)
+    return made.but("algorithm", filled(made.algorithm))
 
 
-def laid_over(base: dict, entry: dict) -> dict:
+def merged(config: Config, entry: dict) -> Config:
     """Merges an entry over settings; null is left to the algorithm. Where the entry names another
     function, only the entry's arguments count."""
-    own = {key: value for key, value in entry.items() if key not in ITS_OWN}
-    merged = merge(base, own)
-    for name in left_behind(base, entry):
-        merged["algorithm"][f"{name}_args"] = dict(own.get("algorithm", {}).get(f"{name}_args", {}))
-    return merged
+    made = config.merged({key: value for key, value in entry.items() if key not in ITS_OWN} | {"stages": []})
+    own = entry.get("algorithm", {})
+    arguments = {f"{name}_args": own.get(f"{name}_args", {}) for name in renamed_components(config, entry)}
+    return made.but("algorithm", made.algorithm.model_copy(update=arguments))
 
 
-def left_behind(base: dict, entry: dict) -> list[str]:
-    """Returns the algorithm components (`policy_loss_fn`, ...) whose arguments in `base` do not apply to an entry,
-    because it names another function, or a type that does."""
-    theirs = functions(base["algorithm"])
-    here = functions(merge(base["algorithm"], entry.get("algorithm", {})))
+def renamed_components(config: Config, entry: dict) -> list[str]:
+    """Returns the algorithm components (`policy_loss_fn`, ...) for which an entry names another function, or a type
+    that does: the arguments of `config` do not apply to them."""
+    theirs = functions(config.algorithm)
+    here = functions(config.algorithm.merged(entry.get("algorithm", {})))
     return [name for name in here if here[name] != theirs.get(name)]
 
 
-def of_stages(config: dict, stages: Iterable[dict], find: Callable[[dict], Iterable[Problem]]) -> list[Problem]:
+def of_stages(config: Config, stages: Iterable[dict], find: Callable[[Config], Iterable[Problem]]) -> list[Problem]:
     """Collects the findings on the settings of each stage, each once with the stages it concerns."""
     return collected(config, ((entry["stage_name"], problem) for entry in stages
                               for problem in find(effective(config, entry))))
 
 
-def collected(config: dict, found: Iterable[tuple[str, Problem]]) -> list[Problem]:
+def collected(config: Config, found: Iterable[tuple[str, Problem]]) -> list[Problem]:
     """Returns every problem once, with the stages that have it; none if all stages have it. found: (stage, problem)."""
     concerned: dict[Problem, list[str]] = {}
     for name, problem in found:
@@ -78,36 +78,25 @@ def collected(config: dict, found: Iterable[tuple[str, Problem]]) -> list[Proble
 
 def names_model(entry: dict) -> bool:
     """Returns whether a stage sets its initial model itself."""
-    own = entry.get("model", {})
-    return "model_path" in own or "init" in own
+    return sets(entry, "model.model_path") or sets(entry, "model.init")
 
 
 def sets(entry: Any, key: str) -> bool:
     """Returns whether a stage sets a key, or something below it."""
-    for part in key.split("."):
-        if not isinstance(entry, dict) or part not in entry:
-            return False
-        entry = entry[part]
-    return True
+    return at(entry, key, ITS_OWN) is not ITS_OWN
 
 
-def merge(base: Any, over: Any) -> Any:
-    """Merges `over` into a copy of `base`: dicts key by key, everything else as a whole. Changes neither."""
-    if not (isinstance(base, dict) and isinstance(over, dict)):
-        return over
-    return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
-
-
-def stage_problems(config: dict) -> list[Problem]:
+def stage_problems(config: Config) -> list[Problem]:
     """Lists problems with the structure of `stages`. Leaves the entries ready for the schema."""
     problems: list[Problem] = []
     above: list[str] = []
     kept: list[dict] = []
     own: list[Problem]
-    for index, given in enumerate(config["stages"]):
-        entry, own = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}, []
+    for index, written in enumerate(config.stages):
+        entry, own = {**written, **{key: parsed_environment(written[key]) for key in ITS_OWN if key in written}}, []
         name = entry.get("stage_name")
-        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, True, ITS_OWN)
+        settings = {key: value for key, value in entry.items() if key not in ITS_OWN}
+        read = given(schema.read(settings, Config, "", own, ITS_OWN))
         own += [Problem(key, "is a setting of the whole run, not of a stage.") for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
             place = f"entry {index + 1} of `stages`"
@@ -122,7 +111,7 @@ def stage_problems(config: dict) -> list[Problem]:
         problems += [p.of([name]) for p in own]
         kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
-    config["stages"] = kept
+    config.stages = kept
     return problems
 
 

@@ -18,15 +18,15 @@ BOOLEAN, TEXT, WHOLE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str", "tag:y
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
-def read(path: Path, said: str, problems: list[Problem]) -> tuple[Any, bool]:
+def read(path: Path, shown_name: str, problems: list[Problem]) -> tuple[Any, bool]:
     """Returns a file's content, None if empty, and whether OmegaConf alone would read it differently.
 
-    said: name of the file in exceptions. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
+    shown_name: of the file, in exceptions. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
     and ConfigError for aliases that expand to too many nodes.
     """
     with open(path, encoding="utf-8") as file:
         loader = Loader(file)
-        node, tree = single_node(loader, said), _Tree()
+        node, tree = single_node(loader, shown_name), _Tree()
     if node is None:
         return None, False
     tree.mend(node, ())

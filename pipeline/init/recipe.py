@@ -14,7 +14,8 @@ from pipeline.check.data_sample import Row, sample
 from pipeline.check.model_size import Size, Sizes, question
 from pipeline.init.columns import Guess
 from pipeline.job.devices import visible_gpus
-from pipeline.settings import schema
+from pipeline.settings.model import Model
+from pipeline.settings.setting import plain
 from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
 from pipeline.store.digests import missing
 from pipeline.store.errors import DataError
@@ -147,8 +148,7 @@ def _path(guess: Guess, data: Data) -> str | Path:
 def _measured(guess: Guess, rows: list[Row], model: Path, system: str | None) -> tuple[int, int, Size | None]:
     """Returns the tokens of the sample's longest prompt and response with the chat template, plus a quarter, and the
     model's size."""
-    section = schema.defaults()["model"] | {"model_path": str(model), "max_prompt_tokens": 10**9,
-                                            "max_response_tokens": 10**9}
+    section = Model(model_path=str(model), max_prompt_tokens=10**9, max_response_tokens=10**9)
     columns = {"prompt_key": guess.format["prompt_key"], "solution_key": guess.demonstrated}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "rows.jsonl"
@@ -156,7 +156,7 @@ def _measured(guess: Guess, rows: list[Row], model: Path, system: str | None) ->
         file.write_text("".join(json.dumps(row, default=str) + "\n" for row in shown), encoding="utf-8")
         source = {"name": "data", "key": "--from", "path": str(file), "split": "train", "columns": columns,
                   "optional": list(columns), "format_key": "format"}
-        found = samples.ask({"sources": [] if guess.kind == "cpt" else [source], "rows": ROWS, "model": section,
+        found = samples.ask({"sources": [] if guess.kind == "cpt" else [source], "rows": ROWS, "model": plain(section),
                              "system_prompt": system, "recipes": [], "operators": [],
                              "models": [question(section)]})
     if found["problems"]:

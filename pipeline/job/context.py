@@ -22,13 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pipeline.job.claims import claimed
 from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
-from pipeline.settings.config import walk
+from pipeline.settings.config import Config
 from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
@@ -36,14 +35,13 @@ from pipeline.store.user_errors import brief, users_frames, users_traceback
 # Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 INTERRUPTED = "interrupted"  # the cause in stage.error of a stage that a signal ended
-FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.annotation in (dict[str, Any], list[dict[str, Any]])}
 
 
 @dataclass
 class Context:
     """A running stage.
 
-    config: the settings the stage may read, by attribute (`config.algorithm.optimizer.lr`). inputs: role -> directory.
+    config: the settings that the stage may read; reading another raises Absent. inputs: role -> directory.
     made: the stage's additions to its manifest. earlier_seconds: those of the steps completed by earlier, interrupted
     launches of the stage.
     """
@@ -52,7 +50,7 @@ class Context:
     name: str
     identity: str
     directory: Path
-    config: SimpleNamespace
+    config: Config
     inputs: dict[str, Path]
     log: logging.Logger
     made: dict[str, Any] = field(default_factory=dict)
@@ -136,7 +134,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
         if files.in_store(path, spec["root"]) and not files.is_complete(path):
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
                              f"{repeat_command(path)}")
-    config = namespace(secrets.reveal(spec["config"]))
+    config = Config.partial(secrets.reveal(spec["config"]))
     log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
 
@@ -161,18 +159,9 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])
 
 
-def namespace(value: Any, key: str = "") -> Any:
-    """Converts nested dicts to attributes; free dicts (`*_args` and the like, `operators`) stay dicts."""
-    if key in FREE:
-        return value
-    if isinstance(value, dict):
-        return SimpleNamespace(**{k: namespace(v, k) for k, v in value.items()})
-    return [namespace(v) for v in value] if isinstance(value, list) else value
-
-
-def environment(config) -> dict[str, str]:
+def environment(env_vars: dict[str, Any]) -> dict[str, str]:
     """Returns `explorer.env_vars` as the environment of a process that runs workflows."""
-    return {name: str(value) for name, value in config.explorer.env_vars.items()}
+    return {name: str(value) for name, value in env_vars.items()}
 
 
 class _Masked(logging.Formatter):

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -61,17 +60,17 @@ def gpus_of_machine(per_node: int | None) -> int:
     return len(visible_gpus(None)) if per_node is None else per_node
 
 
-def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
+def planned_gpus(cluster, here: bool = True) -> Gpus:
     """Returns what the section `cluster` declares, completed by what is visible here.
 
     here: whether the run is for this machine; otherwise its visible GPUs are irrelevant.
     """
-    memory, per_node = cluster["gpu_memory_gib"], cluster["gpu_per_node"]
+    memory, per_node = cluster.gpu_memory_gib, cluster.gpu_per_node
     seen = len(visible_gpus(None)) if here else 0
     if seen and memory is None and per_node != 0:
         memory = _smallest_memory()
     if per_node is not None:
-        return Gpus(per_node * cluster["node_num"], memory if per_node else None, True)
+        return Gpus(per_node * cluster.node_num, memory if per_node else None, True)
     if seen:
         return Gpus(seen, memory, False)
     return Gpus(None, memory, True) if memory or not here else Gpus(0, None, False)
@@ -89,10 +88,13 @@ def by_uuid(names: list[str]) -> dict[str, str]:
     return found
 
 
-def gpus_by_stage(stages: dict[str, dict], here: bool = True) -> dict[str, Gpus]:
+def gpus_by_stage(stages: dict, here: bool = True) -> dict[str, Gpus]:
     """Returns `planned_gpus` of each stage, from its settings; equal settings are looked up once."""
-    look = cache(lambda described: planned_gpus(dict(described), here))
-    return {name: look(tuple(settings["cluster"].items())) for name, settings in stages.items()}
+    found: dict[str, Gpus] = {}
+    for name, settings in stages.items():
+        same = (found[other] for other in found if stages[other].cluster == settings.cluster)
+        found[name] = next(same, None) or planned_gpus(settings.cluster, here)
+    return found
 
 
 def _smallest_memory() -> float | None:

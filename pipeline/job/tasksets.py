@@ -8,16 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings.data import EXPERTS, SHOWN
+from pipeline.settings.data import EXPERTS, SHOWN, train_places
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 
 HELD = "held"  # input role of a training stage: the tasks for evaluation during training
-
-
-def train_sets(explorer_input) -> list:
-    """Returns the training sets: `tasksets`, else the single `taskset`."""
-    return explorer_input.tasksets or [explorer_input.taskset]
 
 
 def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
@@ -27,13 +22,13 @@ def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
     found += [(f"{key}.tasksets.{i}", one.name, "train", one) for i, one in enumerate(source.tasksets)]
     found += [(f"{key}.eval_tasksets.{i}", one.name, "test", one) for i, one in enumerate(source.eval_tasksets)]
     found += [(SHOWN, shown.experience_buffer.name, "sft", shown.experience_buffer)]
-    found += [(f"{EXPERTS}.{name}", name, "sft", one) for name, one in vars(shown.auxiliary_buffers).items()]
+    found += [(f"{EXPERTS}.{name}", name, "sft", one) for name, one in shown.auxiliary_buffers.items()]
     yield from (one for one in found if one[3].path is not None)
 
 
 def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Task]]]:
     """Returns (settings, tasks) of every training set. Raises DataError for one without tasks."""
-    found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for taskset in train_sets(explorer_input)]
+    found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for _, taskset in train_places(explorer_input)]
     for taskset, rows in found:
         if not rows:
             raise DataError(f"taskset '{taskset.name}': {_where(curated, taskset)}, so there is no task to explore. "

@@ -10,8 +10,11 @@ from typing import Any
 from pipeline.plan.data import PATHS
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_CRITIC, WITH_TEACHER
 from pipeline.settings.arguments import TABLES
+from pipeline.settings.config import Config, users_code
+from pipeline.settings.data import ReplayBuffer
+from pipeline.settings.setting import leaves, own_name, values_of
 from pipeline.store.definitions import digest_definitions, uses_of_file
-from pipeline.store.digests import code_files, users_code, values_of
+from pipeline.store.digests import code_files
 from pipeline.store.files import HOME
 from pipeline.store.project_imports import is_installed
 
@@ -56,33 +59,33 @@ ENTRIES = {  # kind -> where its computation begins
 }
 
 # what only some settings use: a definition or module -> whether a stage with these settings uses it
-OPTIONAL: dict[str, Callable[[dict], Any]] = {
-    "operators.correction": lambda settings: settings["algorithm"]["algorithm_type"] not in GIVEN,
+OPTIONAL: dict[str, Callable[[Config], Any]] = {
+    "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
     "operators.formats": lambda settings: _reads_files(settings),
-    "operators.priority": lambda settings: _replay(settings)["enable"],
-    "stages.learner.batches.experts": lambda settings: settings["algorithm"]["sample_strategy"] == "mix",
-    "stages.learner.critic": lambda settings: settings["algorithm"]["advantage_fn"] in WITH_CRITIC,
-    "stages.learner.engine.adapter": lambda settings: settings["model"]["lora_configs"],
-    "stages.learner.penalty": lambda settings: settings["algorithm"]["kl_penalty_fn"] not in (None, "none"),
-    "stages.learner.replay:Replay": lambda settings: _replay(settings)["enable"],
-    "stages.learner.teacher:Teacher": lambda settings: settings["algorithm"]["advantage_fn"] in WITH_TEACHER,
-    "workflows.reward_model": lambda settings: settings["explorer"]["auxiliary_models"],
+    "operators.priority": lambda settings: _replay(settings).enable,
+    "stages.learner.batches.experts": lambda settings: settings.algorithm.sample_strategy == "mix",
+    "stages.learner.critic": lambda settings: settings.algorithm.advantage_fn in WITH_CRITIC,
+    "stages.learner.engine.adapter": lambda settings: settings.model.lora_configs,
+    "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
+    "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
+    "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,
+    "workflows.reward_model": lambda settings: settings.explorer.auxiliary_models,
 }
 
 
-def code_of(kind: str, settings: dict[str, Any], used: dict[str, Any]) -> list[Any]:
+def code_of(kind: str, settings: Config, used: dict[str, Any]) -> list[Any]:
     """Returns what a stage's results depend on: a digest of definitions, and default arguments of named functions.
 
-    settings: all of the stage. used: those in its identity.
+    settings: all of the stage. used: those in its identity, as a file holds them.
     """
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
     named = [(key, name) for key, name in _named(used) if NAMED[key][0].partition(":")[0] not in stops]
     starts = list(ENTRIES.get(kind, ()))
     if kind == "train":
-        starts += ROWS[settings["algorithm"]["algorithm_type"]]
-        named += [("policy_loss_fn", "sft")] * (settings["algorithm"]["algorithm_type"] in DEMONSTRATED)
+        starts += ROWS[settings.algorithm.algorithm_type]
+        named += [("policy_loss_fn", "sft")] * (settings.algorithm.algorithm_type in DEMONSTRATED)
     starts += [f"{table}[{name}]" for key, name in named for table in NAMED[key]]
-    starts += [use for name in users_code(used) for module, path in code_files(name).items()
+    starts += [use for _, name in users_code(used) for module, path in code_files(name).items()
                if path.suffix == ".py" and not is_installed(path) for use in uses_of_file(path, module)]
     tables = {table for tables in NAMED.values() for table in tables}
     defaults = {f"{key}={name}": _defaults(key, name) for key, name in named}
@@ -90,13 +93,9 @@ def code_of(kind: str, settings: dict[str, Any], used: dict[str, Any]) -> list[A
 
 
 def _named(used: Any) -> Iterator[tuple[str, str]]:
-    """Yields (last part of the setting, name) of every function of ours that settings name."""
-    for key, value in used.items() if isinstance(used, dict) else ():
-        for one in value if isinstance(value, list) else [value]:
-            if key not in NAMED:
-                yield from _named(one)
-            elif isinstance(one, str) and ":" not in one:
-                yield key, one
+    """Returns (last part of the setting, name) of every function of ours that settings name."""
+    return ((own_name(key), name) for key, name in leaves(used)
+            if own_name(key) in NAMED and isinstance(name, str) and ":" not in name)
 
 
 def _defaults(key: str, name: str) -> dict[str, Any]:
@@ -105,10 +104,10 @@ def _defaults(key: str, name: str) -> dict[str, Any]:
     return {argument: field.default for argument, field in fields.items() if not field.is_required()}
 
 
-def _replay(settings: dict[str, Any]) -> dict[str, Any]:
-    return settings["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
+def _replay(settings: Config) -> ReplayBuffer:
+    return settings.buffer.trainer_input.experience_buffer.replay_buffer
 
 
-def _reads_files(settings: dict[str, Any]) -> bool:
+def _reads_files(settings: Config) -> bool:
     paths = ("data_processor.task_pipeline.inputs", *PATHS)
     return any(value for key in paths for _, value in values_of(settings, key))

@@ -16,8 +16,10 @@ from typing import Any
 from pipeline.plan.data import PATHS
 from pipeline.plan.identity import EXTERNAL, Stage
 from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, snapshot
+from pipeline.settings.config import Config
+from pipeline.settings.setting import Section, at, values_of
 from pipeline.store import files
-from pipeline.store.digests import HubPath, resolve, values_of
+from pipeline.store.digests import HubPath, resolve
 from pipeline.store.errors import OuroError
 
 PINS = "OURO_HUB_PINS"  # variable by which `ouro run` passes its pins to snakemake: run -> id -> commit
@@ -31,7 +33,7 @@ SIBLINGS: dict[str, str] = {}  # id -> commit pinned by a point of the sweep, re
 # ---------------------------------------------------------------------------------------- ids -> paths, while planning
 
 
-def located(config: dict[str, Any], ask: bool = True, update: bool = False) -> tuple[dict[str, Any], list[str]]:
+def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Config, list[str]]:
     """Returns the configuration with snapshot paths for hub ids, and one line for each id that has none.
 
     ask: whether to query the hub for what the cache lacks. update: query again for what the run has pinned, too.
@@ -60,13 +62,13 @@ def is_id(value: Any, key: str) -> bool:
     return value.startswith(SCHEME) or bool(key in MODELS and ID.fullmatch(value) and not resolve(value).exists())
 
 
-def about_paths(config: dict[str, Any], lines: Iterable[str]) -> list[str]:
+def about_paths(config: Config, lines: Iterable[str]) -> list[str]:
     """Lists problems of paths only, each once: `located` reports an id without a path."""
     about = [words for key, name in named(config) if is_id(name, key) for words in (f"={name}: ", f": {name} ")]
     return [line for line in dict.fromkeys(lines) if not any(words in line for words in about)]
 
 
-def named(config: dict[str, Any]) -> list[tuple[str, Any]]:
+def named(config: Config) -> list[tuple[str, Any]]:
     """Returns (setting, path or id) of every model and every file or directory of rows in a configuration."""
     found: list[tuple[str, Any]] = []
     _each(config, lambda value, key: found.extend((key, one) for one in _several(value)))
@@ -77,14 +79,14 @@ def _several(value: Any) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def _each(config: dict[str, Any], change: Callable[[Any, str], Any]) -> dict[str, Any]:
+def _each(config: Config, change: Callable[[Any, str], Any]) -> Config:
     """Applies change(value, key) to each setting in MODELS and ROWS, stages included; returns the configuration."""
-    def within(section: dict) -> dict:
+    def within(section: Config | dict) -> Config | dict:
         for key in (*MODELS, *ROWS):
             section = _changed(section, key.split("."), lambda value, key=key: change(value, key))
         return section
 
-    return within(config) | {"stages": [within(entry) for entry in config["stages"]]}
+    return within(config).but("stages", [within(entry) for entry in config.stages])
 
 
 def _changed(value: Any, parts: list[str], change: Callable[[Any], Any]) -> Any:
@@ -93,32 +95,34 @@ def _changed(value: Any, parts: list[str], change: Callable[[Any], Any]) -> Any:
         return change(value)
     if isinstance(value, list):
         return [_changed(one, parts[1:], change) for one in value]
-    keys = () if not isinstance(value, dict) else value if parts[0] == "*" else {parts[0]} & value.keys()
-    return {**value, **{key: _changed(value[key], parts[1:], change) for key in keys}} if keys else value
+    held = dict(value) if isinstance(value, Section | dict) else {}
+    keys = held if parts[0] == "*" else {parts[0]} & held.keys()
+    made = {key: _changed(held[key], parts[1:], change) for key in keys}
+    return {**value, **made} if isinstance(value, dict) else value.model_copy(update=made) if made else value
 
 
 # ------------------------------------------------------------------------------------------------- what a run has kept
 
 
-def pinned(config: dict[str, Any]) -> dict[str, str]:
+def pinned(config: Config) -> dict[str, str]:
     """Returns id -> commit as pinned by a run, or by the `ouro run` that starts it."""
-    launched = json.loads(os.environ.get(PINS, "{}")).get(f"{config['project']}/{config['name']}")
-    view = Path(config["checkpoint_root_dir"]) / "runs" / config["project"] / config["name"] / "plan.json"
+    launched = json.loads(os.environ.get(PINS, "{}")).get(f"{config.project}/{config.name}")
+    view = Path(config.checkpoint_root_dir) / "runs" / config.project / config.name / "plan.json"
     return launched if launched is not None else files.read_json(view).get("hub", {}) if view.exists() else {}
 
 
-def agree(configs: list[dict[str, Any]]) -> None:
+def agree(configs: list[Config]) -> None:
     """Applies the pins of other points of a sweep to those without pins."""
     for config in configs:
         SIBLINGS.update({name: commit for name, commit in pinned(config).items() if name not in SIBLINGS})
 
 
-def pins(config: dict[str, Any]) -> dict[str, str]:
+def pins(config: Config) -> dict[str, str]:
     """Returns id -> commit of a located configuration."""
     return {path.asked: path.commit for _, path in named(config) if isinstance(path, HubPath)}
 
 
-def frozen(config: dict[str, Any]) -> dict[str, Any]:
+def frozen(config: Config) -> Config:
     """Returns a located configuration with ids, each with its commit, for paths."""
     def name(value: Any, key: str) -> Any:
         return [name(one, key) for one in value] if isinstance(value, list) else getattr(value, "pinned", value)
@@ -164,8 +168,8 @@ def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
     for key in EXTERNAL.get(stage.kind, ()):
         section, _, last = key.rpartition(".")
         if key in MODELS or stage.kind == "tasks":
-            found += [(path, one.get("subset_name"), one.get("split", ""))
-                      for _, one in values_of(stage.config, section) for path in _several(one[last])]
+            found += [(path, at(one, "subset_name"), at(one, "split", ""))
+                      for _, one in values_of(stage.config, section) for path in _several(getattr(one, last))]
     yield from (one for one in found if isinstance(one[0], HubPath))
 
 

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pipeline.job.context import namespace
 from pipeline.job.devices import gpus_of_machine
 from pipeline.job.shares import held_gpus
 from pipeline.job.tasksets import HELD
 from pipeline.plan.code import code_of
 from pipeline.plan.data import PATHS, SETS
 from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.config import walk
-from pipeline.settings.setting import about
+from pipeline.settings.config import Config, users_code, walk
+from pipeline.settings.setting import about, at, plain, values_of
 from pipeline.settings.unused import without_unused
 from pipeline.store import files
 from pipeline.store.digests import (
@@ -28,8 +27,6 @@ from pipeline.store.digests import (
     digest_input,
     digest_meaning,
     digests,
-    users_code,
-    values_of,
 )
 from pipeline.store.records import FORMAT
 
@@ -126,9 +123,13 @@ class Stage:
     identity: str
     root: str
     inputs: dict[str, str]
-    config: dict[str, Any]
+    config: Config
     waits: tuple[str, ...] = ()
     hub: tuple[str, ...] = ()
+
+    def specification(self) -> dict[str, Any]:
+        """Returns the content of its stage.json."""
+        return vars(self) | {"config": plain(self.config)}
 
     @property
     def directory(self) -> str:
@@ -152,8 +153,8 @@ class Stage:
     @property
     def gpus(self) -> int:
         """Returns the GPUs it uses; 0 on a machine without, or with cluster.gpu_per_node=0."""
-        there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
-        return held_gpus(self.kind, namespace(self.config)) if there and self.kind in HEAVY else 0
+        there = gpus_of_machine(self.config.cluster.gpu_per_node)
+        return held_gpus(self.kind, self.config) if there and self.kind in HEAVY else 0
 
     @property
     def threads(self) -> int:
@@ -161,7 +162,7 @@ class Stage:
         GPUs, they use the same share of its cores as of its GPUs."""
         cores = os.cpu_count() or 1
         if self.gpus:
-            there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
+            there = gpus_of_machine(self.config.cluster.gpu_per_node)
             return max(cores * min(self.gpus, there) // there, 1)
         return cores if self.kind in HEAVY else 1
 
@@ -177,31 +178,30 @@ def received_settings(kind: str, algorithm_type: str) -> tuple[str, ...]:
     return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
 
 
-def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
+def make_stage(name: str, kind: str, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
     settings = without_unused(settings)
     paths = EXTERNAL.get(kind, ())  # their content is hashed, not their location
-    read = uses(kind, settings["algorithm"]["algorithm_type"])
+    read = uses(kind, settings.algorithm.algorithm_type)
     in_identity, others = _keys(kind, read)
     used = _select(settings, in_identity)
     external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
                       for name, value in values_of(settings, key)] for key in paths}
-    external |= {name: digest_code(name) for name in users_code(used)}
+    external |= {name: digest_code(name) for _, name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external,
                "code": code_of(kind, settings, used)}
-    run = f"{settings['project']}/{settings['name']}"
+    run = f"{settings.project}/{settings.name}"
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs,
-                 _select(settings, in_identity + others), waits, hub)
+                 Config.partial(_select(settings, in_identity + others)), waits, hub)
 
 
-def settings_of(kind: str, config: dict) -> dict:
+def settings_of(kind: str, config: Config | dict) -> dict:
     """Selects the identity's settings from those that a stage receives."""
-    algorithm = config.get("algorithm", {}).get("algorithm_type", "")
-    return _select(config, _keys(kind, uses(kind, algorithm))[0])
+    return _select(config, _keys(kind, uses(kind, at(config, "algorithm.algorithm_type", "")))[0])
 
 
 @cache
@@ -217,8 +217,8 @@ def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
     return any(key == p or key.startswith(p + ".") for p in prefixes)
 
 
-def _select(config: dict, keys: list[str]) -> dict:
-    """Returns the part of a configuration with these settings, nested as before.
+def _select(config: Config | dict, keys: list[str]) -> dict:
+    """Returns the part of a configuration with these settings, as a file holds it.
 
     `*` in a key matches every element of a list or mapping; each is reduced to the selected settings.
     """
@@ -233,7 +233,8 @@ def _select(config: dict, keys: list[str]) -> dict:
 def _pruned(value: Any, tree: dict) -> Any:
     """Returns the part of a value whose keys are in a tree of keys; all of it where the tree ends."""
     if not tree:
-        return value
+        return plain(value)
     if isinstance(value, list):
         return [_pruned(element, tree["*"]) for element in value]
-    return {key: _pruned(value[key], tree.get("*", tree.get(key))) for key in (value if "*" in tree else tree)}
+    held = dict(value)
+    return {key: _pruned(held[key], tree.get("*", tree.get(key))) for key in (held if "*" in tree else tree)}

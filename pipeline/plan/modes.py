@@ -5,23 +5,17 @@ produce something else; the *kind* of stage expresses that, and is in the identi
 is its recipe, already trained, followed by a stage `bench`.
 """
 
-from typing import Any
 
 from pipeline.compose.stage_settings import BENCH, before, effective, entries, names_model
 from pipeline.job.schedule import Schedule
-from pipeline.settings import combinations
 from pipeline.settings.combinations import TRAINING
+from pipeline.settings.config import Config
 from pipeline.store.errors import ConfigError, Problem
 
 
-def kind_of(settings: dict[str, Any]) -> str:
-    """Returns the kind of a recipe's stage (implemented by stages/<kind>.py), from its effective settings."""
-    return combinations.kind_of(settings["mode"], settings["algorithm"]["algorithm_type"])
-
-
-def planned(config: dict[str, Any]) -> list[dict]:
+def planned(config: Config) -> list[dict]:
     """Returns the entries of `stages` to plan: each with its own mode if the run's is `bench`."""
-    if config["mode"] != "bench":
+    if config.mode != "bench":
         return entries(config)
     trained = [{**entry, "mode": entry.get("mode", "both")} for entry in entries(config)]
     return [*trained, {"stage_name": BENCH, "after": [entry["stage_name"] for entry in trained]}]
@@ -34,10 +28,10 @@ class Line:
     pipeline/compose/stage_settings.py reports both. The graph is therefore acyclic.
     """
 
-    def __init__(self, config: dict[str, Any]):
+    def __init__(self, config: Config):
         self.parents: dict[str, list[str]] = {}
         self.kinds: dict[str, str] = {}
-        self.settings: dict[str, dict] = {}
+        self.settings: dict[str, Config] = {}
         self.with_own: set[str] = set()  # stages that set their own initial model
         for entry in planned(config):
             name = entry["stage_name"]
@@ -47,7 +41,7 @@ class Line:
             named = before(entry, list(self.parents))
             self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
             self.settings[name] = effective(config, entry)
-            self.kinds[name] = kind_of(self.settings[name])
+            self.kinds[name] = self.settings[name].kind
 
     def ancestors(self, name: str) -> list[str]:
         """Returns every predecessor of a stage, the nearest first."""
@@ -77,7 +71,7 @@ class Line:
         return [n for n in self.parents if n in above and self.kinds[n] in TRAINING]
 
 
-def problems(config: dict[str, Any]) -> list[Problem]:
+def problems(config: Config) -> list[Problem]:
     """Lists problems with the order of modes in a recipe, one line each. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
@@ -95,8 +89,8 @@ def _offline_problems(line: Line, name: str) -> list[Problem]:
         return [Problem("mode", "with an algorithm that learns from rollouts, a stage trains on what an earlier one "
                         "with mode=explore wrote, and none is before it.", "Put one there (stage_name: explore, mode: "
                         "explore), or set mode=both.", found="train")]
-    theirs, batch = line.settings[source], line.settings[name]["buffer"]["train_batch_size"]
-    rows = theirs["buffer"]["batch_size"] * (theirs["algorithm"]["repeat_times"] or 1)
+    theirs, batch = line.settings[source], line.settings[name].buffer.train_batch_size
+    rows = theirs.buffer.batch_size * (theirs.algorithm.repeat_times or 1)
     try:
         Schedule(rows, batch or rows, 1, 0, 1)
     except ConfigError as error:

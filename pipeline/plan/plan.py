@@ -4,11 +4,9 @@ A run is a view, `runs/<project>/<name>/`, of links into the store (plan/identit
 stage therefore share it, nothing is ever overwritten, and a deleted directory is created again.
 """
 
-import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.compose.stage_settings import effective, names_model
 from pipeline.job.tasksets import HELD
@@ -17,6 +15,9 @@ from pipeline.plan.data import data_settings
 from pipeline.plan.identity import Stage, make_stage
 from pipeline.plan.models import KEY, NO_MODEL, asks_teacher, teacher_stage
 from pipeline.plan.modes import TRAINING, Line, planned
+from pipeline.settings.config import Config
+from pipeline.settings.model import Model
+from pipeline.settings.setting import plain
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, ModelError
 from pipeline.store.model_shape import absent_model, read_config, room_problem
@@ -29,7 +30,7 @@ class Plan:
     project: str
     name: str
     root: str
-    config: dict[str, Any]
+    config: Config
     stages: list[Stage]
 
     @property
@@ -46,8 +47,8 @@ class Plan:
 
         hub.fetch_missing(self.stages)
         for stage in self.stages:
-            files.write_json(Path(stage.directory) / "stage.json", dataclasses.asdict(stage))
-        frozen = OmegaConf.to_yaml(OmegaConf.create(hub.frozen(self.config)))
+            files.write_json(Path(stage.directory) / "stage.json", stage.specification())
+        frozen = OmegaConf.to_yaml(OmegaConf.create(plain(hub.frozen(self.config))))
         files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen))
         rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]
         pins = {"hub": kept} if (kept := hub.pins(self.config)) else {}
@@ -60,7 +61,7 @@ class Plan:
             (links / stage.name).symlink_to(os.path.relpath(stage.directory, links))
 
 
-def make_plan(config: dict[str, Any]) -> Plan:
+def make_plan(config: Config) -> Plan:
     """Returns the DAG of a composed configuration.
 
     tasks -> curate -> the training stages, each on the model of the nearest predecessor that trains -> an evaluation of
@@ -70,41 +71,41 @@ def make_plan(config: dict[str, Any]) -> Plan:
     made = _Stages(config)
     for entry in planned(config):
         made.add_entry(entry)
-    if config["mode"] == "bench":
+    if config.mode == "bench":
         _refuse_untrained(made.stages)
-    made.add("report", "report", config, {s.name: s.directory for s in made.stages})
-    return Plan(config["project"], config["name"], made.root, config, made.stages)
+    made.add(make_stage("report", "report", config, {s.name: s.directory for s in made.stages}, made.root))
+    return Plan(config.project, config.name, made.root, config, made.stages)
 
 
 class _Stages:
     """The stages of a plan under construction."""
 
-    def __init__(self, config: dict):
+    def __init__(self, config: Config):
         self.config = config
-        self.root = os.path.normpath(config["checkpoint_root_dir"])
+        self.root = os.path.normpath(config.checkpoint_root_dir)
         self.stages: list[Stage] = []
         self.line = Line(config)
         self.models: dict[str, str] = {}  # entry -> directory of the model it trains, or else starts from
         self.made: dict[str, tuple[str, ...]] = {}  # entry -> directories derived from its output; others wait
         self.base = ""  # the first entry's initial model
 
-    def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str], waits: tuple[str, ...] = ()) -> str:
+    def add(self, stage: Stage) -> str:
         """Adds a stage; returns its directory."""
-        if any(s.name == name for s in self.stages):
-            raise ConfigError(f"two stages are called '{name}': one of them is the run's own. Its names are tasks, "
-                              "curate and model (or these with _<stage>), report, evaluate_base, evaluate_<stage>, and "
-                              "of each that benches, also one called bench: <bench>_base, <bench>_<stage> and "
-                              "<bench>_<stage>_last. Rename yours.")
-        self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
-        return self.stages[-1].directory
+        if any(s.name == stage.name for s in self.stages):
+            raise ConfigError(f"two stages are called '{stage.name}': one of them is the run's own. Its names are "
+                              "tasks, curate and model (or these with _<stage>), report, evaluate_base, "
+                              "evaluate_<stage>, and of each that benches, also one called bench: <bench>_base, "
+                              "<bench>_<stage> and <bench>_<stage>_last. Rename yours.")
+        self.stages.append(stage)
+        return stage.directory
 
-    def reused(self, name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
+    def reused(self, name: str, kind: str, settings: Config, inputs: dict[str, str]) -> str:
         """Returns the directory of the stage of this kind and identity; adds it, with this name, if it is new."""
         wanted = make_stage(name, kind, settings, inputs, self.root)
         same = (s.directory for s in self.stages if (s.kind, s.identity) == (kind, wanted.identity))
-        return next(same, None) or self.add(name, kind, settings, inputs)
+        return next(same, None) or self.add(wanted)
 
-    def shared(self, kind: str, settings: dict, inputs: dict[str, str], owner: str) -> str:
+    def shared(self, kind: str, settings: Config, inputs: dict[str, str], owner: str) -> str:
         """Does the same for a stage named after its kind, and its owner if there are others of the kind."""
         return self.reused(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings,
                            inputs)
@@ -112,7 +113,7 @@ class _Stages:
     def add_entry(self, entry: dict) -> None:
         """Adds one entry of `stages`, with its data, its initial model, and the evaluation of its result."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
-        held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
+        held = bool(settings.buffer.explorer_input.eval_tasksets)
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, "evaluate", name) if held else ""
         inputs["model"] = start = self._start(entry, settings)
@@ -123,16 +124,16 @@ class _Stages:
         if kind == "bench":
             self.made[name] = tuple(self._bench(name, settings, asked))
             return
-        if kind == "rft" and settings["explorer"]["eval_interval"]:
+        if kind == "rft" and settings.explorer.eval_interval:
             inputs[HELD] = asked
-        directory = self.add(name, kind, settings, inputs, self._waits(name, inputs))
+        directory = self.add(make_stage(name, kind, settings, inputs, self.root, self._waits(name, inputs)))
         self.made[name] = (directory,)
         if kind in TRAINING:
             self.models[name] = directory
             if held:
                 self.evaluated(f"evaluate_{name}", settings, asked, directory, inputs.get("tasks"))
 
-    def _reads(self, name: str, kind: str, settings: dict) -> dict[str, str]:
+    def _reads(self, name: str, kind: str, settings: Config) -> dict[str, str]:
         """Returns the training or exploration inputs of an entry: tasks, or experience of a predecessor."""
         if kind == "bench":
             return {}
@@ -141,21 +142,21 @@ class _Stages:
             return {"experience": explored}
         return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
 
-    def _teacher(self, name: str, settings: dict) -> dict[str, str]:
+    def _teacher(self, name: str, settings: Config) -> dict[str, str]:
         """Returns the teacher model of a distilling stage, as its input."""
         if not asks_teacher(settings):
             return {}
-        path = settings["model"]["teacher_model_path"]
+        path = settings.model.teacher_model_path
         stage = teacher_stage(path, self.line, name)
-        return {"teacher": self.models[stage] if stage else _model_directory(path, settings["model"], KEY)}
+        return {"teacher": self.models[stage] if stage else _model_directory(path, settings.model, KEY)}
 
-    def curated(self, settings: dict, purpose: str, name: str) -> str:
+    def curated(self, settings: Config, purpose: str, name: str) -> str:
         """Returns the curated tasks of a purpose (pipeline/plan/data.py); stages that read the same data share them."""
         # the run's own seed: a stage with another seed retrains on the same tasks
-        data = data_settings({**settings, "seed": self.config["seed"]}, purpose)
+        data = data_settings(settings.but("seed", self.config.seed), purpose)
         owner = name
         if purpose == "evaluate":
-            owner = "eval" if data["buffer"]["explorer_input"]["eval_tasksets"] else "pool"
+            owner = "eval" if data.buffer.explorer_input.eval_tasksets else "pool"
         if {s.name for s in self.stages} & {f"tasks_{owner}", f"curate_{owner}"}:
             owner = f"{owner}_{name}"
         tasks = self.shared("tasks", data, {}, owner)
@@ -166,7 +167,7 @@ class _Stages:
         above = (directory for parent in self.line.parents[name] for directory in self.made[parent])
         return tuple(dict.fromkeys(d for d in above if d not in inputs.values()))
 
-    def evaluated(self, name: str, settings: dict, tasks: str, model: str, trained: str | None = None) -> str:
+    def evaluated(self, name: str, settings: Config, tasks: str, model: str, trained: str | None = None) -> str:
         """Returns the directory of a model's evaluation: an existing one, else a stage of this name.
 
         trained: the tasks that the model was trained on, compared with the evaluation's tasks.
@@ -174,12 +175,12 @@ class _Stages:
         inputs = {"tasks": tasks, **({"trained": trained} if trained else {}), "model": model}
         return self.reused(name, "evaluate", settings, inputs)
 
-    def _evaluate_base(self, name: str, settings: dict, tasks: str) -> list[str]:
-        if not (settings["explorer"]["eval_on_startup"] and settings["buffer"]["explorer_input"]["eval_tasksets"]):
+    def _evaluate_base(self, name: str, settings: Config, tasks: str) -> list[str]:
+        if not (settings.explorer.eval_on_startup and settings.buffer.explorer_input.eval_tasksets):
             return []
         return [self.evaluated(name, settings, tasks, self.base)]
 
-    def _bench(self, name: str, settings: dict, tasks: str) -> list[str]:
+    def _bench(self, name: str, settings: Config, tasks: str) -> list[str]:
         """Evaluates every checkpoint of the stages before it; returns directories.
 
         The last checkpoint of a stage is its model, scored by an `evaluate` stage, usually the one after the
@@ -189,27 +190,28 @@ class _Stages:
         for trained in self.line.trained(name):
             model = self.models[trained]
             read = next(s.inputs.get("tasks") for s in self.stages if s.directory == model)
-            if not settings["explorer"]["bench_on_latest_checkpoint"]:
+            if not settings.explorer.bench_on_latest_checkpoint:
                 inputs = {"tasks": tasks, "model": model}
-                made.append(self.add(f"{name}_{trained}", "bench", settings, inputs, self._waits(name, inputs)))
+                made.append(self.add(make_stage(f"{name}_{trained}", "bench", settings, inputs, self.root,
+                                                self._waits(name, inputs))))
             made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
         return made
 
-    def _start(self, entry: dict, settings: dict) -> str:
+    def _start(self, entry: dict, settings: Config) -> str:
         """Returns the initial model of a stage: its own, else that of a predecessor, else the run's."""
         name = entry["stage_name"]
         if earlier := self.line.begins_with(name):
             return self.models[earlier]
         if names_model(entry):
             return self._model(settings, name)
-        start = {**settings, "model": self.config["model"], "seed": self.config["seed"]}
-        return self._model(start, name, settings["model"])
+        start = settings.model_copy(update={"model": self.config.model, "seed": self.config.seed})
+        return self._model(start, name, settings.model)
 
-    def _model(self, settings: dict, owner: str, limits: dict | None = None) -> str:
+    def _model(self, settings: Config, owner: str, limits: Model | None = None) -> str:
         """Returns a model's directory. limits: the section `model` that limits sequences, if a different one."""
-        if settings["model"]["init"]["enable"]:
+        if settings.model.init.enable:
             return self.shared("model", settings, {}, owner)
-        return _model_directory(settings["model"]["model_path"], limits or settings["model"])
+        return _model_directory(settings.model.model_path, limits or settings.model)
 
 
 def _refuse_untrained(stages: list[Stage]) -> None:
@@ -221,7 +223,7 @@ def _refuse_untrained(stages: list[Stage]) -> None:
                           "mode=bench first.")
 
 
-def _model_directory(path: str | None, limits: dict, key: str = "model.model_path") -> str:
+def _model_directory(path: str | None, limits: Model, key: str = "model.model_path") -> str:
     """Returns a user's Hugging Face directory, named by `key`. limits: the section `model` of its consumer."""
     if not path:
         raise ConfigError(NO_MODEL)

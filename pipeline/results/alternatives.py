@@ -8,12 +8,14 @@ from pipeline.check.judge import rules_of_stage
 from pipeline.check.recorded_rules import lacking
 from pipeline.check.user_code import imported
 from pipeline.compose import axes
-from pipeline.compose.stage_settings import entries, laid_over
+from pipeline.compose.stage_settings import entries, merged
 from pipeline.plan.modes import Line
 from pipeline.results.difference import frozen
 from pipeline.settings import schema
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
+from pipeline.settings.config import Config
+from pipeline.settings.setting import Section, given
 from pipeline.store.errors import ConfigError
 
 # settings that determine the batch's content, and how its gradient is applied
@@ -22,7 +24,7 @@ FIXED = ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_basel
 MOST = 100  # at once
 
 
-def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: list[str]) -> dict[str, dict]:
+def alternatives(run: Path, stage: str, original: Algorithm, overrides: list[str]) -> dict[str, Algorithm]:
     """Maps names to sections `algorithm`, filled, for every combination of the overrides (`algorithm=gspo,dapo`).
 
     run: its directory below runs/. stage: name of its stage, whose own section is `original`. Settings without an
@@ -32,13 +34,13 @@ def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: lis
     words = axes.read(overrides)
     if axes.count(words) > MOST:
         raise ConfigError(f"{axes.count(words)} alternatives; needed at most {MOST}.")
-    config = frozen(run)
+    config = Config.partial(frozen(run))
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
     line, made, problems = Line(config), {}, []
     explorer = line.explored(stage) if line.kinds[stage] == "offline" else stage
-    rows = (line.settings[explorer], f"stages.{explorer}." if config["stages"] else "")
+    rows = (line.settings[explorer], f"stages.{explorer}." if config.stages else "")
     for chosen, differs in axes.points(words) if overrides else ():
-        name = axes.told(differs) if differs else " ".join(chosen)
+        name = axes.point_label(differs) if differs else " ".join(chosen)
         made[name], wrong = _alternative(config, entry, original, rows, chosen)
         problems += [f"{name}: {problem}" for problem in wrong]
     if problems:
@@ -46,49 +48,46 @@ def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: lis
     return made
 
 
-def _alternative(config: dict, entry: dict, original: dict, rows: tuple[dict, str],
-                 overrides: list[str]) -> tuple[dict, list[str]]:
+def _alternative(config: Config, entry: dict, original: Algorithm, rows: tuple[Config, str],
+                 overrides: list[str]) -> tuple[Algorithm | None, list[str]]:
     """Returns the section `algorithm` of a stage with overrides, filled, and its problems.
 
     rows: the settings of the stage that explored the batch, and the prefix of those settings.
     """
     problems: list[str] = []
-    own = schema.read(_section(overrides, problems), Algorithm, "algorithm", problems, partial=True)
+    own = given(schema.read(_section(overrides, problems), Algorithm, "algorithm", problems))
     if problems:
-        return {}, problems
-    base = laid_over({**config, "stages": []}, entry)
+        return None, problems
+    base = merged(config, entry)
     if "algorithm_type" in own:
-        base["algorithm"] = _left_to_the_type(base["algorithm"], schema.defaults()["algorithm"])
-    settings = laid_over(base, {"algorithm": own})
-    explored = rows[0]["algorithm"]
-    algorithm = filled(settings["algorithm"]) | {key: explored[key] for key in ("repeat_times", "greedy_baseline")}
-    return algorithm, lacking(algorithm, *rows) or _unfit({**settings, "algorithm": algorithm}, original)
+        base = base.but("algorithm", _left_to_the_type(base.algorithm, Algorithm()))
+    settings, explored = merged(base, {"algorithm": own}), rows[0].algorithm
+    algorithm = filled(settings.algorithm).model_copy(update={
+        key: getattr(explored, key) for key in ("repeat_times", "greedy_baseline")})
+    return algorithm, lacking(algorithm, *rows) or _unfit(settings.but("algorithm", algorithm), original)
 
 
-def _left_to_the_type(section: dict[str, Any], standard: dict[str, Any]) -> dict[str, Any]:
+def _left_to_the_type(section: Section, standard: Section) -> Section:
     """Resets a section's components to null, without arguments, so that the type sets them. The rest, and FIXED, stays.
 
     standard: its defaults.
     """
-    made = dict(section)
-    for key in section.keys() - {*FIXED}:
-        if standard[key] is None or key.endswith("_args"):
-            made[key] = standard[key]
-        elif isinstance(section[key], dict):
-            made[key] = _left_to_the_type(section[key], standard[key])
-    return made
+    values = ((key, value, getattr(standard, key)) for key, value in section if key not in FIXED)
+    return section.model_copy(update={
+        key: _left_to_the_type(value, reset) if isinstance(value, Section) else reset
+        for key, value, reset in values if reset is None or key.endswith("_args") or isinstance(value, Section)})
 
 
-def _unfit(settings: dict, original: dict) -> list[str]:
+def _unfit(settings: Config, original: Algorithm) -> list[str]:
     """Lists why an algorithm cannot be applied to a stored batch, one line each."""
-    algorithm = settings["algorithm"]
-    if algorithm["algorithm_type"] in GIVEN:
-        return [f"{algorithm['algorithm_type']} learns from given responses, not from rollouts."]
-    if algorithm["advantage_fn"] in WITH_CRITIC and original["advantage_fn"] not in WITH_CRITIC:
-        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the values of a critic, and this stage "
+    algorithm = settings.algorithm
+    if algorithm.algorithm_type in GIVEN:
+        return [f"{algorithm.algorithm_type} learns from given responses, not from rollouts."]
+    if algorithm.advantage_fn in WITH_CRITIC and original.advantage_fn not in WITH_CRITIC:
+        return [f"algorithm.advantage_fn={algorithm.advantage_fn} needs the values of a critic, and this stage "
                 "trained none."]
-    if algorithm["advantage_fn"] in WITH_TEACHER and original["advantage_fn"] not in WITH_TEACHER:
-        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the log-probs of a teacher, and this stage "
+    if algorithm.advantage_fn in WITH_TEACHER and original.advantage_fn not in WITH_TEACHER:
+        return [f"algorithm.advantage_fn={algorithm.advantage_fn} needs the log-probs of a teacher, and this stage "
                 "has none."]
     absent = [*references.missing_code(settings), *references.wrong_code(settings)]
     functions, wrong = imported([settings], "\n".join(absent))

@@ -80,7 +80,7 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
             keys = [key for key in keys if len({point.get(key) for point in points}) > 1]
     else:
         configs = [difference.frozen(run.path) for run in runs]
-        keys = [key for key in difference.differing(configs) if not difference.says_how(key)]
+        keys = [key for key in difference.differing(configs) if not difference.is_how(key)]
         points = [difference.flatten(mask(config)) for config in configs]
     labels = axes.labels(keys)
     return [{labels[key]: point.get(key) for key in keys} for point in points]

@@ -17,6 +17,8 @@ from pipeline.results.alternatives import alternatives
 from pipeline.results.query import Answer, aligned, short, show
 from pipeline.results.view import Node, View
 from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.settings.config import Config
+from pipeline.settings.setting import plain
 from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import DataError, ModelError, StageError, nearest
 
@@ -49,16 +51,15 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
     if not (stage.directory / "stage.json").exists():
         raise DataError(f"{stage.directory} is not there; `ouro run` with the run's overrides makes it again.")
     spec = files.read_json(stage.directory / "stage.json")
-    original = spec["config"]["algorithm"]
-    critic = original["advantage_fn"] in WITH_CRITIC
+    config = Config.partial(spec["config"])
+    critic = config.algorithm.advantage_fn in WITH_CRITIC
     able = replayable(stage.directory, Path(spec["inputs"]["model"]), critic)
     step = _choose_step(stage, step, able, critic)
-    if critic and spec["config"]["trainer"]["zero_stage"] == 3 and step > 1:
+    if critic and config.trainer.zero_stage == 3 and step > 1:
         raise ModelError("the critic's values are needed, and under trainer.zero_stage=3 its checkpoint is in parts, "
                          "which only DeepSpeed puts together. Step 1 can be replayed.")
-    return {"directory": str(stage.directory), "step": step, "original": original,
-            "weights": str(able[step]) if able[step] else None,
-            "alternatives": alternatives(shown.path, stage.name, original, overrides)}
+    return {"directory": str(stage.directory), "step": step, "weights": str(able[step]) if able[step] else None,
+            "alternatives": plain(alternatives(shown.path, stage.name, config.algorithm, overrides))}
 
 
 def replayable(directory: Path, model: Path, critic: bool) -> dict[int, Path | None]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan import hub
+from pipeline.settings.config import Config
+from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError, DataError, OuroError
 
 ABSENT = "not there"
@@ -14,8 +16,8 @@ ABSENT = "not there"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two. config: nested. stages: name -> directory name, which ends in the stage's identity; None where
-    `unplanned` explains why it is unknown."""
+    """One of the two. config: as in a file. stages: name -> directory name, which ends in the stage's identity; None
+    where `unplanned` explains why it is unknown."""
 
     title: str
     config: dict[str, Any]
@@ -60,17 +62,17 @@ def sides(root: Path, *texts: str) -> list[Side]:
     return made
 
 
-def _planned(title: str, config: dict[str, Any]) -> Side:
+def _planned(title: str, config: Config) -> Side:
     """Returns a configuration with its stages, if they can be identified here from file contents."""
     from pipeline.plan.plan import make_plan
 
     located, _ = hub.located(config, ask=False)
-    config = hub.frozen(located)
+    written = plain(hub.frozen(located))
     try:
         plan = make_plan(located)
     except OuroError as error:
-        return Side(title, config, None, str(error))
-    return Side(title, config, {s.name: Path(s.directory).name for s in plan.stages})
+        return Side(title, written, None, str(error))
+    return Side(title, written, {s.name: Path(s.directory).name for s in plan.stages})
 
 
 def frozen(path: Path) -> dict[str, Any]:
@@ -98,12 +100,12 @@ def differing(configs: list[dict[str, Any]]) -> list[str]:
     flat = [flatten(config) for config in configs]
     keys = dict.fromkeys(key for values in flat for key in values)
     above = {key.rsplit(".", depth)[0] for key in keys for depth in range(1, key.count(".") + 1)}
-    told = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # covered by others
-    return [key for key in keys if key not in told
+    covered = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # by others
+    return [key for key in keys if key not in covered
             and any(values.get(key, ABSENT) != flat[0].get(key, ABSENT) for values in flat)]
 
 
-def says_how(key: str) -> bool:
+def is_how(key: str) -> bool:
     """Returns whether a dotted key sets a run's name or its execution, not its results."""
     from pipeline.settings.config import walk
     from pipeline.settings.setting import about
@@ -115,7 +117,7 @@ def says_how(key: str) -> bool:
     return any(general == k or general.startswith(k + ".") for k in how)
 
 
-def told(a: Side, b: Side) -> list[str]:
+def difference_lines(a: Side, b: Side) -> list[str]:
     """Returns the lines of the answer. Values that look like secrets are compared, and shown as ***."""
     from pipeline.results.query import aligned
     from pipeline.settings.secrets import mask

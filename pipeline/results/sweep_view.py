@@ -109,6 +109,6 @@ def _status_of_points(shown: SweepView) -> str:
 def points_with(shown: SweepView, stage: Node) -> str:
     """Lists the points that have a stage: `lr=0.1; lr=0.5`, or `all 3 points`."""
     place = stage.directory.resolve()
-    have = [axes.told(entry.differs) or entry.view.run for entry in shown.entries
+    have = [axes.point_label(entry.differs) or entry.view.run for entry in shown.entries
             if place in {s.directory.resolve() for s in entry.view.stages}]
     return f"all {len(have)} points" if len(have) == len(shown.entries) > 1 else "; ".join(have)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pipeline.job.context import INTERRUPTED, namespace
+from pipeline.job.context import INTERRUPTED
 from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import rollout_words, step_line
+from pipeline.settings.config import Config
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import TABLES
@@ -156,7 +157,7 @@ def _warning(stage: Node, steps: list[int]) -> str | None:
         return None
     spec = files.read_json(stage.directory / "stage.json")
     found = (_read(stage.directory, "steps", step) for step in steps)
-    lines = no_signals(found, namespace(spec["config"]), spec["run"])
+    lines = no_signals(found, Config.partial(spec["config"]), spec["run"])
     return f"warning: {lines[0]}" if lines else None
 
 

@@ -113,7 +113,7 @@ def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
     from pipeline.plan.identity import HEAVY
 
     to_slurm = any(word.endswith("slurm") for word in extra)
-    if to_slurm and any(s.kind in HEAVY and not s.gpus and s.config["cluster"]["gpu_per_node"] is None
+    if to_slurm and any(s.kind in HEAVY and not s.gpus and s.config.cluster.gpu_per_node is None
                         for s in plan.stages):
         return ["cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. Set it "
                 "to the GPUs of a node, or to 0 if none is meant."]

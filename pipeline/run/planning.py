@@ -2,31 +2,31 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from pipeline.check.judge import compose
 from pipeline.check.report import warn
 from pipeline.check.stage_rules import unread, unusable_root, without_data
 from pipeline.plan import hub
 from pipeline.plan.plan import Plan, make_plan
+from pipeline.settings.config import Config
 from pipeline.settings.monitors import check_monitor
 from pipeline.store.errors import ConfigError
 
-Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: receives the warnings, one line each
+Planner = Callable[..., Plan]  # (configuration, on_warning=warn); on_warning: receives the warnings, one line each
 SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # set when `ouro run` prints the summary, so that the Snakefile does not
 
 
-def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask: bool = True) -> Plan:
+def checked_plan(config: Config, on_warning: Callable[[str], None] = warn, ask: bool = True) -> Plan:
     """Returns the plan of a configuration; checks that its monitor is installed (not after hours) and that it names
     data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
 
     ask: whether to query the hub for what is neither pinned nor cached."""
     config, unlocated = hub.located(config, ask)
-    check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
-    if problems := unlocated + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
+    check_monitor(config.monitor.monitor_type, config.monitor.monitor_args)
+    if problems := unlocated + without_data(config) + unusable_root(config.checkpoint_root_dir):
         raise ConfigError("\n  ".join(problems), problems)
     for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
-        tell(line)
+        on_warning(line)
     return make_plan(config)
 
 

@@ -30,7 +30,7 @@ def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | Non
     Raises ConfigError before anything runs, StageError when a stage fails, DataError when nothing is evaluated.
     """
     with _own_hydra():
-        differs, base = axes.given(list(overrides)), compose(list(overrides))["name"]
+        differs, base = axes.given(list(overrides)), compose(list(overrides)).name
         words = [w for w in overrides if not w.startswith("name=")] + [f"name='{axes.name_of(base, differs)}'"]
         plan = make_checked_plan(words)
     shown = view.of_plan(plan)

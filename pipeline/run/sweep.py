@@ -21,9 +21,10 @@ from pipeline.plan.identity import Stage
 from pipeline.plan.plan import Plan
 from pipeline.results.sweep_view import SWEEP
 from pipeline.run.planning import Planner, checked_plan
+from pipeline.settings.config import Config
 from pipeline.settings.config import Sweep as Settings
 from pipeline.store import files
-from pipeline.store.errors import ConfigError, OuroError
+from pipeline.store.errors import ConfigError, OuroError, Problem
 
 MOST_NAMED = 4  # points listed with a problem
 PROGRESS_SECONDS = 5.0  # seconds
@@ -65,14 +66,14 @@ class Sweep:
         return [s.manifest for s in self.stages]
 
     @property
-    def warnings(self) -> list[str]:
-        """Returns a line for each group of points with the same stages: they differ only in execution settings."""
+    def warnings(self) -> list[Problem]:
+        """Returns a warning for each group of points with the same stages: they differ only in execution settings."""
         same: dict[tuple[str, ...], list[str]] = {}
         for point in self.points:
             made = tuple(s.directory for s in point.plan.stages if s.kind != "report")
-            same.setdefault(made, []).append(axes.told(point.differs))
-        return [f"the points {_named(points)} plan the same stages: they differ in how a stage runs, not in what it "
-                f"makes. Each stage is made once, with the settings of {points[0]}."
+            same.setdefault(made, []).append(axes.point_label(point.differs))
+        return [Problem(needed=f"the points {_named(points)} plan the same stages: they differ in how a stage runs, "
+                        f"not in what it makes. Each stage is made once, with the settings of {points[0]}.")
                 for points in same.values() if len(points) > 1]
 
     def freeze(self) -> None:
@@ -107,10 +108,10 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     _refuse(composed, chosen)
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
-        config["name"] = axes.name_of(name, differs)
+        config.name = axes.name_of(name, differs)
     hub.agree(composed)
     lines_of_points: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
-    attempts = (_attempt(partial(plan_of, tell=lines.append), config)
+    attempts = (_attempt(partial(plan_of, on_warning=lines.append), config)
                 for config, (lines, _) in zip(composed, lines_of_points, strict=True))
     plans = list(_counted(attempts, len(chosen), "planned"))
     for line in _with_points(lines_of_points):
@@ -142,7 +143,7 @@ def _compose_first(point: list[str], number: int):
     """Composes the first point, which has the limit on the number of points; returns the configuration or mistake."""
     config = _attempt(compose, point)
     failed = isinstance(config, OuroError)
-    most = _most_points(point) if failed else config["sweep"]["max_points"]
+    most = _most_points(point) if failed else config.sweep.max_points
     if number <= most:
         return config
     if failed:
@@ -154,7 +155,7 @@ def _compose_first(point: list[str], number: int):
 def _most_points(point: list[str]) -> int:
     """Returns `sweep.max_points` of a point with problems; the default when its files cannot be read."""
     try:
-        return judged(point)[0]["sweep"]["max_points"]
+        return judged(point)[0].sweep.max_points
     except ConfigError:
         return Settings().max_points
 
@@ -173,7 +174,7 @@ def _with_points(lines_of_points: Sequence[tuple[list[str], dict[str, str]]]) ->
     number = len(lines_of_points)
     for lines, differs in lines_of_points:
         for line in dict.fromkeys(lines):
-            concerned.setdefault(line, []).append(axes.told(differs))
+            concerned.setdefault(line, []).append(axes.point_label(differs))
     return [line if number == 1 else f"{line} (all {number} points)" if len(points) == number else
             f"{line} (point{'s' if len(points) > 1 else ''}: {_named(points)})" for line, points in concerned.items()]
 
@@ -184,12 +185,12 @@ def _named(points: list[str]) -> str:
     return "; ".join(points[:MOST_NAMED]) + more
 
 
-def _shared(configs: list[dict]) -> tuple[str, str, str]:
+def _shared(configs: list[Config]) -> tuple[str, str, str]:
     """Returns project, name and root directory of the sweep; names set by different recipes are joined."""
     for key in ("project", "checkpoint_root_dir"):
-        values = {config[key] for config in configs}
+        values = {getattr(config, key) for config in configs}
         if len(values) > 1:
             raise ConfigError(f"the points have {len(values)} values of {key} ({', '.join(sorted(values))}); a sweep "
                               f"has one: write {key}=VALUE.")
-    plan = configs[0]
-    return plan["project"], axes.joined(config["name"] for config in configs), plan["checkpoint_root_dir"]
+    first = configs[0]
+    return first.project, axes.joined(config.name for config in configs), first.checkpoint_root_dir

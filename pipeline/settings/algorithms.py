@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.settings.setting import Section
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import CONF
 
@@ -41,57 +42,55 @@ def meant(name: str) -> str:
 
 def _types() -> dict[str, str]:
     """Maps our files, without suffix, to the type each names."""
-    return {path.stem: _said(path, path.stat().st_mtime_ns)["algorithm_type"] for path in DIRECTORY.glob("*.yaml")}
+    return {path.stem: _content(path, path.stat().st_mtime_ns)["algorithm_type"] for path in DIRECTORY.glob("*.yaml")}
 
 
 def own() -> dict[str, Path]:
     """Returns the user's algorithms: name -> file. Raises ConfigError for invalid YAML."""
     found = sorted((Path.cwd() / "conf" / "algorithm").glob("*.yaml"))
     return {path.stem: path for path in found if path.parent.resolve() != DIRECTORY
-            and _said(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem}
+            and _content(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem}
 
 
 def parts(algorithm_type: str) -> dict[str, Any]:
     """Returns the content of conf/algorithm/<algorithm_type>.yaml; empty for an unknown type."""
     path = DIRECTORY / f"{algorithm_type}.yaml"
     path = path if path.is_file() else own().get(algorithm_type)
-    return _said(path, path.stat().st_mtime_ns) if path else {}
+    return _content(path, path.stat().st_mtime_ns) if path else {}
 
 
 @cache
-def _said(path: Path, changed: int) -> dict[str, Any]:
+def _content(path: Path, changed: int) -> dict[str, Any]:
     """Returns the content of a file; empty unless it is a mapping. changed: its mtime."""
     import yaml
 
     from pipeline.store.yaml_aliases import load
 
     try:
-        said = load(path.read_text(encoding="utf-8"), str(path))
+        found = load(path.read_text(encoding="utf-8"), str(path))
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    return said if isinstance(said, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
-def functions(algorithm: dict[str, Any]) -> dict[str, str | None]:
+def functions(algorithm) -> dict[str, str | None]:
     """Returns the function of every component (`advantage_fn`, ...): the configured one, or the algorithm's own."""
-    own = parts(algorithm["algorithm_type"])
-    chosen = [key for key in algorithm if f"{key}_args" in algorithm]
-    return {key: own.get(key) if algorithm[key] is None else algorithm[key] for key in chosen}
+    own, fields = parts(algorithm.algorithm_type), type(algorithm).model_fields
+    chosen = {name: getattr(algorithm, name) for name in fields if f"{name}_args" in fields}
+    return {name: own.get(name) if function is None else function for name, function in chosen.items()}
 
 
-def filled(algorithm: dict[str, Any]) -> dict[str, Any]:
+def filled(algorithm):
     """Returns the section `algorithm` with every null replaced by the algorithm's own value; sections and arguments key
     by key."""
-    own = parts(algorithm["algorithm_type"])
-    made = {key: value if key.endswith("_args") else _filled(value, own.get(key)) for key, value in algorithm.items()}
-    for name, function in functions(algorithm).items():
-        if function == own.get(name):
-            made[f"{name}_args"] = {**own.get(f"{name}_args", {}), **algorithm[f"{name}_args"]}
-    return made
+    own = parts(algorithm.algorithm_type)
+    arguments = {f"{name}_args": {**own.get(f"{name}_args", {}), **getattr(algorithm, f"{name}_args")}
+                 for name, function in functions(algorithm).items() if function == own.get(name)}
+    return algorithm.model_copy(update=_nulls(algorithm, own) | arguments)
 
 
-def _filled(value: Any, own: Any) -> Any:
-    """Returns `own` for a null value; merges a section key by key."""
-    if isinstance(value, dict) and isinstance(own, dict):
-        return {key: _filled(inner, own.get(key)) for key, inner in value.items()}
-    return own if value is None else value
+def _nulls(section, own: dict[str, Any]) -> dict[str, Any]:
+    """Returns the algorithm's own values of what a section leaves null, and sections with theirs."""
+    held = {name: getattr(section, name) for name in own if name in type(section).model_fields}
+    return {name: own[name] if value is None else value.model_copy(update=_nulls(value, own[name]))
+            for name, value in held.items() if value is None or isinstance(value, Section)}

@@ -7,8 +7,8 @@ data.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.store.errors import Problem, nearest
 
@@ -31,22 +31,22 @@ OF_A_MIX = {"is_expert": "whether an expert gave the row, bool; rollouts and its
 OF_AN_ESTIMATE = ("logprobs", "ref_logprobs", "old_logprobs")
 
 
-def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
+def columns(part: str, algorithm: Algorithm) -> dict[str, str]:
     """Maps available columns of a function for `part` (policy_loss_fn, ...) to meanings; each is [N], one entry per
     action token.
 
     algorithm: the filled section. On pairs, rows 2k and 2k + 1 are the chosen and the rejected response of a pair.
     """
     given = OF_THE_FORWARD | OF_THE_REFERENCE
-    if algorithm["algorithm_type"] not in PAIR_TYPES:
-        given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm["advantage_fn"] in WITH_CRITIC else {})
-        given |= OF_A_MIX if algorithm["sample_strategy"] == "mix" else {}
+    if algorithm.algorithm_type not in PAIR_TYPES:
+        given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm.advantage_fn in WITH_CRITIC else {})
+        given |= OF_A_MIX if algorithm.sample_strategy == "mix" else {}
     if part in ("kl_loss_fn", "kl_penalty_fn"):
         return {name: meaning for name, meaning in given.items() if name in OF_AN_ESTIMATE}
     return given
 
 
-def ratio_column(algorithm: dict[str, Any], required: Sequence[str]) -> str | None:
+def ratio_column(algorithm: Algorithm, required: Sequence[str]) -> str | None:
     """Returns the log-probs in the denominator of the loss's ratio; None for a loss without a ratio.
 
     rollout_logprobs: the engine's. old_logprobs: of the policy just before the update, so that the ratio is 1.
@@ -56,23 +56,23 @@ def ratio_column(algorithm: dict[str, Any], required: Sequence[str]) -> str | No
         return "rollout_logprobs"
     if "old_logprobs" not in required or _falls_back(algorithm):
         return None
-    return "rollout_logprobs" if algorithm["bypass_old_logprobs"] else "old_logprobs"
+    return "rollout_logprobs" if algorithm.bypass_old_logprobs else "old_logprobs"
 
 
-def _falls_back(algorithm: dict[str, Any]) -> bool:
-    return algorithm["policy_loss_fn"] == "ppo" and bool(
-        algorithm["policy_loss_fn_args"].get("fallback_to_policy_gradient"))
+def _falls_back(algorithm: Algorithm) -> bool:
+    return algorithm.policy_loss_fn == "ppo" and bool(
+        algorithm.policy_loss_fn_args.get("fallback_to_policy_gradient"))
 
 
 STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that mask tokens by the ratio
 
 
-def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[Problem]:
+def ratio_problems(algorithm: Algorithm, required: Sequence[str]) -> list[Problem]:
     """Reports a rollout correction that the loss's ratio already includes, and masks without effect.
 
     required: the columns that the loss takes.
     """
-    level, loss, ratio = (algorithm["rollout_correction"]["level"], algorithm["policy_loss_fn"],
+    level, loss, ratio = (algorithm.rollout_correction.level, algorithm.policy_loss_fn,
                           ratio_column(algorithm, required))
     problems = []
     if ratio == "rollout_logprobs" and level not in (None, "none"):
@@ -86,16 +86,16 @@ def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[P
                          f"masked.", f"Set {cause.partition('=')[0]}={'false' if _falls_back(algorithm) else 'true'}, "
                          f"or {mask}=false.", found=True)
                  for mask in STALENESS_MASKS
-                 if ratio != "rollout_logprobs" and algorithm["policy_loss_fn_args"].get(mask)]
+                 if ratio != "rollout_logprobs" and algorithm.policy_loss_fn_args.get(mask)]
     return problems
 
 
-def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[Problem]:
+def wrong_parameters(part: str, required: Sequence[str], algorithm: Algorithm) -> list[Problem]:
     """Lists problems with the parameters of the user's function for `part`.
 
     required: names of its parameters without a default, `**` for one that takes all.
     """
-    wrong = partial(Problem, f"algorithm.{part}", found=algorithm[part])
+    wrong = partial(Problem, f"algorithm.{part}", found=getattr(algorithm, part))
     if part == "advantage_fn":
         if len(required) == 1 and not required[0].startswith("*"):
             return []

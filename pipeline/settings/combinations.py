@@ -14,15 +14,6 @@ EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 Found = Iterator[Problem]
 
 
-def kind_of(mode: str, algorithm_type: str) -> str:
-    """Returns the kind of a recipe's stage, which is the module of stages/ that runs it."""
-    if mode == "bench":
-        return "bench"
-    if algorithm_type in GIVEN:
-        return "train"
-    return {"explore": "rollout", "train": "offline"}.get(mode, "rft")
-
-
 def names(c) -> Found:
     for key in ("project", "name"):
         if not re.fullmatch(r"\w[\w.,=-]*", getattr(c, key)):

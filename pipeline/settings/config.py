@@ -6,18 +6,20 @@ enter the stage's identity, so changing it re-runs nothing.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from pipeline.settings import combinations
 from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
+from pipeline.settings.algorithms import GIVEN
 from pipeline.settings.data import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, TrainerInput
 from pipeline.settings.explorer import AuxiliaryModel, Explorer
 from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
-from pipeline.settings.setting import Section, Unreadable, section, setting
+from pipeline.settings.setting import Absent, Section, elements, is_section, leaves, own_name, section, setting
 from pipeline.settings.trainer import Synchronizer, Trainer
 from pipeline.store.errors import Problem
 
@@ -88,31 +90,24 @@ class Config(Section):
 
     @property
     def kind(self) -> str:
-        """Returns the kind of stage that these are the settings of."""
-        return combinations.kind_of(self.mode, self.algorithm.algorithm_type)
+        """Returns the kind of stage that these are the settings of: the module of stages/ that runs it."""
+        if self.mode != "bench" and self.algorithm.algorithm_type in GIVEN:
+            return "train"
+        return {"bench": "bench", "explore": "rollout", "train": "offline"}.get(self.mode, "rft")
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
-        idle: tuple[str, ...] = ()
-        with contextlib.suppress(Unreadable):
-            idle = () if self.kind in combinations.TRAINING else ("algorithm.optimizer.", "trainer.")
-        yield from (problem for problem in super().broken_rules(above) if not problem.key.startswith(idle))
+        used = self
+        with contextlib.suppress(Absent):
+            if self.kind not in combinations.TRAINING:
+                used = self.without("algorithm.optimizer").without("trainer")
+        yield from super(Config, used).broken_rules(above)
         for each in combinations.RULES:
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(Absent):
                 yield from each(self)
 
 
 # settings that identify a run and configure no stage
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")
-
-
-def elements(kind: Any) -> type[Section] | None:
-    """Returns the section type of a list's elements or a mapping's values; None for any other type."""
-    *_, element = get_args(kind) if get_origin(kind) in (list, dict) else (None,)
-    return element if is_section(element) else None
-
-
-def is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 @cache
@@ -130,3 +125,14 @@ def _walk(kind: type[Section], prefix: str):
             yield key, field
             if element := elements(field.annotation):
                 yield from _walk(element, key + ".*.")
+
+
+# keys whose value may be package.module:function
+USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
+              "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
+
+
+def users_code(settings: Config | dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns (dotted key, `package.module:function`) of every function of the user that settings name."""
+    return [(re.sub(r"\.\d+$", "", key), name) for key, name in leaves(settings) if own_name(key) in USERS_CODE
+            and isinstance(name, str) and ":" in name]

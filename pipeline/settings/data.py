@@ -246,26 +246,26 @@ class DataProcessor(Section):
     task_pipeline: TaskPipeline = section(TaskPipeline)
 
 
-def train_places(explorer_input: dict) -> list[tuple[str, dict]]:
+def train_places(explorer_input: ExplorerInput) -> list[tuple[str, Taskset]]:
     """Returns (place below buffer.explorer_input, settings) of every training set."""
-    several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["tasksets"])]
-    return several or [("taskset", explorer_input["taskset"])]
+    several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input.tasksets)]
+    return several or [("taskset", explorer_input.taskset)]
 
 
-def eval_places(explorer_input: dict) -> list[tuple[str, dict]]:
+def eval_places(explorer_input: ExplorerInput) -> list[tuple[str, Taskset]]:
     """Does the same for every evaluation set."""
-    return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["eval_tasksets"])]
+    return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input.eval_tasksets)]
 
 
-def workflow_of(taskset: dict, explorer_input: dict, place: str) -> str:
+def workflow_of(taskset: Taskset, explorer_input: ExplorerInput, place: str) -> str:
     """Returns the workflow for the tasks of a set. place: as in train_places and eval_places."""
-    of_all = explorer_input["default_workflow_type"]
+    of_all = explorer_input.default_workflow_type
     if place.startswith("eval_"):
-        of_all = explorer_input["default_eval_workflow_type"] or of_all
-    return taskset["default_workflow_type"] or of_all
+        of_all = explorer_input.default_eval_workflow_type or of_all
+    return taskset.default_workflow_type or of_all
 
 
-def reward_functions(taskset, explorer_input) -> list[str]:
+def reward_functions(taskset: Taskset, explorer_input: ExplorerInput) -> list[str]:
     """Returns the reward functions of a task set: its own, else those of the section explorer_input."""
-    chosen = taskset["default_reward_fn_type"] or explorer_input["default_reward_fn_type"]
+    chosen = taskset.default_reward_fn_type or explorer_input.default_reward_fn_type
     return [chosen] if isinstance(chosen, str) else chosen

@@ -13,13 +13,14 @@ class FromEnvironment(str):
         return scalar(str(self))
 
 
-def settled(value: Any) -> Any:
+def parsed_environment(value: Any) -> Any:
     """Returns a copy of nested settings with every environment text parsed like YAML.
 
     Keys remain text, `1: x` too: they are argument names, and JSON, in which a stage receives them, has only text keys.
     """
     if isinstance(value, dict):
-        return {name if isinstance(name, str) else str(name).lower(): settled(part) for name, part in value.items()}
+        return {name if isinstance(name, str) else str(name).lower(): parsed_environment(part)
+                for name, part in value.items()}
     if isinstance(value, list):
-        return [settled(part) for part in value]
-    return settled(value.as_value()) if isinstance(value, FromEnvironment) else value
+        return [parsed_environment(part) for part in value]
+    return parsed_environment(value.as_value()) if isinstance(value, FromEnvironment) else value

@@ -50,8 +50,8 @@ def explain_absent(key: str) -> str | None:
     if found is None or isinstance(found[1], Works):
         return None
     entry, fate = found
-    told = f"here it is `{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else fate.why
-    return told if entry == key else f"{entry}: {told}"
+    meaning = f"here it is `{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else fate.why
+    return meaning if entry == key else f"{entry}: {meaning}"
 
 
 def explain_value(key: str, value: Any) -> str | None:
@@ -97,8 +97,8 @@ def _yaml(value: Any) -> str:
 def _more(fate: Renamed) -> str:
     """Describes further differences of a renamed key, in parentheses."""
     parts = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
-    said = "; ".join(part for part in parts if part)
-    return f" ({said})" if said else ""
+    remarks = "; ".join(part for part in parts if part)
+    return f" ({remarks})" if remarks else ""
 
 
 def _order(pair: tuple[str, Fate]) -> tuple:

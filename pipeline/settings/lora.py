@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pipeline.store.digests import HubPath
 from pipeline.store.errors import ModelError, Problem
@@ -18,23 +17,23 @@ PLAIN = {"peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, Non
          "layers_to_transform": (None, []), "fan_in_fan_out": (False, None)}
 
 
-def adapter_problem(adapter: dict[str, Any], directory: Path) -> Problem | None:
+def adapter_problem(adapter, directory: Path) -> Problem | None:
     """Returns the problem with an initial adapter's directory, from its configuration.
 
     adapter: an element of model.lora_configs; directory: its resolved `path`.
     """
-    wrong = partial(Problem, "model.lora_configs.0.path", found=adapter["path"])
+    wrong = partial(Problem, "model.lora_configs.0.path", found=adapter.path)
     for name in (ADAPTER_CONFIG, ADAPTER):
-        fetched_later = name == ADAPTER and isinstance(adapter["path"], HubPath)
+        fetched_later = name == ADAPTER and isinstance(adapter.path, HubPath)
         if not (directory / name).is_file() and not fetched_later:
             return wrong(f"no {name} there; needed a peft directory (looked from {Path.cwd()}).")
     try:
-        found = json_object(directory / ADAPTER_CONFIG, f"model.lora_configs.0.path={adapter['path']}")
+        found = json_object(directory / ADAPTER_CONFIG, f"model.lora_configs.0.path={adapter.path}")
     except ModelError as error:
         return Problem(needed=str(error))
     for ours, theirs in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
-        if found.get(theirs) != adapter[ours]:
-            return wrong(f"it has {theirs}={found.get(theirs)}, and {ours} is {adapter[ours]}.",
+        if found.get(theirs) != getattr(adapter, ours):
+            return wrong(f"it has {theirs}={found.get(theirs)}, and {ours} is {getattr(adapter, ours)}.",
                          f"Set model.lora_configs.0.{ours}={found.get(theirs)}.")
     for name, idle in PLAIN.items():
         if name in found and found[name] not in idle:

@@ -13,10 +13,10 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from pipeline.settings.config import Config, is_section
+from pipeline.settings.config import Config
 from pipeline.settings.guide import explain_absent, explain_value
 from pipeline.settings.key_names import exists, nearest_key
-from pipeline.settings.setting import Section, about, bound, wrong
+from pipeline.settings.setting import Section, about, bound, is_section, leaves, plain, wrong
 from pipeline.store.errors import Problem, nearest
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
@@ -25,35 +25,24 @@ BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "grea
           "less_than_equal": ("le", "at most")}
 
 
-def read(value: Any, kind: type[Section], key: str, problems: list[Problem], partial: bool = False,
-         more: Iterable[str] = ()) -> dict[str, Any]:
-    """Returns `value` as the section `kind`, in plain dicts and lists; adds a line to `problems` for unreadable values.
+def read(value: dict[str, Any], kind: type[Section], key: str, problems: list[Problem],
+         more: Iterable[str] = ()) -> Section:
+    """Returns `value` as the section `kind`; adds a problem for each unreadable value, which has its default then.
 
-    partial: only what is given (a stage's entry), else missing keys get their default. more: names besides the
-    section's own that may be meant by an unknown key.
+    more: names besides the section's own that may be meant by an unknown key.
     """
-    if not isinstance(value, dict):
-        problems.append(_no_section(value, key))
-        return {}
-    given = copy.deepcopy(value)
+    remaining = copy.deepcopy(value)
     while True:  # once, and once more without the invalid parts
         try:
-            whole = kind.model_validate(given)
-            made = _given(whole, whole.model_dump()) if partial else whole.model_dump()
+            made = kind.model_validate(remaining)
             break
         except ValidationError as error:
-            found = _by_place(error, given)
+            found = _by_place(error, remaining)
             problems += [line for place, one in found.items() for line in _lines(kind, place, one, key, more)]
             for place in sorted(found, key=lambda p: [str(x).zfill(9) for x in p], reverse=True):
-                _drop(given, place)
-    problems += _not_finite(made, key)
+                _drop(remaining, place)
+    problems += [problem for place, one in leaves(made, key) for problem in _not_finite(place, one)]
     return made
-
-
-def _given(section: Section, dumped: dict[str, Any]) -> dict[str, Any]:
-    """Returns the given settings of a section and those below it; elements of lists and mappings are whole."""
-    parts = ((name, getattr(section, name)) for name in dumped if name in section.model_fields_set)
-    return {name: _given(part, dumped[name]) if isinstance(part, Section) else dumped[name] for name, part in parts}
 
 
 def _by_place(error: ValidationError, given: dict) -> dict[tuple, dict]:
@@ -127,13 +116,10 @@ def _no_section(value: Any, key: str) -> Problem:
     return wrong(value, "a mapping of settings", key).but(do=hint)
 
 
-def _not_finite(value: Any, key: str) -> list[Problem]:
-    """Returns the lines for nan, and for infinity except in an algorithm's arguments, where it may mean no bound."""
-    if isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return [line for name, one in pairs if (key, name) != ("", "stages")
-                for line in _not_finite(one, f"{key}.{name}" if key else str(name))]
-    if not isinstance(value, float) or math.isfinite(value) or (math.isinf(value) and "algorithm." in key):
+def _not_finite(key: str, value: Any) -> list[Problem]:
+    """Returns the problem of nan, and of infinity except in an algorithm's arguments, where it may mean no bound."""
+    if not isinstance(value, float) or math.isfinite(value) or key.startswith("stages.") or (
+            math.isinf(value) and "algorithm." in key):
         return []
     return [Problem(key, "needed a finite number.", found=value)]
 
@@ -177,20 +163,18 @@ def _dotted(key: str, name: str) -> Problem | None:
 
 def setting_problems(key: str, value: Any) -> list[Problem]:
     """Lists problems with the value of one setting, one line each. key: dotted, `*` for an element of a list."""
-    given = value
     for part, above in reversed(list(zip(key.split("."), ["", *key.split(".")], strict=False))):
-        given = [given] if part == "*" and above != "auxiliary_buffers" else {part: given}
+        value = [value] if part == "*" and above != "auxiliary_buffers" else {part: value}
     problems: list[Problem] = []
-    read(given, Config, "", problems, partial=True)
+    read(value, Config, "", problems)
     return problems
 
 
 def default(field: FieldInfo) -> Any:
     """Returns the default of a setting, sections as dicts."""
-    made = field.get_default(call_default_factory=True)
-    return made.model_dump() if isinstance(made, Section) else made
+    return plain(field.get_default(call_default_factory=True))
 
 
 def defaults() -> dict[str, Any]:
-    """Returns every setting at its default."""
-    return Config().model_dump()
+    """Returns every setting at its default, as a file that is merged with others."""
+    return plain(Config())

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from pipeline.settings.config import walk
+from pipeline.settings.setting import leaves, plain
 from pipeline.store.errors import ConfigError, Problem
 from pipeline.store.secret_names import TAKEN_AS_SECRETS, names_secret, secret_variables
 
@@ -42,10 +43,10 @@ def named_in(text: str) -> list[str]:
 
 def problems_of(value: Any, key: str = "") -> list[Problem]:
     """Lists literal and misplaced secrets and unset variables."""
-    if isinstance(value, dict):
-        return [p for k, v in value.items() for p in problems_of(v, f"{key}.{k}" if key else str(k))]
-    if isinstance(value, list):
-        return [p for i, v in enumerate(value) for p in problems_of(v, f"{key}.{i}")]
+    return [problem for place, one in leaves(value, key) for problem in _problems(place, one)]
+
+
+def _problems(key: str, value: Any) -> list[Problem]:
     if why := kept_out(key, value):
         return [Problem(key, why)]
     secret = is_secret(key)
@@ -57,9 +58,10 @@ def problems_of(value: Any, key: str = "") -> list[Problem]:
 
 def kept_out(key: str, value: Any) -> str | None:
     """Returns why a value, nested ones too, must not be in a file: it is a literal or a misplaced secret."""
-    if isinstance(value, (dict, list)):
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        return next(filter(None, (kept_out(f"{key}.{name}", part) for name, part in parts)), None)
+    return next(filter(None, (_kept_out(place, one) for place, one in leaves(value, key))), None)
+
+
+def _kept_out(key: str, value: Any) -> str | None:
     if not is_secret(key):
         return _misplaced(key, value) if isinstance(value, str) else None
     if value in (None, "") or isinstance(value, bool) or is_name(value):
@@ -119,11 +121,7 @@ def leaks(config: Any) -> list[Problem]:
 
 def texts(value: Any, key: str = ""):
     """Returns (dotted key, text) of every text in nested settings."""
-    if isinstance(value, str):
-        yield key, value
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, part in pairs:
-        yield from texts(part, f"{key}.{name}" if key else str(name))
+    return ((place, one) for place, one in leaves(value, key) if isinstance(one, str))
 
 
 def mask(value: Any) -> Any:
@@ -159,10 +157,10 @@ def reveal(value: Any, key: str = "") -> Any:
 
     Only for the memory of a stage's process. Raises ConfigError for a variable that is not set.
     """
-    if isinstance(value, dict):
-        return {k: reveal(v, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
-    if isinstance(value, list):
-        return [reveal(v, key) for v in value]
+    return plain(value, _revealed, key)
+
+
+def _revealed(key: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     secret = is_secret(key)

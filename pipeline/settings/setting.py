@@ -2,16 +2,17 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from pipeline.settings.environment_values import FromEnvironment, settled
+from pipeline.settings.environment_values import FromEnvironment, parsed_environment
 from pipeline.store.errors import Problem
 
 LARGEST = 2**63  # 64 bits: the limit of torch, Parquet and DuckDB
@@ -30,51 +31,151 @@ class Section(BaseModel):
 
     def __getattr__(self, name: str) -> Any:
         if name in type(self).model_fields:
-            raise Unreadable(name)
+            raise Absent(f"{type(self).__name__}.{name} is not in these settings: its value could not be read, or a "
+                         "stage that does not depend on it reads it (USES in pipeline/plan/identity.py)", name=name)
         return super().__getattr__(name)
 
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+    @classmethod
+    def partial(cls, given: dict[str, Any]) -> Self:
+        """Returns a section with the given settings alone, unchecked; reading any other raises Absent."""
+        fields = cls.model_fields
+        return _empty(cls).model_copy(update={
+            name: built(fields[name].annotation if name in fields else None, value) for name, value in given.items()})
 
-    def without(self, key: str) -> None:
-        """Removes the value of a dotted key, as unreadable; of a list or a mapping as a whole."""
+    def but(self, key: str, value: Any) -> Self:
+        """Returns a copy with another value of a dotted key; what does not change is shared."""
         name, _, below = key.partition(".")
-        part = self.__dict__.get(name)
+        return self.model_copy(update={name: getattr(self, name).but(below, value) if below else value})
+
+    def without(self, key: str) -> Self:
+        """Returns a copy that lacks a dotted key; what is below a list or a mapping is missing as a whole."""
+        name, _, below = key.partition(".")
+        part, made = self.__dict__.get(name), self.model_copy()
         if below and isinstance(part, Section):
-            part.without(below)
+            made.__dict__[name] = part.without(below)
         else:
-            self.__dict__.pop(name, None)
+            made.__dict__.pop(name, None)
+        return made
+
+    def merged(self, over: dict[str, Any]) -> Self:
+        """Returns a copy with given settings: sections and mappings key by key, everything else as a whole."""
+        fields = type(self).model_fields
+        return self.model_copy(update={name: _merged(getattr(self, name), value, fields[name].annotation)
+                                       for name, value in over.items()})
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         """Yields the problems that the rules of this section, and of those below it, find. above: its dotted key.
 
-        A rule that reads an unreadable value finds nothing: its problem would be a consequence of another one.
+        A rule that reads an absent value finds nothing: its problem would be a consequence of another one.
         """
         kinds = [kind for kind in reversed(type(self).__mro__) if issubclass(kind, Section)]
         for one in (member for kind in kinds for member in vars(kind).values()):
             if getattr(one, "is_rule", False):
-                with contextlib.suppress(Unreadable):
+                with contextlib.suppress(Absent):
                     yield from (problem.below(above) for problem in one(self))
-        for name, value in self.__dict__.items():
+        for name, value in self:
             key = f"{above}.{name}" if above else name
-            for below, part in ([(key, value)] if isinstance(value, Section) else _elements(key, value)):
-                yield from part.broken_rules(below)
+            inner = [(key, value)] if isinstance(value, Section) else (
+                (f"{key}.{step}", one) for step, one in _parts(value) or ())
+            for below, part in inner:
+                if isinstance(part, Section):
+                    yield from part.broken_rules(below)
 
 
-class Unreadable(AttributeError):
-    """A setting has a value of the wrong type or out of its bounds."""
+@cache
+def _empty(kind: type[Section]) -> Section:
+    made = kind.model_construct()
+    made.__dict__.clear()
+    return made
+
+
+class Absent(AttributeError):
+    """A section does not hold a setting: its value is invalid, or it is not among the settings of a stage."""
+
+
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def elements(kind: Any) -> type[Section] | None:
+    """Returns the section type of a list's elements or a mapping's values; None for any other type."""
+    *_, element = get_args(kind) if get_origin(kind) in (list, dict) else (None,)
+    return element if is_section(element) else None
+
+
+def built(kind: Any, value: Any) -> Any:
+    """Returns the plain value of a setting of type `kind` with sections in place of their mappings, unchecked."""
+    if is_section(kind):
+        return kind.partial(value) if isinstance(value, dict) else value
+    if element := elements(kind):
+        return ({name: built(element, one) for name, one in value.items()} if isinstance(value, dict) else
+                [built(element, one) for one in value])
+    return value
+
+
+def _merged(base: Any, over: Any, kind: Any) -> Any:
+    """Merges `over` into a copy of the value of a setting of type `kind`."""
+    if isinstance(base, Section) and isinstance(over, dict):
+        return base.merged(over)
+    if isinstance(base, dict) and isinstance(over, dict):
+        element = elements(kind)
+        return {**base, **{name: _merged(base.get(name), one, element) for name, one in over.items()}}
+    return built(kind, over)
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Returns (name or index, part) of a section, a mapping or a list; None for any other value."""
+    if isinstance(value, Section | dict):
+        return (value if isinstance(value, dict) else vars(value)).items()
+    return enumerate(value) if isinstance(value, list) else None
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted key, value) of everything in nested settings that is no section, mapping or list."""
+    if (parts := _parts(value)) is None:
+        yield key, value
+    for name, part in parts or ():
+        yield from leaves(part, f"{key}.{name}" if key else str(name))
+
+
+def plain(value: Any, change: Callable[[str, Any], Any] | None = None, key: str = "") -> Any:
+    """Returns nested settings as dicts and lists, as a file holds them. change: of each leaf, from its dotted key."""
+    if (parts := _parts(value)) is None:
+        return change(key, value) if change else value
+    made = {name: plain(part, change, f"{key}.{name}" if key else str(name)) for name, part in parts}
+    return list(made.values()) if isinstance(value, list) else made
+
+
+def own_name(key: str) -> str:
+    """Returns the last name in a dotted key: that of the list, for an element."""
+    return next((part for part in reversed(key.split(".")) if not part.isdigit()), "")
+
+
+def given(section: Section) -> dict[str, Any]:
+    """Returns the settings that a section was read from, without defaults; elements of lists and mappings are whole."""
+    return {name: given(part) if isinstance(part, Section) else plain(part) for name, part in section
+            if name in section.model_fields_set}
+
+
+def at(value: Any, key: str, absent: Any = None) -> Any:
+    """Returns what nested settings, plain ones too, have at a dotted key; `absent` where there is nothing."""
+    for part in key.split("."):
+        if isinstance(value, list):
+            if not part.isdigit() or int(part) >= len(value):
+                return absent
+            value = value[int(part)]
+        else:
+            within = vars(value) if isinstance(value, Section) else value
+            if not isinstance(within, dict) or part not in within:
+                return absent
+            value = within[part]
+    return value
 
 
 def rule(function: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
     """Marks a method of a section that yields a problem wherever its settings contradict each other."""
     function.is_rule = True
     return function
-
-
-def _elements(key: str, value: Any) -> Iterator[tuple[str, Section]]:
-    """Yields (dotted key, section) of the sections in a list or mapping."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return ((f"{key}.{name}", one) for name, one in pairs if isinstance(one, Section))
 
 
 @dataclass(frozen=True)
@@ -136,6 +237,15 @@ def section(kind: type[Section]) -> Any:
     return Field(default_factory=kind)
 
 
+def values_of(value: Any, key: str) -> list[tuple[str, Any]]:
+    """Returns (dotted key, value) of every setting a key matches; `*` matches every element of a list or mapping."""
+    first, _, below = key.partition(".")
+    held = dict(_parts(value))
+    found = held if first == "*" else {first: held[first]}
+    return [(".".join(filter(None, (str(name), inner))), one) for name, part in found.items()
+            for inner, one in (values_of(part, below) if below else [("", part)])]
+
+
 def about(field: FieldInfo) -> About:
     """Returns what `setting` declared for a field; empty for a section."""
     return next((one for one in field.metadata if isinstance(one, About)), About())
@@ -157,7 +267,7 @@ def converted(value: Any, kind: Any) -> Any:
         value = str(value) if str in kinds and type(read) not in {get_origin(k) or k for k in kinds} - {
             str, int, float} else read
     if kinds == [Any] or (isinstance(value, dict) and kinds[0] == dict[str, Any]):
-        return settled(value)
+        return parsed_environment(value)
     if isinstance(value, list) and (of_list := next((k for k in kinds if get_origin(k) is list), None)):
         element, = get_args(of_list)
         return value if element == dict[str, Any] else [converted(one, element) for one in value]

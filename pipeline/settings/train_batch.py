@@ -53,9 +53,9 @@ def expert_ratio(algorithm) -> float:
     return algorithm.sample_strategy_args.get("expert_data_ratio", MIX.expert_data_ratio)
 
 
-def expert_buffer(algorithm: dict) -> str:
+def expert_buffer(algorithm) -> str:
     """Returns the name of the auxiliary buffer for sample_strategy mix."""
-    return algorithm["sample_strategy_args"].get("sft_dataset_name", MIX.sft_dataset_name)
+    return algorithm.sample_strategy_args.get("sft_dataset_name", MIX.sft_dataset_name)
 
 
 def share(key: str, ratio: float) -> Fraction:

@@ -4,18 +4,13 @@ import ast
 import importlib.util
 import io
 import tokenize
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, DataError, nearest
 from pipeline.store.files import CONF
 from pipeline.store.project_imports import taken_in
 
-# keys whose value may be package.module:function
-USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
-              "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 NEEDED = ("Needed package.module:function, with the package in the current directory, installed, or with its parent "
           "directory on PYTHONPATH.")
 EMPTY = "is an empty directory; needed data files in it."
@@ -57,23 +52,6 @@ def nothing_at(path: str) -> str | None:
     if not found.is_file() and not found.is_dir():
         return "is neither a file nor a directory."
     return None if found.is_file() or any(below.is_file() for below in found.rglob("*")) else EMPTY
-
-
-def users_code(value: Any):
-    """Returns every `package.module:function` below the keys in USERS_CODE, in nested dicts and lists."""
-    yield from (name for _, name in named_code(value))
-
-
-def named_code(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Does the same with the dotted key that names each."""
-    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, part in steps:
-        here = f"{key}.{step}" if key else str(step)
-        if step in USERS_CODE:
-            names = part if isinstance(part, list) else [part]
-            yield from ((here, name) for name in names if isinstance(name, str) and ":" in name)
-        else:
-            yield from named_code(part, here)
 
 
 def module_file(name: str) -> Path | None:
@@ -155,19 +133,6 @@ def missing(path: Path, key: str) -> DataError:
     if path.is_absolute() or local or len(path.parts) != 2:
         return DataError(where)
     return DataError(f"{where} If it is a dataset of the Hugging Face hub: hf://datasets/{path}.")
-
-
-def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
-    """Returns (dotted key, value) of every setting a key matches; `*` matches every element of a list or mapping."""
-    found = [("", config)]
-    for part in key.split("."):
-        found = [(f"{name}.{step}", value[step]) for name, value in found
-                 for step in (_steps(value) if part == "*" else (part,))]
-    return [(name.removeprefix("."), value) for name, value in found]
-
-
-def _steps(value: list | dict) -> Iterable:
-    return value if isinstance(value, dict) else range(len(value))
 
 
 def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:

@@ -24,12 +24,12 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     return found
 
 
-def plain_config(model: dict[str, Any]) -> dict[str, Any] | None:
+def plain_config(model) -> dict[str, Any] | None:
     """Returns config.json of the model in the section `model`, or the settings that create it; None when it is not on
     this machine, or unusable."""
-    if model["init"]["enable"]:
-        return model["init"]
-    path = model["model_path"]
+    if model.init.enable:
+        return vars(model.init)
+    path = model.model_path
     return read_config(path) if path and not (absent_model(path) or wrong_model(path)) else None
 
 
@@ -69,17 +69,16 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
                    "files), or an id of the hub (org/name).", found=path)
 
 
-def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> Problem | None:
+def room_problem(path: str, limits, room: Any, key: str = "model.model_path") -> Problem | None:
     """Reports a longest sequence of the stage that exceeds the maximum positions of the model at `path`.
 
     key: the setting that names it. limits: the section `model` of the stage. room: `max_position_embeddings` of
     config.json, in tokens; not checked unless it is a number.
     """
-    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
-    if not isinstance(room, int) or room >= longest:
+    if not isinstance(room, int) or room >= limits.longest:
         return None
     return Problem(key, f"has room for {room} tokens (max_position_embeddings), and model.max_model_len, or prompt + "
-                   f"response, is {longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.",
+                   f"response, is {limits.longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.",
                    found=path)
 
 

@@ -88,7 +88,7 @@ class Objective:
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn", kl_coef)
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
-        ratio = ratio_column(vars(algorithm), needed_columns(function))
+        ratio = ratio_column(algorithm, needed_columns(function))
         self.corrected = "old_logprobs" if ratio == "old_logprobs" else "prox_logprobs"
         self.mixes = self.correction is not None and algorithm.sample_strategy == "mix"
         paired = self._on_pairs(algorithm.algorithm_type)
@@ -166,9 +166,9 @@ def correction_arguments(algorithm) -> dict | None:
         return None
     loss, given = algorithm.policy_loss_fn, algorithm.rollout_correction
     required = needed_columns(chosen_loss(POLICY_LOSSES, loss, "algorithm.policy_loss_fn"))
-    if problems := ratio_problems(vars(algorithm) | {"rollout_correction": vars(given)}, required):
+    if problems := ratio_problems(algorithm, required):
         raise ConfigError(" ".join(problems))
-    spans = ratio_column(vars(algorithm), required) == "rollout_logprobs"
+    spans = ratio_column(algorithm, required) == "rollout_logprobs"
     level = given.level or ("none" if spans else "token")
     return None if level == "none" else {"level": level, "mode": given.mode, "threshold": given.threshold}
 
@@ -188,7 +188,7 @@ def refuse_parameters(algorithm, part: str, function: Callable) -> None:
     """Raises ConfigError when the user's function for `part` requires an unavailable column."""
     if ":" not in (getattr(algorithm, part) or ""):
         return
-    if problems := wrong_parameters(part, needed_columns(function), vars(algorithm)):
+    if problems := wrong_parameters(part, needed_columns(function), algorithm):
         raise ConfigError(" ".join(problems))
 
 

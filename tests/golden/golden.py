@@ -3,7 +3,6 @@
     python -m tests.golden.golden        writes them again, after a change that is meant
 """
 
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -41,7 +40,7 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
         stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
                      "waits": [names[d] for d in stage.waits],
                      "identity": _kept(used[stage.identity]["settings"], whole),
-                     "stage.json": _kept(dataclasses.asdict(stage)["config"], whole)} for stage in stages}}
+                     "stage.json": _kept(stage.specification()["config"], whole)} for stage in stages}}
 
 
 def problems_of(overrides: list[str]) -> list[dict[str, Any]]:

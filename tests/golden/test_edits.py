@@ -113,16 +113,8 @@ def home(tmp_path_factory) -> tuple[Path, dict[str, str]]:
 
 
 def identities(values: dict | None = None) -> dict[str, str]:
-    settings = changed({"checkpoint_root_dir": "/nowhere", **copy.deepcopy(RUN)})
-    for key, value in (values or {}).items():
-        *parts, last = key.split(".")
-        target = settings
-        if parts[:1] == ["stages"]:
-            target = next(entry for entry in settings["stages"] if entry["stage_name"] == parts[1])
-        for part in parts[2:] if target is not settings else parts:
-            target = target.setdefault(part, {})
-        target[last] = value
-    return {stage.name: stage.identity for stage in make_plan(settings).stages}
+    config = changed({"checkpoint_root_dir": "/nowhere", **copy.deepcopy(RUN), **(values or {})})
+    return {stage.name: stage.identity for stage in make_plan(config).stages}
 
 
 def run_again(before: dict[str, str], after: dict[str, str]) -> set[str]:

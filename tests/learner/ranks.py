@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from pipeline.job.context import namespace
 from pipeline.store import files
 from stages.learner.actor import Actor
 from stages.learner.batch import Row
@@ -45,7 +44,7 @@ def seen(values) -> list:
 
 
 def train(model: Path, process: Process, settings: tuple[str, ...], with_critic: bool) -> dict:
-    config = namespace(overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings))
+    config = overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings)
     objective = Objective(config)
     actor = Actor(model, config, process, keep_initial=True)
     critic = Critic(model, config, process) if with_critic else None

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.job.context import namespace
 from pipeline.store.checkpoints import copy_model_files
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
@@ -21,7 +20,7 @@ SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.
 
 @pytest.fixture(scope="module")
 def learner(tiny_model, process):
-    return Actor(tiny_model, namespace(overridden(*TINY, *SETTINGS)), process, keep_initial=True)
+    return Actor(tiny_model, overridden(*TINY, *SETTINGS), process, keep_initial=True)
 
 
 def rows():
@@ -33,7 +32,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def loss():
-    return Objective(namespace(overridden(*TINY, *SETTINGS)))
+    return Objective(overridden(*TINY, *SETTINGS))
 
 
 class PlainTorch:
@@ -182,7 +181,7 @@ def test_the_gradient_of_a_clipped_loss_is_plain_torchs_whatever_the_aggregation
     """The normalizer is model.max_response_tokens = 24."""
     plain = PlainTorch(tiny_model)
     plain.model.load_state_dict(learner.zero.module.model.state_dict())
-    objective = Objective(namespace(overridden(*TINY, f"algorithm.loss_agg_mode={mode}")))
+    objective = Objective(overridden(*TINY, f"algorithm.loss_agg_mode={mode}"))
     some, sums, means, tokens = with_columns(rows()), [], [], 0
     for row in some:
         act = torch.tensor(row.mask, dtype=torch.bool)

@@ -9,7 +9,6 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from pipeline.job.context import namespace
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
 from pipeline.store.checkpoints import copy_model_files, weights_hash
 from pipeline.store.errors import ModelError
@@ -25,8 +24,7 @@ SFT = ("algorithm.algorithm_type=sft", "algorithm.optimizer.weight_decay=0.1")
 
 def settings(*overrides, **adapter):
     made = overridden(*TINY, *SFT, *overrides)
-    made["model"]["lora_configs"] = [lora(**{"lora_rank": 4, "lora_alpha": 8, **adapter})]
-    return namespace(made)
+    return made.but("model.lora_configs", [lora(**{"lora_rank": 4, "lora_alpha": 8, **adapter})])
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
-from pipeline.job.context import namespace
 from pipeline.results import counterfactual
 from pipeline.results.view import Node, View
+from pipeline.settings.setting import plain
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages import counterfactual as process_of_replay
@@ -56,7 +56,8 @@ def trained(directory, tiny_model, context_of, process, *overrides, without_acti
         patch.setattr(Process, "stop", lambda self: None)
         learn.Trainer(context).run()
     spec = {"run": "toy/one", "name": "rft", "identity": "0123abcd", "root": str(directory),
-            "inputs": {role: str(path) for role, path in inputs.items()}, "config": overridden(*SETTINGS, *overrides)}
+            "inputs": {role: str(path) for role, path in inputs.items()},
+            "config": plain(overridden(*SETTINGS, *overrides))}
     (context.directory / "stage.json").write_text(json.dumps(spec))
     return context.directory
 
@@ -74,7 +75,7 @@ def context_with():
 
     def make(directory, *overrides, **inputs):
         directory.mkdir(parents=True)
-        return Context("toy/one", "rft", "0123abcd", directory, namespace(overridden(*overrides)), inputs,
+        return Context("toy/one", "rft", "0123abcd", directory, overridden(*overrides), inputs,
                        logging.getLogger("tests"))
 
     return make
@@ -86,7 +87,7 @@ def section(directory, **changes):
 
 def asked(directory, step, alternatives):
     able = counterfactual.replayable(directory, tables_model(directory), False)
-    return {"directory": str(directory), "step": step, "original": section(directory), "alternatives": alternatives,
+    return {"directory": str(directory), "step": step, "alternatives": alternatives,
             "weights": str(able[step]) if able[step] else None}
 
 

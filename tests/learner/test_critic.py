@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.job.context import namespace
 from stages.learner.batch import Row
 from stages.learner.critic import Critic, explained_variance, value_loss
 from tests import objectives
@@ -69,7 +68,7 @@ def test_explained_variance():
 
 @pytest.fixture(scope="module")
 def critic(tiny_model, process):
-    return Critic(tiny_model, namespace(overridden(*TINY, *SETTINGS)), process)
+    return Critic(tiny_model, overridden(*TINY, *SETTINGS), process)
 
 
 def rows():

@@ -12,7 +12,6 @@ import torch
 from operators.aggregation import AGGREGATIONS
 from operators.arguments import needed_columns
 from operators.loss import PAIRED, POLICY_LOSSES
-from pipeline.job.context import namespace
 from pipeline.settings.algorithms import MIXED_LOSSES
 from stages.learner.batch import Row
 from stages.learner.engine.packing import pack
@@ -69,8 +68,8 @@ def test_no_cut_changes_loss_or_gradient(algorithm, name, mode):
     own = {"algorithm_type": name if name in PAIRED else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
            "entropy_loss_fn": "mix" if name in MIXED_LOSSES else "default"}
     if "rollout_logprobs" in needed_columns(POLICY_LOSSES[name]):  # its ratio is the correction
-        own["rollout_correction"] = algorithm["algorithm"]["rollout_correction"] | {"level": "none"}
-    objective = Objective(namespace(algorithm | {"algorithm": algorithm["algorithm"] | own}))
+        own["rollout_correction"] = {"level": "none"}
+    objective = Objective(algorithm.merged({"algorithm": own}))
     loss, gradient = learnt(objective, 1, 1000)
     assert (gradient.abs() > 1e-5).double().mean() > 0.5
     for ranks, budget in CUTS:

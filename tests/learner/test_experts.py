@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.check.judge import compose
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.plan.plan import make_plan
 from pipeline.settings.data import AuxiliaryBuffer
 from pipeline.store import records, tables
@@ -38,7 +38,7 @@ def stage(tmp_path, context_of, tiny_model):
         context = context_of(tmp_path / "rft", *TINY, *SMALL, *MIX, *overrides, tasks=tmp_path / "curate",
                              model=tiny_model)
         buffers = {"sft_dataset": element(AuxiliaryBuffer, {"path": path})}
-        context.config.buffer.trainer_input.auxiliary_buffers = namespace(buffers)
+        context.config.buffer.trainer_input.auxiliary_buffers = buffers
         explore(context, 1, [1.0, 0.0, 1.0, 1.0])
         explore(context, 2, [1.0, 0.0, 1.0, 1.0])
         return context
@@ -139,7 +139,7 @@ def test_a_stage_is_handed_all_that_its_batches_are_made_of(tmp_path, tiny_model
     for row_ in (tasks := tables.read_tasks(curated, "sft", taskset="sft_dataset")):
         row_.taskset = None  # those of the pool
     tables.write(curated / "tasks.parquet", records.Task, [*tables.read_tasks(curated, "train"), *tasks])
-    source = Rollouts(Context("p/n", made.name, made.identity, tmp_path / "own", namespace(made.config), inputs,
+    source = Rollouts(Context("p/n", made.name, made.identity, tmp_path / "own", made.config, inputs,
                               logging.getLogger("tests")))
     schedule = source.schedule
     assert (schedule.rows_per_explorer_step, schedule.rows_per_trainer_step, schedule.other_rows) == (512, 512, 512)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.job.context import namespace
 from pipeline.settings.data import AuxiliaryBuffer
 from pipeline.store import checkpoints, files, records, tables
 from stages import learn
@@ -30,8 +29,8 @@ def stage(tmp_path, tiny_model, context_of, process, monkeypatch):
 
     def make(name):
         context = context_of(tmp_path / name, *SETTINGS, tasks=tmp_path / "curate", model=tiny_model)
-        context.config.buffer.trainer_input.auxiliary_buffers = namespace(
-            {"sft_dataset": element(AuxiliaryBuffer, {})})
+        context.config.buffer.trainer_input.auxiliary_buffers = {
+            "sft_dataset": element(AuxiliaryBuffer, {})}
         roll(context)
         return context
 

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from pipeline.job.context import namespace
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.packing import Aggregation
 from stages.learner.objective import KLTerm, Objective
@@ -109,7 +108,7 @@ def test_a_loss_without_a_ratio_is_weighed_by_the_policy_over_the_engine(objecti
 def test_algorithms_for_rows_of_other_policies_take_no_weight(tmp_path, kind, corrected):
     stage = {"stage_name": "it", "algorithm": {"algorithm_type": kind}}
     plan = planned(tmp_path, {"stages": [stage]})
-    config = namespace(next(s for s in plan.stages if s.name == "it").config)
+    config = next(s for s in plan.stages if s.name == "it").config
     assert bool(Objective(config).correction) == corrected
 
 
@@ -270,4 +269,4 @@ def test_a_stage_is_handed_all_that_its_loss_asks_for(tmp_path, algorithm, loss)
         "experience_buffer": shown}}}
     plan = planned(tmp_path, {"stages": [stage]})
     made = next(s for s in plan.stages if s.name == "it")
-    assert Objective(namespace(made.config)).name == loss
+    assert Objective(made.config).name == loss

@@ -5,7 +5,6 @@
 
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pipeline.check.memory import activations
+from pipeline.settings.config import Config, Lora
 from stages.learner.engine import attention
 from stages.learner.engine.adapter import inject
 from stages.learner.engine.policy import Policy
@@ -80,7 +80,7 @@ def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
     return Kernel.apply(q, k, v)[None], None
 
 
-LORA = {"lora_rank": 64, "lora_alpha": 64, "target_modules": "all-linear", "exclude_modules": []}
+ADAPTER = Lora(lora_rank=64, lora_alpha=64)
 
 
 def with_adapter(model: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -89,7 +89,7 @@ def with_adapter(model: torch.nn.Module, dtype: torch.dtype) -> None:
         patch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
-        inject(model, Path(), SimpleNamespace(path=None, **LORA), 1)
+        inject(model, Path(), ADAPTER, 1)
         torch.set_default_dtype(before)
 
 
@@ -132,10 +132,10 @@ def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocab
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = {**SMALL, "vocab_size": vocabulary, **OTHERS.get(kind, {})}
-    settings = {"trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
-                            "enable_gradient_checkpointing": recompute},
-                "model": {"lora_configs": [LORA] if lora else []}}
+    settings = Config.partial({
+        "trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
+                    "enable_gradient_checkpointing": recompute}, "model": {"lora_configs": [ADAPTER] if lora else []}})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
-    estimate = activations(measure(model, {"path": None, **LORA} if lora else None), settings, dtype.itemsize)
+    estimate = activations(measure(model, ADAPTER if lora else None), settings, dtype.itemsize)
     assert 0.98 < estimate / measured(kind, shape, dtype, recompute, lora) < 1.16

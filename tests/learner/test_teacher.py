@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.store import records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError, ModelError
@@ -24,7 +24,7 @@ WARM = ("model.temperature=0.5",)
 def larger(tmp_path_factory):
     """A random model with the same tokenizer, wider and deeper than the tiny one."""
     directory = tmp_path_factory.mktemp("teacher")
-    config = namespace(overridden(*TINY, "seed=9", "model.init.hidden_size=128", "model.init.num_hidden_layers=4"))
+    config = overridden(*TINY, "seed=9", "model.init.hidden_size=128", "model.init.num_hidden_layers=4")
     work(Context("toy/one", "model", "large", directory, config, {}, logging.getLogger("tests")))
     return directory
 

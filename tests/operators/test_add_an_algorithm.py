@@ -12,6 +12,7 @@ from operators.choice import chosen_advantage, chosen_loss
 from operators.loss import POLICY_LOSSES
 from pipeline.check.judge import compose
 from pipeline.compose.stage_settings import effective
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import filled
 from pipeline.settings.columns import columns
 
@@ -60,13 +61,13 @@ def test_the_loss_of_the_page(project):
 
 
 def test_the_commands_of_the_page_compose(project):
-    algorithm = effective(config := compose(["algorithm=mine"]), config["stages"][1])["algorithm"]
-    assert algorithm["policy_loss_fn_args"] == {"cap": 3.0}
+    algorithm = effective(config := compose(["algorithm=mine"]), config.stages[1]).algorithm
+    assert algorithm.policy_loss_fn_args == {"cap": 3.0}
     alone = compose(["algorithm.policy_loss_fn=mine.parts:truncated"])
-    assert effective(alone, alone["stages"][1])["algorithm"]["advantage_fn"] == "grpo"
+    assert effective(alone, alone.stages[1]).algorithm.advantage_fn == "grpo"
 
 
 def test_the_page_has_every_column():
-    ppo = filled({"algorithm_type": "ppo", "advantage_fn": None, "sample_strategy": None})
+    ppo = filled(Algorithm(algorithm_type="ppo"))
     shown = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.M))))
     assert set(columns("policy_loss_fn", ppo)) == shown

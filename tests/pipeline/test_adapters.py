@@ -80,7 +80,7 @@ def test_an_adapter_whose_configuration_cannot_be_read_is_told(begun, text):
 
 def test_an_adapter_that_is_not_there_is_named(tmp_path):
     config = changed({"model.lora_configs": [lora(path="no/where")]})
-    assert places(missing(config, config["model"])) == ["model.lora_configs.0.path"]
+    assert places(missing(config, config.model)) == ["model.lora_configs.0.path"]
     assert wrong_adapters(config) == []
     problem = adapter_problem(lora(path=str(tmp_path)), tmp_path)
     assert (problem.key, ADAPTER_CONFIG in problem.needed) == ("model.lora_configs.0.path", True)

@@ -7,6 +7,7 @@ import pytest
 from pipeline import cli
 from pipeline.compose.stage_settings import effective
 from pipeline.results.alternatives import alternatives
+from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import write_json
 from tests.configs import changed
@@ -19,8 +20,8 @@ def run(tmp_path):
 
     def make(values):
         config = changed(values)
-        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
-        return tmp_path, effective(config, config["stages"][1])["algorithm"]
+        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(plain(config))))
+        return tmp_path, effective(config, config.stages[1]).algorithm
 
     return make
 
@@ -40,14 +41,14 @@ def test_every_combination_is_an_alternative(run):
     found = made(run, "algorithm=gspo,dapo", "algorithm.kl_loss_fn=none,k2")
     assert list(found) == ["algorithm=gspo,kl_loss_fn=none", "algorithm=gspo,kl_loss_fn=k2",
                            "algorithm=dapo,kl_loss_fn=none", "algorithm=dapo,kl_loss_fn=k2"]
-    assert [section["policy_loss_fn"] for section in found.values()] == ["gspo", "gspo", "ppo", "ppo"]
-    assert found["algorithm=dapo,kl_loss_fn=k2"]["policy_loss_fn_args"]["clip_range_high"] == 0.28
+    assert [section.policy_loss_fn for section in found.values()] == ["gspo", "gspo", "ppo", "ppo"]
+    assert found["algorithm=dapo,kl_loss_fn=k2"].policy_loss_fn_args["clip_range_high"] == 0.28
 
 
 def test_a_name_may_be_spelt_as_for_a_run(run):
     for key in ("algorithm", "algorithm.algorithm_type"):
         (found,) = made(run, f"{key}=gspo-token").values()
-        assert (found["algorithm_type"], found["policy_loss_fn"]) == ("gspo_token", "gspo_token")
+        assert (found.algorithm_type, found.policy_loss_fn) == ("gspo_token", "gspo_token")
 
 
 def test_what_no_type_says_stays_and_groups_are_as_they_were(run):
@@ -55,9 +56,9 @@ def test_what_no_type_says_stays_and_groups_are_as_they_were(run):
     (found,) = made(run, "algorithm=dapo", algorithm__bypass_old_logprobs=False,
                     algorithm__sample_strategy="staleness_control",
                     algorithm__rollout_correction__threshold=3.0).values()
-    assert (found["bypass_old_logprobs"], found["repeat_times"]) == (False, 8)
-    assert found["sample_strategy"] == "staleness_control"
-    assert found["rollout_correction"] == {"level": None, "mode": "truncate", "threshold": 3.0}
+    assert (found.bypass_old_logprobs, found.repeat_times) == (False, 8)
+    assert found.sample_strategy == "staleness_control"
+    assert plain(found.rollout_correction) == {"level": None, "mode": "truncate", "threshold": 3.0}
 
 
 @pytest.mark.parametrize("place", ["algorithm", "stages.rft.algorithm"])
@@ -66,34 +67,34 @@ def test_a_type_that_is_named_is_tried_with_all_its_parts(run, place):
     own = {"policy_loss_fn": "m2po", "policy_loss_fn_args": {"m2_threshold": 0.1},
            "advantage_fn_args": {"epsilon": 0.5}, "kl_loss_fn": "k3", "loss_agg_mode": "token-mean",
            "rollout_correction.level": "token"}
-    plain = made(run, "algorithm=gspo,dapo,topr,grpo", algorithm__bypass_old_logprobs=False)
+    expected = made(run, "algorithm=gspo,dapo,topr,grpo", algorithm__bypass_old_logprobs=False)
     found = made(run, "algorithm=gspo,dapo,topr,grpo", algorithm__bypass_old_logprobs=False,
                  **{f"{place}.{key}": value for key, value in own.items()})
-    assert found == plain
-    assert [section["policy_loss_fn"] for section in found.values()] == ["gspo", "ppo", "topr", "ppo"]
-    assert found["algorithm=topr"]["advantage_fn"] == "reinforce"
+    assert found == expected
+    assert [section.policy_loss_fn for section in found.values()] == ["gspo", "ppo", "topr", "ppo"]
+    assert found["algorithm=topr"].advantage_fn == "reinforce"
 
 
 def test_a_type_with_a_part_of_another_is_said_in_the_same_alternative(run):
     (found,) = made(run, "algorithm=dapo", "algorithm.kl_loss_fn=k2",
                     "algorithm.policy_loss_fn_args.clip_range_low=0.1", algorithm__kl_loss_fn="k3").values()
-    assert found["kl_loss_fn"] == "k2"
-    assert found["policy_loss_fn_args"] == {"clip_range_low": 0.1, "clip_range_high": 0.28}
+    assert found.kl_loss_fn == "k2"
+    assert found.policy_loss_fn_args == {"clip_range_low": 0.1, "clip_range_high": 0.28}
 
 
 def test_without_a_type_the_runs_own_parts_stay(run):
     (found,) = made(run, "algorithm.policy_loss_fn=gspo", algorithm__kl_loss_fn="k3",
                     algorithm__advantage_fn_args={"epsilon": 0.5}).values()
-    assert (found["kl_loss_fn"], found["advantage_fn_args"]) == ("k3", {"epsilon": 0.5})
+    assert (found.kl_loss_fn, found.advantage_fn_args) == ("k3", {"epsilon": 0.5})
 
 
 def test_arguments_of_another_function_are_left_behind(run):
     """Whether the run or its stage gave them."""
     for key in ("algorithm__policy_loss_fn_args", "stages__rft__algorithm__policy_loss_fn_args"):
         (found,) = made(run, "algorithm=sapo", **{key: {"clip_range": 0.1}}).values()
-        assert found["policy_loss_fn_args"] == {}
+        assert found.policy_loss_fn_args == {}
         (same,) = made(run, "algorithm.policy_loss_fn_args.clip_ratio_c=5", **{key: {"clip_range": 0.1}}).values()
-        assert same["policy_loss_fn_args"] == {"clip_range": 0.1, "clip_ratio_c": 5}
+        assert same.policy_loss_fn_args == {"clip_range": 0.1, "clip_ratio_c": 5}
 
 
 def test_without_overrides_there_is_none(run):
@@ -124,12 +125,12 @@ def test_what_cannot_be_tried_is_refused(run, override, words):
 def test_rows_count_as_they_were_explored(run):
     """A baseline was asked for; groups of one have nothing to compare."""
     (found,) = made(run, "algorithm=remax", algorithm__greedy_baseline=True).values()
-    assert (found["advantage_fn"], found["greedy_baseline"], found["repeat_times"]) == ("remax", True, 8)
+    assert (found.advantage_fn, found.greedy_baseline, found.repeat_times) == ("remax", True, 8)
     alone = {"algorithm__algorithm_type": "reinforce", "algorithm__repeat_times": 1}
     assert "groups of one. Needed stages.rft.algorithm.repeat_times of at least 2" in refused(
         run, "algorithm=grpo", **alone)
     (found,) = made(run, "algorithm.policy_loss_fn=gspo", **alone).values()
-    assert found["repeat_times"] == 1
+    assert found.repeat_times == 1
 
 
 def test_problems_of_all_alternatives_come_at_once(run):

@@ -92,8 +92,8 @@ def test_the_check_before_a_run_says_it_of_the_first_stage_that_trains(gemma2):
 def test_a_stage_that_trains_nothing_takes_any_model(gemma2):
     def found(**more):
         config = changed(gemma2 | more)
-        settings = effective(config, config["stages"][1])
-        return untrainable_models(settings, settings["model"])
+        settings = effective(config, config.stages[1])
+        return untrainable_models(settings, settings.model)
 
     assert len(found()) == 1
     assert found(mode="explore") == []
@@ -101,6 +101,6 @@ def test_a_stage_that_trains_nothing_takes_any_model(gemma2):
 
 def test_the_critic_is_judged_too(gemma2):
     config = changed({"model.critic_model_path": gemma2["model.model_path"], "algorithm.advantage_fn": "ppo"})
-    settings = effective(config, config["stages"][1])
-    (line,) = untrainable_models(settings, settings["model"])
+    settings = effective(config, config.stages[1])
+    (line,) = untrainable_models(settings, settings.model)
     assert line.startswith("model.critic_model_path=")

@@ -15,47 +15,47 @@ from tests.configs import broken, changed, check, composed, places, problems_of
 def test_every_shipped_recipe_composes():
     for name in groups()["recipe"]:
         config = compose([f"recipe={name}"])
-        assert config["stages"]
-        assert all(effective(config, stage) for stage in config["stages"])
+        assert config.stages
+        assert all(effective(config, stage) for stage in config.stages)
 
 
 def test_an_override_wins_over_the_recipe_and_the_recipe_over_the_default():
-    assert composed()["algorithm"]["optimizer"]["lr"] == 5e-4
-    assert compose(["algorithm.optimizer.lr=4e-4"])["algorithm"]["optimizer"]["lr"] == 4e-4
-    assert composed()["algorithm"]["optimizer"]["eps"] == 1e-8
+    assert composed().algorithm.optimizer.lr == 5e-4
+    assert compose(["algorithm.optimizer.lr=4e-4"]).algorithm.optimizer.lr == 4e-4
+    assert composed().algorithm.optimizer.eps == 1e-8
 
 
 def test_a_stage_has_the_settings_of_the_run_with_its_own_merged_in_key_by_key():
     config = compose(["trainer.grad_clip=0.5", "stages.sft.buffer.total_steps=3", "stages.rft.seed=7"])
-    sft, rft = (effective(config, stage) for stage in config["stages"])
-    assert sft["algorithm"]["algorithm_type"] == "sft"
-    assert sft["algorithm"]["optimizer"]["lr"] == 1e-3
-    assert sft["algorithm"]["optimizer"]["weight_decay"] == 0.0  # of the recipe, beside the stage's lr
-    assert rft["algorithm"]["optimizer"]["lr"] == 5e-4
-    assert sft["trainer"]["grad_clip"] == rft["trainer"]["grad_clip"] == 0.5
-    assert (sft["buffer"]["total_steps"], sft["buffer"]["batch_size"]) == (3, 256)
-    assert (sft["seed"], rft["seed"]) == (1, 7)
+    sft, rft = (effective(config, stage) for stage in config.stages)
+    assert sft.algorithm.algorithm_type == "sft"
+    assert sft.algorithm.optimizer.lr == 1e-3
+    assert sft.algorithm.optimizer.weight_decay == 0.0  # of the recipe, beside the stage's lr
+    assert rft.algorithm.optimizer.lr == 5e-4
+    assert sft.trainer.grad_clip == rft.trainer.grad_clip == 0.5
+    assert (sft.buffer.total_steps, sft.buffer.batch_size) == (3, 256)
+    assert (sft.seed, rft.seed) == (1, 7)
 
 
 def test_arguments_of_functions_are_free():
     generator = "data_processor.task_pipeline.generator_args"
     config = compose(["algorithm.policy_loss_fn_args.mine=1", f"{generator}.mine=1",
                       "buffer.explorer_input.taskset.reward_fn_args.x=[1,2]"])
-    assert config["algorithm"]["policy_loss_fn_args"]["mine"] == 1
-    assert config["data_processor"]["task_pipeline"]["generator_args"]["tasks"] == 2500  # the recipe's stays
-    assert config["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"x": [1, 2]}
+    assert config.algorithm.policy_loss_fn_args["mine"] == 1
+    assert config.data_processor.task_pipeline.generator_args["tasks"] == 2500  # the recipe's stays
+    assert config.buffer.explorer_input.taskset.reward_fn_args == {"x": [1, 2]}
 
 
 def test_an_element_of_a_list_can_be_changed():
     config = compose(["buffer.explorer_input.eval_tasksets.0.limit=5"])
-    assert config["buffer"]["explorer_input"]["eval_tasksets"][0]["limit"] == 5
+    assert config.buffer.explorer_input.eval_tasksets[0].limit == 5
 
 
 def test_a_setting_may_take_the_value_of_a_variable_or_of_another_setting(monkeypatch):
     monkeypatch.setenv("OURO_TEST_NAME", "from_outside")
-    assert compose(["name=${oc.env:OURO_TEST_NAME}"])["name"] == "from_outside"
-    assert compose(["name=${project}_${seed}", "seed=4"])["name"] == "ouroboros_4"
-    assert compose(["name=${oc.env:OURO_NOT_SET,fallback}"])["name"] == "fallback"
+    assert compose(["name=${oc.env:OURO_TEST_NAME}"]).name == "from_outside"
+    assert compose(["name=${project}_${seed}", "seed=4"]).name == "ouroboros_4"
+    assert compose(["name=${oc.env:OURO_NOT_SET,fallback}"]).name == "fallback"
 
 
 def test_every_setting_has_a_description():
@@ -66,9 +66,9 @@ def test_every_setting_has_a_description():
 def test_a_choice_may_have_other_capitals_and_a_variable_holds_a_text():
     config = compose(["log.level=debug", "explorer.env_vars.TOKENIZERS_PARALLELISM=False",
                       "stages.rft.explorer.env_vars.A=true"])
-    assert config["log"]["level"] == "DEBUG"
-    assert config["explorer"]["env_vars"] == {"TOKENIZERS_PARALLELISM": "False"}
-    assert config["stages"][1]["explorer"]["env_vars"] == {"A": "true"}
+    assert config.log.level == "DEBUG"
+    assert config.explorer.env_vars == {"TOKENIZERS_PARALLELISM": "False"}
+    assert config.stages[1]["explorer"]["env_vars"] == {"A": "true"}
 
 
 PAIRS = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"]
@@ -89,7 +89,7 @@ def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group
     needed = NEEDED.get(choice, [])
     after = compose([f"{group}={choice}", *small, *needed, *(["stages=[]"] if choice == "sft" else [])])
     touched = (group, "stages", *(override.partition(".")[0] for override in needed))
-    assert all(after[key] == before[key] for key in before if key not in touched)
+    assert all(getattr(after, key) == value for key, value in before if key not in touched)
 
 
 def test_a_group_is_a_section_of_the_schema():

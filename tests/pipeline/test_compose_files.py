@@ -22,7 +22,7 @@ def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directo
     (project / "conf/recipe/mine.yaml").write_text(RECIPE)
     (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\n")
     config = compose(["recipe=mine", "trainer=small"])
-    assert (config["name"], config["buffer"]["batch_size"], config["trainer"]["max_token_len_per_gpu"]) == (
+    assert (config.name, config.buffer.batch_size, config.trainer.max_token_len_per_gpu) == (
         "mine", 3, 4000)
     for override, words in (("recipe=mien", "countdown, gsm8k, mine"), ("trainer=smal", "'small'?")):
         (problem,) = problems_of(override)
@@ -34,8 +34,8 @@ def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directo
 def test_a_choice_of_a_group_wins_over_the_recipe_and_an_override_over_both(project):
     (project / "conf/recipe/mine.yaml").write_text(RECIPE + "trainer: {grad_clip: 3, max_token_len_per_gpu: 5000}\n")
     (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\ngrad_clip: 2\n")
-    trainer = compose(["recipe=mine", "trainer=small", "trainer.grad_clip=1"])["trainer"]
-    assert (trainer["max_token_len_per_gpu"], trainer["grad_clip"]) == (4000, 1.0)
+    trainer = compose(["recipe=mine", "trainer=small", "trainer.grad_clip=1"]).trainer
+    assert (trainer.max_token_len_per_gpu, trainer.grad_clip) == (4000, 1.0)
 
 
 def test_a_recipe_with_the_name_of_a_shipped_one_is_refused(project):
@@ -46,7 +46,7 @@ def test_a_recipe_with_the_name_of_a_shipped_one_is_refused(project):
 def test_a_recipe_is_one_with_or_without_package(project):
     """Without `@package _global_` Hydra would lay it below a key `recipe`."""
     (project / "conf/recipe/mine.yaml").write_text(RECIPE.partition("\n")[2])
-    assert compose(["recipe=mine"])["buffer"]["batch_size"] == 3
+    assert compose(["recipe=mine"]).buffer.batch_size == 3
 
 
 @pytest.mark.parametrize(("given", "words"), [
@@ -63,7 +63,7 @@ def test_an_unknown_default_of_a_file_is_named_with_the_file_and_what_there_is(p
 def test_a_recipe_can_be_a_file_anywhere(project):
     (project / "x").mkdir()
     (project / "x" / "my own.yaml").write_text(RECIPE)
-    assert compose(["recipe='x/my own.yaml'"])["name"] == "mine"
+    assert compose(["recipe='x/my own.yaml'"]).name == "mine"
     assert "recipe=x/no.yaml: " in refused("recipe=x/no.yaml")
 
 

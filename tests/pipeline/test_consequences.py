@@ -34,15 +34,15 @@ def test_a_rule_that_reads_an_unreadable_value_finds_nothing_and_the_others_do()
         "betas": [0.9], "lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.5}}})
     assert [problem.key for problem in whole.broken_rules()] == ["algorithm.optimizer.betas",
                                                                   "algorithm.optimizer.lr_warmup_steps"]
-    whole.without("algorithm.optimizer.lr_warmup_steps")
-    assert [problem.key for problem in whole.broken_rules()] == ["algorithm.optimizer.betas"]
+    readable = whole.without("algorithm.optimizer.lr_warmup_steps")
+    assert [problem.key for problem in readable.broken_rules()] == ["algorithm.optimizer.betas"]
 
 
 def test_an_unreadable_element_makes_its_list_unreadable():
     whole = Config.model_validate({"buffer": {"explorer_input": {"eval_tasksets": [{"name": "a"}, {"name": "a"}]}}})
     assert [problem.key for problem in whole.broken_rules()] == ["buffer.explorer_input.eval_tasksets"]
-    whole.without("buffer.explorer_input.eval_tasksets.1.name")
-    assert list(whole.broken_rules()) == []
+    readable = whole.without("buffer.explorer_input.eval_tasksets.1.name")
+    assert list(readable.broken_rules()) == []
 
 
 def test_a_rule_broken_in_two_stages_is_kept_for_the_one_whose_value_can_be_read():

@@ -56,7 +56,7 @@ def test_what_of_a_set_re_runs_what(tmp_path, key, value, expected):
 def test_a_set_without_files_is_no_part_of_the_pool(tmp_path):
     """It may be renamed, or another be evaluated on, and the pool is what it was."""
     assert re_run(tmp_path, {f"{SOURCE}.taskset.name": "renamed"}) == LATER
-    more = [composed()["buffer"]["explorer_input"]["eval_tasksets"][0] | {"name": n} for n in ("a", "b")]
+    more = [composed().buffer.explorer_input.eval_tasksets[0].but("name", n) for n in ("a", "b")]
     assert re_run(tmp_path, {EVALS: more}) == {"evaluate_sft", "evaluate_rft", "report"}
     path = jsonl(tmp_path / "held.jsonl", "x")
     before, after = identities_of_default(), identities(tmp_path, {EVALS: [*more, element(Taskset, {"path": path})]})
@@ -65,14 +65,14 @@ def test_a_set_without_files_is_no_part_of_the_pool(tmp_path):
 
 def test_a_stage_is_handed_the_sets_it_reads_with_their_paths(tmp_path):
     by_name = {s.name: s.config for s in planned(tmp_path, sets(tmp_path)).stages}
-    (first, second) = by_name["tasks_rft"]["buffer"]["explorer_input"]["tasksets"]
-    assert [Path(one["path"]).name for one in (first, second)] == ["first.jsonl", "second.jsonl"]
-    assert set(first) == {"name", "path", "subset_name", "split", "format"}
-    assert by_name["tasks_rft"]["buffer"]["explorer_input"]["eval_tasksets"] == []
-    assert by_name["tasks_rft"]["buffer"]["trainer_input"]["experience_buffer"]["path"] is None
-    (held,) = by_name["evaluate_rft"]["buffer"]["explorer_input"]["eval_tasksets"]
-    assert (Path(held["path"][0]).name, held["repeat_times"]) == ("held.jsonl", 8)
-    assert by_name["curate_eval"]["data_processor"]["task_pipeline"]["num_process"] == 1
+    (first, second) = by_name["tasks_rft"].buffer.explorer_input.tasksets
+    assert [Path(one.path).name for one in (first, second)] == ["first.jsonl", "second.jsonl"]
+    assert set(dict(first)) == {"name", "path", "subset_name", "split", "format"}
+    assert by_name["tasks_rft"].buffer.explorer_input.eval_tasksets == []
+    assert by_name["tasks_rft"].buffer.trainer_input.experience_buffer.path is None
+    (held,) = by_name["evaluate_rft"].buffer.explorer_input.eval_tasksets
+    assert (Path(held.path[0]).name, held.repeat_times) == ("held.jsonl", 8)
+    assert by_name["curate_eval"].data_processor.task_pipeline.num_process == 1
 
 
 def test_a_file_of_a_set_that_is_not_there_is_named_with_its_setting(tmp_path):
@@ -116,7 +116,7 @@ def test_evaluation_on_the_way_reads_the_eval_sets_and_they_change_nothing_of_th
     before, after = rft(""), rft("held, edited")
     assert {role: Path(d).name.rsplit("-", 1)[0] for role, d in before.inputs.items()} == {
         "tasks": "curate_rft", "held": "curate_eval", "model": "sft"}
-    assert before.config["buffer"]["explorer_input"]["eval_tasksets"][0]["path"] == [str(tmp_path / "held.jsonl")]
+    assert before.config.buffer.explorer_input.eval_tasksets[0].path == [str(tmp_path / "held.jsonl")]
     assert before.inputs["held"] != after.inputs["held"]
     assert before.identity == after.identity
 

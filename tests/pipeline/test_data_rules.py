@@ -54,7 +54,7 @@ def test_preference_training_needs_pairs():
     assert broken("algorithm=dpo") == ["rft: algorithm.algorithm_type"]
     assert broken("algorithm=dpo", f"{BUFFER}.path=pairs.jsonl", f"{BUFFER}.format.rejected_key=null") == [
         f"rft: {BUFFER}.format.rejected_key"]
-    assert compose(["algorithm=dpo", f"{BUFFER}.path=pairs.jsonl"])["algorithm"]["algorithm_type"] == "dpo"
+    assert compose(["algorithm=dpo", f"{BUFFER}.path=pairs.jsonl"]).algorithm.algorithm_type == "dpo"
     assert compose(["algorithm=dpo", f"{PIPELINE}.generator=null", f"{PIPELINE}.inputs=[pairs.jsonl]"])
 
 
@@ -68,7 +68,7 @@ def test_a_stage_without_rows_is_refused():
     """The pool is empty, the training sets have files, the evaluation set has none; sft has its own."""
     words = [f"{PIPELINE}.generator=null", f"{SOURCE}.taskset.path=a.jsonl", f"{BUFFER}.path=d.jsonl"]
     assert broken(*words) == [f"{EVAL}.path"]
-    assert compose([*words, f"{SOURCE}.eval_tasksets.0.path=e.jsonl"])["stages"]
+    assert compose([*words, f"{SOURCE}.eval_tasksets.0.path=e.jsonl"]).stages
     assert broken(*words[:2], f"{SOURCE}.eval_tasksets=[]") == [f"sft: {BUFFER}.path"]
 
 
@@ -79,15 +79,15 @@ def test_the_warmup_stage_of_the_trinity_guide_composes(monkeypatch):
         "stages=[{stage_name: sft_warmup, mode: train, algorithm: {algorithm_type: sft}, buffer: {"
         "train_batch_size: 64, total_steps: 100, trainer_input: {experience_buffer: {name: sft_buffer, "
         "path: '${oc.env:TRINITY_DATASET_PATH}'}}}}, {stage_name: rft}]"])
-    warmup, rft = (effective(config, stage)["buffer"] for stage in config["stages"])
-    assert (warmup["train_batch_size"], warmup["total_steps"]) == (64, 100)
-    assert warmup["trainer_input"]["experience_buffer"]["path"] == "demonstrations.jsonl"
-    assert rft["trainer_input"]["experience_buffer"]["path"] is None
+    warmup, rft = (effective(config, stage).buffer for stage in config.stages)
+    assert (warmup.train_batch_size, warmup.total_steps) == (64, 100)
+    assert warmup.trainer_input.experience_buffer.path == "demonstrations.jsonl"
+    assert rft.trainer_input.experience_buffer.path is None
 
 
 def test_a_buffer_says_what_its_records_hold():
-    assert element(ExperienceBuffer, {})["format"]["prompt_key"] == "prompt"
-    assert element(ExperienceBuffer, {})["format"]["response_key"] == "response"
+    assert element(ExperienceBuffer, {}).format.prompt_key == "prompt"
+    assert element(ExperienceBuffer, {}).format.response_key == "response"
 
 
 def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():
@@ -95,7 +95,7 @@ def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():
     stages = ("stages=[{stage_name: ask, mode: explore, buffer: {explorer_input: {taskset: {path: a.jsonl}}}}, "
               "{stage_name: learn, mode: train}]")
     config = compose([stages, f"{PIPELINE}.generator=null", f"{SOURCE}.eval_tasksets=[]", f"{BUFFER}.path=b.jsonl"])
-    assert [stage["stage_name"] for stage in config["stages"]] == ["ask", "learn"]
+    assert [stage["stage_name"] for stage in config.stages] == ["ask", "learn"]
 
 
 @pytest.mark.parametrize(("values", "expected"), [

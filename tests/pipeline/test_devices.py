@@ -4,10 +4,11 @@ import pytest
 
 from pipeline.job import devices
 from pipeline.job.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
+from pipeline.settings.config import Cluster
 
 
 def cluster(per_node=None, gib=None, nodes=1):
-    return {"node_num": nodes, "gpu_per_node": per_node, "gpu_memory_gib": gib}
+    return Cluster.partial({"node_num": nodes, "gpu_per_node": per_node, "gpu_memory_gib": gib})
 
 
 @pytest.fixture

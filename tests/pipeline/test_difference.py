@@ -3,13 +3,13 @@
 import pytest
 
 from pipeline import cli
-from pipeline.results.difference import differing, flatten, says_how, side, told
+from pipeline.results.difference import difference_lines, differing, flatten, is_how, side
 from pipeline.run.planning import make_checked_plan
 from pipeline.store.errors import ConfigError, DataError
 
 
 def lines(root, a: str, b: str) -> list[str]:
-    return squeezed(*told(side(root, a), side(root, b)))
+    return squeezed(*difference_lines(side(root, a), side(root, b)))
 
 
 def squeezed(*blocks: str) -> list[str]:
@@ -64,7 +64,7 @@ def test_secrets_are_compared_and_never_shown(tmp_path):
     plain = side(tmp_path, "")
     sides = [replace(plain, config={**plain.config, "service": {"api_key": key, "port": port}})
              for key, port in (("hunter1", 1), ("hunter2", 2))]
-    found = squeezed(*told(*sides))
+    found = squeezed(*difference_lines(*sides))
     assert "service.api_key *** ***" in found
     assert "hunter" not in "\n".join(found)
 
@@ -72,7 +72,7 @@ def test_secrets_are_compared_and_never_shown(tmp_path):
 def test_settings_are_compared_without_the_files_that_they_name(tmp_path):
     pool = "data_processor.task_pipeline"
     other = f"{pool}.generator=null {pool}.inputs=[absent.jsonl]"
-    lines = told(side(tmp_path, "seed=2"), side(tmp_path, other))
+    lines = difference_lines(side(tmp_path, "seed=2"), side(tmp_path, other))
     assert [line.split()[0] for line in lines[0].splitlines()[2:]] == ["seed", f"{pool}.generator", f"{pool}.inputs"]
     assert "stages are not compared" in lines[-1]
     assert "absent.jsonl does not exist" in lines[-1]
@@ -106,12 +106,12 @@ def test_a_sweep_has_no_configuration_of_its_own(tmp_path):
         side(tmp_path, "s")
 
 
-def test_what_says_how():
-    assert says_how("log.level")
-    assert says_how("stages.rft.trainer.ranks")
-    assert says_how("monitor.monitor_args.uri")
-    assert not says_how("seed")
-    assert not says_how("stages.rft.algorithm.optimizer.lr")
+def test_settings_that_are_how():
+    assert is_how("log.level")
+    assert is_how("stages.rft.trainer.ranks")
+    assert is_how("monitor.monitor_args.uri")
+    assert not is_how("seed")
+    assert not is_how("stages.rft.algorithm.optimizer.lr")
 
 
 def test_both_sides_are_told_at_once(capsys):

@@ -50,7 +50,7 @@ def test_a_stage_that_distils_reads_its_teacher_and_no_other_does(tmp_path):
     stages = staged(tmp_path, **{KEY: path})
     assert stages["rft"].inputs["teacher"] == path
     assert not any("teacher" in stages[name].inputs for name in stages if name != "rft")
-    assert "teacher_model_path" not in stages["rft"].config["model"]  # an input has a place, not a setting
+    assert not hasattr(stages["rft"].config.model, "teacher_model_path")  # an input has a place, not a setting
 
 
 def test_a_teacher_counts_by_content_and_not_by_path(tmp_path):
@@ -141,9 +141,9 @@ def test_a_teacher_above_is_counted_by_what_it_begins_with():
     student = {"stage_name": "small", "after": "sft", "model": {"teacher_model_path": "big"},
                "algorithm": JSD}
     config = changed(with_stages(GRPO, student))
-    assert effective(config, student)["model"]["teacher_model_path"] == "big"
+    assert effective(config, student).model.teacher_model_path == "big"
     from pipeline.plan.models import teacher_model
 
-    starts = dict.fromkeys(("sft", "big", "small"), config["model"])
-    assert teacher_model(config, "small", starts) is config["model"]
+    starts = dict.fromkeys(("sft", "big", "small"), config.model)
+    assert teacher_model(config, "small", starts) is config.model
     assert teacher_model(config, "big", starts) is None

@@ -85,7 +85,7 @@ def test_nothing_heavy_is_imported():
 
 def test_without_arguments_there_is_nothing_to_tell():
     assert explain(composed(), "monitor.monitor_args", []).count("is given") == 0
-    assert compose([])["algorithm"]["policy_loss_fn_args"] == {}
+    assert compose([]).algorithm.policy_loss_fn_args == {}
 
 
 def test_an_argument_that_no_function_has_is_refused():

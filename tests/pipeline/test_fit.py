@@ -20,7 +20,7 @@ def rft(**values) -> dict:
     plain = {"model.max_prompt_tokens": 1024, "model.max_response_tokens": 1024, "model.dtype": "bfloat16",
              "trainer.max_token_len_per_gpu": 32768}
     config = changed({**plain, **{key.replace("__", "."): value for key, value in values.items()}})
-    return effective(config, config["stages"][1])
+    return effective(config, config.stages[1])
 
 
 def gpus(count=8, gib=80.0) -> Gpus:
@@ -47,11 +47,11 @@ def test_more_gpus_than_there_are(count, values, words):
 
 def test_a_stage_without_rollouts_needs_a_gpu_for_each_rank():
     config = changed({"trainer.ranks": 3})
-    sft = effective(config, config["stages"][0])
+    sft = effective(config, config.stages[0])
     assert fit.count_problem(sft, gpus(3)) is None
     assert "trainer.ranks=3: needs 3 GPUs, visible here: 2." in fit.count_problem(sft, Gpus(2, None, False))
-    sft["explorer"]["rollout_model"]["tensor_parallel_size"] = 4
-    assert "needs 4 GPUs to evaluate" in fit.count_problem(sft, gpus(3))
+    wide = sft.but("explorer.rollout_model.tensor_parallel_size", 4)
+    assert "needs 4 GPUs to evaluate" in fit.count_problem(wide, gpus(3))
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
@@ -85,7 +85,7 @@ def test_the_two_settings_that_lower_the_peak_most_are_named(size, gib, values, 
     config = rft(**values)
     problem = fit.trainer_problem(size, config, gpus(8, gib))
     peak, least = training(size, config, 2).peak / GIB, training(
-        size, {**config, "trainer": {**config["trainer"], **named}}, 2).peak / GIB
+        size, config.merged({"trainer": named}), 2).peak / GIB
     assert changes_in(problem) == named
     assert f"needs about {peak:.1f} GiB on each GPU" in problem
     assert f"{peak - USABLE * gib:.1f} more than 90% of {gib:g}. " in problem
@@ -125,10 +125,10 @@ def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():
     config = rft(mode="colocate", trainer__enable_gradient_checkpointing=True, trainer__logprob_chunk_tokens=1024)
     (problem,) = fit.problems(SMALL, config, gpus(1, 24.0))
     assert "keep 6.4. Set it between 0.04 and 0.73." in problem
-    config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.7
+    config.explorer.rollout_model.gpu_memory_utilization = 0.7
     assert fit.problems(SMALL, config, gpus(1, 24.0)) == []
-    config["mode"] = "both"
-    config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.9
+    config.mode = "both"
+    config.explorer.rollout_model.gpu_memory_utilization = 0.9
     assert fit.problems(SMALL, config, gpus(2, 24.0)) == []
 
 
@@ -142,12 +142,12 @@ def test_the_parts_of_the_memory_add_up_to_the_peak(tokens, deciding):
 
 
 @pytest.fixture
-def judged() -> tuple[dict, Sizes]:
+def judged():
     """A stage that takes turns on one GPU, with a reward model of the small size."""
     config = rft(mode="colocate", trainer__enable_gradient_checkpointing=True, trainer__logprob_chunk_tokens=1024,
                  explorer__rollout_model__gpu_memory_utilization=0.7)
     judge = element(AuxiliaryModel, {"model_path": "/judge"})
-    config["explorer"]["auxiliary_models"] = [judge]
+    config.explorer.auxiliary_models = [judge]
     return config, Sizes({question(named(judge)): asdict(SMALL)})
 
 
@@ -169,5 +169,5 @@ def test_a_reward_model_takes_of_what_the_trainer_may_fill_where_they_share(judg
     room = gpus(1, (peak + 0.5) / USABLE)  # half a GiB to spare, and the reward model has 0.9
     problem = fit.trainer_problem(SMALL, config, room, fit.judge_bytes(config, room, sizes))
     assert "less 0.9 of reward models" in problem
-    config["mode"] = "both"
+    config.mode = "both"
     assert fit.judge_bytes(config, room, sizes) == 0

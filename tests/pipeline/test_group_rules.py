@@ -36,7 +36,7 @@ def test_rows_beside_those_that_batches_are_cut_from_are_counted_at_most():
     """64 tasks x 8, 450 steps. Two rounds: 2 x 512 more. A greedy response: 64 more; with two rounds 3 x 64."""
     def of(**values):
         config = changed({f"algorithm.{key}": value for key, value in values.items()})
-        return effective(config, next(s for s in config["stages"] if s["stage_name"] == "rft"))
+        return effective(config, next(s for s in config.stages if s["stage_name"] == "rft"))
 
     resampled, greedy = of(max_resample_rounds=2), of(greedy_baseline=True)
     assert (workload(resampled).explored, workload(resampled).experiences) == (512, 450 * 3 * 512)

@@ -47,12 +47,12 @@ def test_only_modules_directly_in_pipeline_are_the_command_line():
 
 
 def test_a_frame_that_holds_the_setting_is_counted_with_its_file():
-    from pipeline.job.context import namespace
+    from pipeline.settings.config import Config
 
     found: Counter = Counter()
     with walk.watched(found):
-        namespace({"lr": 0.5})
+        Config.partial({"lr": 0.5})
     assert not found
     with walk.watched(found):
-        namespace({"lr": walk.RATE})
-    assert set(found) == {"pipeline/job/context.py"}
+        Config.partial({"lr": walk.RATE})
+    assert set(found) == {"pipeline/settings/setting.py"}

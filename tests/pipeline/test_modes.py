@@ -5,7 +5,8 @@ import pytest
 from pipeline.check.judge import rules_of_stage
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.models import initial_models
-from pipeline.plan.modes import Line, kind_of, planned, problems
+from pipeline.plan.modes import Line, planned, problems
+from pipeline.settings.config import Config
 from tests.configs import changed, check, overridden, places
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}
@@ -20,7 +21,7 @@ def recipe(*stages: dict, **values) -> dict:
     ("bench", "grpo", "bench"), ("both", "sft", "train"),
     ("train", "dpo", "train"), ("train", "sft", "train"), ("bench", "sft", "bench")])
 def test_the_kind_of_a_stage_is_what_its_mode_makes_of_its_algorithm(mode, algorithm, kind):
-    assert kind_of({"mode": mode, "algorithm": {"algorithm_type": algorithm}}) == kind
+    assert Config.partial({"mode": mode, "algorithm": {"algorithm_type": algorithm}}).kind == kind
 
 
 def test_an_offline_stage_trains_on_what_the_nearest_stage_before_it_explored():
@@ -68,7 +69,7 @@ def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
     line = Line(config)
     assert line.kinds == {"sft": "train", "rft": "rft", "bench": "bench"}
     assert line.trained("bench") == ["sft", "rft"]
-    assert effective(config, planned(config)[0])["mode"] == "both"
+    assert effective(config, planned(config)[0]).mode == "both"
 
 
 @pytest.mark.parametrize("config", [
@@ -76,7 +77,7 @@ def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
     recipe({"stage_name": "x"}, {"stage_name": "y"}, {"stage_name": "x"})])
 def test_where_two_stages_have_one_name_none_stands_before_itself(config):
     """The name of the first and that of the last are the same: the one that a mode adds, or one given twice."""
-    line, first = Line(config), config["stages"][0]["stage_name"]
+    line, first = Line(config), config.stages[0]["stage_name"]
     assert (line.ancestors(first), line.begins_with(first)) == ([], None)
     assert len(initial_models(config)) == len(line.kinds)
 

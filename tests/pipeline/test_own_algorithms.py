@@ -12,6 +12,7 @@ from pipeline.job import devices
 from pipeline.plan.plan import make_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.settings import algorithms
+from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.columns import columns, wrong_parameters
 from pipeline.store.errors import ConfigError, Problem
 
@@ -50,7 +51,7 @@ def project(tmp_path, monkeypatch):
 
 def rft(*overrides):
     config = compose(list(overrides))
-    return effective(config, next(entry for entry in config["stages"] if entry["stage_name"] == "rft"))
+    return effective(config, next(entry for entry in config.stages if entry["stage_name"] == "rft"))
 
 
 def bad(*overrides) -> list[Problem]:
@@ -61,8 +62,8 @@ def bad(*overrides) -> list[Problem]:
 
 
 def test_a_function_is_named_by_its_path_from_the_current_directory():
-    algorithm = rft("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharpness=3")["algorithm"]
-    assert (algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]) == ("own.parts:loss", {"sharpness": 3})
+    algorithm = rft("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharpness=3").algorithm
+    assert (algorithm.policy_loss_fn, algorithm.policy_loss_fn_args) == ("own.parts:loss", {"sharpness": 3})
     assert preflight.check(compose(["algorithm.policy_loss_fn=own.parts:loss"])).problems == []
 
 
@@ -80,22 +81,22 @@ def test_an_edited_function_is_another_stage():
 
 def test_an_algorithm_of_the_users_own_is_chosen_by_name():
     """Its own repeat_times gives way to the recipe's 8."""
-    algorithm = rft("algorithm=mine")["algorithm"]
-    assert (algorithm["algorithm_type"], algorithm["repeat_times"]) == ("mine", 8)
-    assert (algorithm["advantage_fn"], algorithm["policy_loss_fn_args"]) == ("own.parts:centred", {"sharpness": 2.0})
-    assert rft("algorithm=mine", "algorithm.repeat_times=null")["algorithm"]["repeat_times"] == 4
-    assert rft("stages.rft.algorithm.algorithm_type=mine")["algorithm"]["policy_loss_fn"] == "own.parts:loss"
+    algorithm = rft("algorithm=mine").algorithm
+    assert (algorithm.algorithm_type, algorithm.repeat_times) == ("mine", 8)
+    assert (algorithm.advantage_fn, algorithm.policy_loss_fn_args) == ("own.parts:centred", {"sharpness": 2.0})
+    assert rft("algorithm=mine", "algorithm.repeat_times=null").algorithm.repeat_times == 4
+    assert rft("stages.rft.algorithm.algorithm_type=mine").algorithm.policy_loss_fn == "own.parts:loss"
     assert "mine" in algorithms.names()
 
 
 def test_a_file_that_names_another_type_is_a_choice_of_values():
     Path("conf/algorithm/fast.yaml").write_text("algorithm_type: rloo\noptimizer: {lr: 0.5}\n")
-    algorithm = rft("algorithm=fast")["algorithm"]
-    assert (algorithm["algorithm_type"], algorithm["optimizer"]["lr"]) == ("rloo", 0.5)
+    algorithm = rft("algorithm=fast").algorithm
+    assert (algorithm.algorithm_type, algorithm.optimizer.lr) == ("rloo", 0.5)
 
 
 def test_a_sweep_goes_over_ours_and_the_users():
-    sweep = make_sweep(["algorithm=grpo,mine"], lambda config, tell: make_plan(config))
+    sweep = make_sweep(["algorithm=grpo,mine"], lambda config, on_warning: make_plan(config))
     assert len({stage.directory for stage in sweep.stages if stage.kind == "rft"}) == 2
     assert len({stage.directory for stage in sweep.stages if stage.name == "sft"}) == 1
 
@@ -118,10 +119,10 @@ def test_an_invalid_definition_is_a_problem_of_its_file(line, key):
 def test_a_file_may_say_that_its_rows_take_no_weight():
     """The loss has no ratio, so it would be weighed; what a recipe says goes before."""
     Path("conf/algorithm/mine.yaml").write_text(MINE + "rollout_correction: {level: none}\n")
-    assert rft("algorithm=mine")["algorithm"]["rollout_correction"] == {
-        "level": "none", "mode": "truncate", "threshold": 2.0}
-    assert rft("algorithm=mine", "algorithm.rollout_correction.level=token")["algorithm"]["rollout_correction"][
-        "level"] == "token"
+    correction = rft("algorithm=mine").algorithm.rollout_correction
+    assert (correction.level, correction.mode, correction.threshold) == ("none", "truncate", 2.0)
+    given = rft("algorithm=mine", "algorithm.rollout_correction.level=token")
+    assert given.algorithm.rollout_correction.level == "token"
     assert preflight.check(compose(["algorithm=mine"])).problems == []
 
 
@@ -156,21 +157,21 @@ def test_a_kl_of_the_users_own_has_the_arguments_of_all():
 
 
 def test_offline_training_and_pairs_are_checked_too():
-    offline = rft("algorithm.advantage_fn=own.parts:two") | {"mode": "train"}
+    offline = rft("algorithm.advantage_fn=own.parts:two").but("mode", "train")
     assert "has 2 parameters" in named_functions.wrong_arguments(offline, imported([offline])[0])[0]
     pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
-    pairs["algorithm"] |= {"algorithm_type": "dpo", "advantage_fn": None}
+    pairs = pairs.merged({"algorithm": {"algorithm_type": "dpo", "advantage_fn": None}})
     assert "asks for a column 'advantages'" in named_functions.wrong_arguments(pairs, imported([pairs])[0])[0]
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():
-    grpo, ppo, dpo = (algorithms.filled({"algorithm_type": kind, "advantage_fn": None, "sample_strategy": None})
+    grpo, ppo, dpo = (algorithms.filled(Algorithm(algorithm_type=kind))
                       for kind in ("grpo", "ppo", "dpo"))
     assert "advantages" in columns("policy_loss_fn", grpo)
     assert "returns" not in columns("policy_loss_fn", grpo)
     assert "returns" in columns("policy_loss_fn", ppo)
     assert "old_logprobs" not in columns("policy_loss_fn", dpo)
     assert list(columns("kl_loss_fn", grpo)) == ["logprobs", "ref_logprobs", "old_logprobs"]
-    entropy = {**grpo, "entropy_loss_fn": "a:b"}
+    entropy = grpo.but("entropy_loss_fn", "a:b")
     assert wrong_parameters("entropy_loss_fn", ["entropy"], entropy) == []
     assert "logprobs or entropy" in wrong_parameters("entropy_loss_fn", ["step"], entropy)[0]

@@ -70,7 +70,7 @@ def rewarding(name: str) -> dict:
     ("wrapped", None), ("later", None), ("batch", None)])
 def test_a_reward_function_is_called_with_a_response_and_its_truth(project, name, number):
     """number: parameters by position, where they are too few."""
-    config = effective(rewarding(name), rewarding(name)["stages"][1])
+    config = effective(rewarding(name), rewarding(name).stages[1])
     functions, wrong = imported([config])
     said = wrong + wrong_arguments(config, functions)
     assert [(line.key, f"has {number} parameters" in line) for line in said] == (
@@ -84,7 +84,7 @@ def test_an_async_function_is_a_reward_and_no_loss(project):
 
 
 def test_a_function_of_all_responses_is_not_asked_for_what_it_is_given(project):
-    config = effective(rewarding("trl"), rewarding("trl")["stages"][1])
+    config = effective(rewarding("trl"), rewarding("trl").stages[1])
     line = wrong_arguments(config, imported([config])[0])[0]
     assert line.endswith("'mine.rewards:trl' needs the argument 'scale'.")
 
@@ -99,7 +99,7 @@ def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
 @pytest.mark.parametrize(("name", "told"), [("none", True), ("every", False)])
 def test_a_workflow_takes_a_task(project, name, told):
     config = overridden(f"buffer.explorer_input.default_workflow_type='mine.rewards:{name}'")
-    found = wrong_arguments(effective(config, config["stages"][1]), imported([config])[0])
+    found = wrong_arguments(effective(config, config.stages[1]), imported([config])[0])
     assert bool(found) == told
     assert all(f"the workflow 'mine.rewards:{name}' takes no argument; needed a first" in line for line in found)
 

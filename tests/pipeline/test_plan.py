@@ -66,8 +66,8 @@ def test_what_the_first_stage_begins_with_is_evaluated_too(tmp_path):
 
 def test_what_an_rft_stage_watches_itself_by_does_not_make_another_of_it(tmp_path):
     by_name = {s.name: s.config for s in planned(tmp_path).stages}
-    assert by_name["rft"]["buffer"]["explorer_input"]["eval_tasksets"][0]["name"] == "countdown_test"
-    assert "eval_tasksets" not in by_name["sft"]["buffer"]["explorer_input"]
+    assert by_name["rft"].buffer.explorer_input.eval_tasksets[0].name == "countdown_test"
+    assert not hasattr(by_name["sft"].buffer.explorer_input, "eval_tasksets")
     assert re_run(tmp_path, {"explorer.eval_interval": 10}) == set()
 
 
@@ -78,10 +78,10 @@ def test_without_evaluation_sets_there_is_no_evaluation(tmp_path):
 
 def test_a_stage_is_handed_only_what_is_in_its_identity_or_says_how(tmp_path):
     by_name = {s.name: s.config for s in planned(tmp_path).stages}
-    assert "algorithm" not in by_name["tasks"]
-    assert "batch_size" not in by_name["evaluate_rft"].get("buffer", {})
-    assert by_name["sft"]["algorithm"]["optimizer"]["lr"] == 1e-3
-    assert by_name["curate"]["log"]["level"] == "INFO"  # how
+    assert not hasattr(by_name["tasks"], "algorithm")
+    assert not hasattr(by_name["evaluate_rft"].buffer, "batch_size")
+    assert by_name["sft"].algorithm.optimizer.lr == 1e-3
+    assert by_name["curate"].log.level == "INFO"  # how
 
 
 @pytest.mark.parametrize("name", ["tasks", "report", "evaluate_first"])
@@ -185,7 +185,7 @@ def test_a_bench_evaluates_what_stands_before_it(tmp_path):
     found = kinds(tmp_path, two)
     assert {name: kind for name, kind in found.items() if name.startswith(("judge", "evaluate"))} == {
         "evaluate_sft": "evaluate", "evaluate_rft": "evaluate", "judge_sft": "bench", "judge_rft": "bench"}
-    assert reads(tmp_path, two, {EVALS: planned(tmp_path).config["buffer"]["explorer_input"]["eval_tasksets"]})[
+    assert reads(tmp_path, two, {EVALS: planned(tmp_path).config.buffer.explorer_input.eval_tasksets})[
         "judge_rft"] == {"tasks": "curate", "model": "rft"}
 
 

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from pipeline.job.context import advised, commit, namespace, open_stage, repeat_command, run_stage
+from pipeline.job.context import advised, commit, open_stage, repeat_command, run_stage
 from pipeline.job.waiting import wait_for
 from pipeline.run.snakefile import load_plan
+from pipeline.settings.config import Config
 from pipeline.store import files
 from pipeline.store.errors import DataError, ModelError, StageError
 
@@ -152,10 +153,15 @@ def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
     assert sum("already complete" in text for text in said) == 1
 
 
-def test_settings_become_attributes_and_arguments_stay_dicts():
-    made = namespace({"a": {"reward_fn_args": {"x": {"y": 1}}, "sets": [{"limit": 2}]}})
-    assert made.a.reward_fn_args == {"x": {"y": 1}}
-    assert made.a.sets[0].limit == 2
+def test_a_stage_reads_its_settings_alone_and_arguments_stay_dicts():
+    source = {"eval_tasksets": [{"limit": 2, "reward_fn_args": {"x": {"y": 1}}}]}
+    made = Config.partial({"buffer": {"explorer_input": source}}).buffer
+    assert made.explorer_input.eval_tasksets[0].limit == 2
+    assert made.explorer_input.eval_tasksets[0].reward_fn_args == {"x": {"y": 1}}
+    with pytest.raises(AttributeError, match="batch_size"):
+        made.batch_size  # noqa: B018
+    with pytest.raises(AttributeError, match="name"):
+        made.explorer_input.eval_tasksets[0].name  # noqa: B018
 
 
 def test_again_is_a_command_one_can_type(stage):

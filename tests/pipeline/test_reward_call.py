@@ -47,8 +47,8 @@ def asked(tmp_path, monkeypatch):
 
     def ask(*names: str, path="rows.jsonl", told="", **arguments):
         config = overridden(*([f"buffer.explorer_input.taskset.path={path}"] if path else []))
-        own = config["buffer"]["explorer_input"]["taskset"]
-        own |= {"default_reward_fn_type": [f"ouro_test_judge:{name}" for name in names], "reward_fn_args": arguments}
+        own = {"default_reward_fn_type": [f"ouro_test_judge:{name}" for name in names], "reward_fn_args": arguments}
+        config = config.merged({"buffer": {"explorer_input": {"taskset": own}}})
         lines = []
         facts = reward_call.call_rewards([config], told, lambda stage, found, to: lines.extend((to, f) for f in found))
         return facts, lines
@@ -139,7 +139,7 @@ def test_a_secret_is_revealed_in_the_process_of_the_call_alone(asked, monkeypatc
 
 def test_what_is_known_to_be_wrong_and_what_is_ours_is_not_called(asked, monkeypatch):
     monkeypatch.setattr(reward_call, "_call", None)
-    name = overridden()["buffer"]["explorer_input"]["taskset"]["name"]
+    name = overridden().buffer.explorer_input.taskset.name
     assert asked("score", told="'ouro_test_judge:score' cannot be imported") == ([], [])
     assert asked("score", told=f"buffer.explorer_input.taskset.path ({name}): has no column 'x'") == ([], [])
     assert reward_call.call_rewards([overridden()], "", None) == []
@@ -156,4 +156,4 @@ def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
 
 def test_a_run_begins_without_a_call(monkeypatch):
     monkeypatch.setattr(preflight, "call_rewards", None)
-    assert preflight.judged_plan(overridden(), tell=lambda line: None).stages
+    assert preflight.judged_plan(overridden(), on_warning=lambda line: None).stages

@@ -25,7 +25,7 @@ def test_several_reward_functions_are_a_list():
     assert (problem.key, problem.found) == (key, "format_rewrad")
     assert "'format_reward'?" in problem.do
     config = compose([f"{key}=[countdown_reward,format_reward]"])
-    assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == ["countdown_reward", "format_reward"]
+    assert config.buffer.explorer_input.default_reward_fn_type == ["countdown_reward", "format_reward"]
     nested = changed({f"{SOURCE}.taskset.default_reward_fn_type": ["format_reward", {}]})
     assert places(check(nested)) == [f"{SOURCE}.taskset.default_reward_fn_type.1"]
 
@@ -85,4 +85,4 @@ def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():
     judge = "explorer.auxiliary_models=[{model_path: judge}]"
     assert broken(judge) == ["explorer.auxiliary_models"]
     asked = [judge, f"stages.rft.{SOURCE}.taskset.default_reward_fn_type=[countdown_reward,reward_model]"]
-    assert compose(asked)["explorer"]["auxiliary_models"][0]["model_path"] == "judge"
+    assert compose(asked).explorer.auxiliary_models[0].model_path == "judge"

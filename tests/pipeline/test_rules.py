@@ -16,7 +16,7 @@ from tests.configs import changed, check, composed, places
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 
-EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
+EVAL = composed().buffer.explorer_input.eval_tasksets[0]
 
 
 @pytest.mark.parametrize(("key", "value"), [
@@ -27,7 +27,7 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("explorer.env_vars.DEBUG", True), ("explorer.env_vars.PYTHONPATH", "x"), ("explorer.eval_interval", 10),
     ("explorer.env_vars.OPENAI_API_KEY", "hush"), ("monitor.monitor_args.api_key", "hush"),
     ("algorithm.policy_loss_fn_args.my_password", "hush"),
-    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}])])
+    ("buffer.explorer_input.eval_tasksets", [EVAL.but("name", "a"), EVAL.but("name", "a")])])
 def test_a_rule_that_a_value_breaks_is_one_problem_of_its_key(key, value):
     without = {"buffer.explorer_input.eval_tasksets": []} if key == "explorer.eval_interval" else {}
     found = check(changed({key: value, **without}))

@@ -20,7 +20,7 @@ def test_rows_of_an_expert_from_the_pool_or_from_files(name, tmp_path):
     (tmp_path / "shown.jsonl").write_text('{"prompt": "1", "response": "2"}\n')
     for given in ("{}", f"{{path: {tmp_path}/shown.jsonl}}"):
         config = compose([f"algorithm={name}", f"{EXPERTS}.sft_dataset={given}", *RFT])
-        assert config["buffer"]["trainer_input"]["auxiliary_buffers"]["sft_dataset"]["format"]["prompt_key"] == "prompt"
+        assert config.buffer.trainer_input.auxiliary_buffers["sft_dataset"].format.prompt_key == "prompt"
 
 
 def test_the_files_of_an_expert_make_the_stage_that_reads_them_and_their_path_does_not(tmp_path):
@@ -109,7 +109,7 @@ def test_a_limit_below_0_is_refused_for_itself_alone():
     """No schedule is computed by it."""
     config = changed({"stages.rft.algorithm.sample_strategy": "staleness_control",
                       "stages.rft.algorithm.sample_strategy_args": {"max_staleness": -1}})
-    settings = effective(config, config["stages"][1])
+    settings = effective(config, config.stages[1])
     assert rules_of_stage(settings) == []
     (problem,) = wrong_arguments(settings)
     assert (problem.key, problem.found) == ("algorithm.sample_strategy_args.max_staleness", -1)

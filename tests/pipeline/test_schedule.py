@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job.context import namespace
 from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
@@ -190,8 +189,8 @@ def test_batches_that_do_not_fit_into_each_other_are_refused(rows, batch):
 
 def config(**buffer):
     given = {"batch_size": 4, "train_batch_size": None, "total_epochs": 3, "total_steps": None} | buffer
-    made = namespace(overridden("algorithm.repeat_times=2", "synchronizer.sync_interval=1",
-                                "synchronizer.sync_offset=0"))
+    made = overridden("algorithm.repeat_times=2", "synchronizer.sync_interval=1",
+                                "synchronizer.sync_offset=0")
     vars(made.buffer).update(given)
     return made
 

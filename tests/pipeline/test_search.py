@@ -30,7 +30,7 @@ def started(monkeypatch):
         for stage in plan.stages:
             directory = Path(stage.directory)
             if stage.kind == "evaluate":
-                value = 1 - abs(plan.config["algorithm"]["optimizer"]["lr"] - 0.3)
+                value = 1 - abs(plan.config.algorithm.optimizer.lr - 0.3)
                 tables.write(tables.step_file(directory, "scores", 1), records.Score, [
                     row(records.Score, model=stage.name, taskset=taskset, metric="sampled_accuracy", value=value - less)
                     for taskset, less in (("first", 0), ("second", 0.1))])

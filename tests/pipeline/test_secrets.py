@@ -214,6 +214,6 @@ def test_the_value_of_a_secret_that_a_shell_filled_in_is_refused(monkeypatch):
         with pytest.raises(ConfigError, match=r"env_vars\.X: .*value of OURO_TEST_TOKEN.*\$\{oc\.env:OURO") as e:
             compose([f"explorer.env_vars.X='{text}'"])
         assert "hush" not in str(e.value)
-    assert compose(["explorer.env_vars.X=/hush/hush/models"])["explorer"]["env_vars"] == {"X": "/hush/hush/models"}
+    assert compose(["explorer.env_vars.X=/hush/hush/models"]).explorer.env_vars == {"X": "/hush/hush/models"}
     monkeypatch.setenv("OURO_TEST_TOKEN", "a_word")  # seven or fewer characters may be meant otherwise
-    assert compose(["explorer.env_vars.X=a_word"])["explorer"]["env_vars"] == {"X": "a_word"}
+    assert compose(["explorer.env_vars.X=a_word"]).explorer.env_vars == {"X": "a_word"}

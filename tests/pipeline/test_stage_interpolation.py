@@ -54,7 +54,7 @@ def test_a_list_of_the_run_is_the_stage_s_as_a_whole():
 def test_stages_differ_in_what_an_interpolation_of_the_run_means():
     config = compose(["buffer.train_batch_size=${buffer.batch_size}", "buffer.batch_size=16",
                       "stages.sft.buffer.batch_size=32"])
-    sizes = [effective(config, entry)["buffer"]["train_batch_size"] for entry in config["stages"]]
+    sizes = [effective(config, entry).buffer.train_batch_size for entry in config.stages]
     assert sizes == [32, 16]
 
 

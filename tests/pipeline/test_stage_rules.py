@@ -7,6 +7,7 @@ from pipeline.check import preflight
 from pipeline.check.judge import compose
 from pipeline.check.stage_rules import unread
 from pipeline.run.planning import checked_plan
+from pipeline.settings.setting import plain
 from tests.bridges import from_trinity
 from tests.configs import changed, check, places
 from tests.plans import planned
@@ -61,7 +62,7 @@ def test_a_stage_reads_whatever_it_is_handed(tmp_path, template):
     values = {"stages": OF_EVERY_KIND, "model.chat_template_path": template}
     handed = {stage.name: stage.config for stage in planned(tmp_path, values).stages}
     handed["judge"] = handed["judge_rft"]
-    said = [{**entry, **handed[entry["stage_name"]]} for entry in OF_EVERY_KIND]
+    said = [{**entry, **plain(handed[entry["stage_name"]])} for entry in OF_EVERY_KIND]
     for entry in said:
         assert entry["model"].pop("lora_configs") == []  # without an adapter it says nothing
     assert all(entry["model"]["chat_template_path"] == template for entry in said)

@@ -28,7 +28,7 @@ def test_no_step_beyond_the_last_is_spoken_of():
     assert evaluated_versions(found) == [6]
     (note,) = step_notes(found)
     assert note.endswith("so those of step 6 are evaluated.")
-    (note,) = step_notes({**found, "explorer": {**found["explorer"], "eval_interval": 7}})
+    (note,) = step_notes(found.but("explorer.eval_interval", 7))
     assert "step 6, so nothing is evaluated" in note.needed
 
 

@@ -128,7 +128,7 @@ def test_problems_that_only_planning_finds_are_told_for_all_points(tmp_path):
 
 def test_a_sweep_has_one_project(tmp_path, monkeypatch):
     real = judge.compose
-    monkeypatch.setattr(sweep, "compose", lambda o: {**real(o), "project": "a" if "seed=1" in o else "b"})
+    monkeypatch.setattr(sweep, "compose", lambda o: real(o).but("project", "a" if "seed=1" in o else "b"))
     assert "the points have 2 values of project (a, b); a sweep has one: write project=VALUE." in refused(
         tmp_path, "seed=1,2")
 
@@ -178,10 +178,10 @@ def test_a_long_sweep_says_how_far_it_is(tmp_path, monkeypatch, capsys):
 
 
 def test_a_warning_is_told_with_its_points(tmp_path, capsys):
-    def plan_of(config, tell):
-        tell("a word about every point")
-        if config["seed"] == 2:
-            tell("a word about seed 2")
+    def plan_of(config, on_warning):
+        on_warning("a word about every point")
+        if config.seed == 2:
+            on_warning("a word about seed 2")
         return make_plan(config)
 
     make_sweep([f"checkpoint_root_dir={tmp_path}", "seed=1,2,3"], plan_of)

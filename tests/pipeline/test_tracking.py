@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.job import tracking
-from pipeline.job.context import namespace
 from pipeline.settings import monitors
+from pipeline.settings.config import Config
 from pipeline.settings.monitors import check_monitor
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import Score, Step
@@ -20,7 +20,7 @@ def context(root, kind: str, stage: str = "rft", **monitor_args):
     """What a stage hands to open_tracker."""
     directory = FakeRun(root).stage(stage, "rft", complete=False)
     config = {"monitor": {"monitor_type": kind, "monitor_args": monitor_args}, "checkpoint_root_dir": str(root)}
-    return SimpleNamespace(config=namespace(config), run="toy/first", name=stage, id=directory.name,
+    return SimpleNamespace(config=Config.partial(config), run="toy/first", name=stage, id=directory.name,
                            directory=directory, log=logging.getLogger("test"))
 
 

@@ -11,9 +11,9 @@ from tests.sizes import TIED, TOY
 P = TIED.parameters
 
 
-def stage(name: str, **values) -> dict:
+def stage(name: str, **values):
     config = changed({key.replace("__", "."): value for key, value in values.items()})
-    return effective(config, next(s for s in config["stages"] if s["stage_name"] == name))
+    return effective(config, next(s for s in config.stages if s["stage_name"] == name))
 
 
 def test_the_default_recipe():
@@ -105,6 +105,6 @@ def test_passes_over_what_a_stage_explores_are_counted():
             "algorithm": {"repeat_times": 8}}
     train = {"stage_name": "train", "mode": "train",
              "buffer": {"train_batch_size": 64, "total_steps": None, "total_epochs": 2}}
-    assert counted(Line(changed({"stages": [look, train]})))["train"]["buffer"]["total_steps"] == 80
+    assert counted(Line(changed({"stages": [look, train]})))["train"].buffer.total_steps == 80
     look["buffer"] = {"batch_size": 16, "total_steps": None}
-    assert counted(Line(changed({"stages": [look, train]})))["train"]["buffer"]["total_steps"] is None
+    assert counted(Line(changed({"stages": [look, train]})))["train"].buffer.total_steps is None

@@ -57,4 +57,4 @@ def test_a_mistake_in_a_file_hides_no_other_problem(tmp_path, monkeypatch):
     assert "model: {dtype: ...}" in found["model.dtype", None].do
     assert "explorer_input: {taskset: {name: ...}}" in found["buffer.explorer_input.taskset.name", None].do
     (tmp_path / "conf/recipe/other.yaml").write_text("model: {init: {enable: true}}\nexplorer: {env_vars: {A: off}}\n")
-    assert compose(["recipe=other"])["explorer"]["env_vars"] == {"A": "off"}
+    assert compose(["recipe=other"]).explorer.env_vars == {"A": "off"}

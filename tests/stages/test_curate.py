@@ -7,7 +7,7 @@ import pytest
 from operators.generate import countdown
 from operators.reward import parse_countdown
 from pipeline.check.judge import compose
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.store import tables
 from pipeline.store.errors import DataError
 from pipeline.store.files import CONF
@@ -21,7 +21,7 @@ def curate(directory, rows, recipe, **settings):
     source, target = directory / "tasks", directory / "curate"
     tables.write(source / "raw.parquet", RawTask, rows)
     given = {"config_path": None if recipe is None else str(recipe), **settings}
-    config = namespace(changed({f"data_processor.task_pipeline.{key}": value for key, value in given.items()}))
+    config = changed({f"data_processor.task_pipeline.{key}": value for key, value in given.items()})
     context = Context("p/n", "curate", "0", target, config, {"tasks": source}, logging.getLogger("test"))
     work(context)
     return (tables.read(target / "tasks.parquet", Task).to_pylist(),
@@ -59,9 +59,9 @@ def test_every_row_is_kept_or_rejected_and_nothing_leaks(tmp_path):
 
 
 def test_the_default_recipe_leaves_enough_of_every_split(tmp_path):
-    settings = compose([])["data_processor"]["task_pipeline"]
-    rows = list(countdown(1, **settings["generator_args"]))
-    made = curate(tmp_path, rows, CONF.parent / settings["config_path"])[2]
+    settings = compose([]).data_processor.task_pipeline
+    rows = list(countdown(1, **settings.generator_args))
+    made = curate(tmp_path, rows, CONF.parent / settings.config_path)[2]
     assert made["test"] >= 256
     assert made["train"] >= 1500
     assert made["sft"] >= 2000

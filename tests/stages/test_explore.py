@@ -4,7 +4,6 @@ import gc
 
 import pytest
 
-from pipeline.job.context import namespace
 from pipeline.plan.plan import make_plan
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import checkpoints, files, records, tables
@@ -124,8 +123,8 @@ def test_a_reward_model_scores_beside_a_rule_and_what_it_cannot_score_has_no_rew
     source = context.config.buffer.explorer_input
     source.default_reward_fn_type = ["format_reward", "reward_model"]
     source.taskset.reward_fn_args = {"score": 0.25, "weight": 2.0}
-    context.config.explorer.auxiliary_models = [namespace(element(
-        AuxiliaryModel, {"model_path": str(classifier(tmp_path / "judge")), "max_model_len": 32}))]
+    context.config.explorer.auxiliary_models = [element(
+        AuxiliaryModel, {"model_path": str(classifier(tmp_path / "judge")), "max_model_len": 32})]
     step(publish_model(context, 0))
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     scored = [r for r in found if r["status"] == "ok"]
@@ -224,6 +223,6 @@ def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed
     """The plan leaves out of stage.json what is not in the identity: nothing the explorer asks for may be missing."""
     plan = make_plan(overridden(f"checkpoint_root_dir={tmp_path}", *TINY, *SMALL))
     context = stage()
-    context.config = namespace(next(s for s in plan.stages if s.name == "rft").config)
+    context.config = next(s for s in plan.stages if s.name == "rft").config
     step(publish_model(context, 0))
     assert tables.steps_present(context.directory, "rollouts") == [1]

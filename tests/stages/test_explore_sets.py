@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.job.context import namespace
 from pipeline.settings.data import Taskset
 from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError, DataError
@@ -39,7 +38,7 @@ def mixed(tmp_path, tiny_model, context_of):
 
     def make(*overrides, sets=SETS):
         context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
-        context.config.buffer.explorer_input.tasksets = [namespace(element(Taskset, given)) for given in sets]
+        context.config.buffer.explorer_input.tasksets = [element(Taskset, given) for given in sets]
         return context
 
     return make

@@ -1,13 +1,14 @@
 """Sizes counted on torch's meta device: against numbers by hand, real models of each family, and real adapters."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipeline.check.model_size import Layer, Size, Sizes, question
+from pipeline.settings.model import Model
+from pipeline.settings.setting import plain
 from stages.learner.engine.adapter import inject
 from stages.model_size import build, main, measure
 from tests import zoo
@@ -56,7 +57,7 @@ def test_a_model_and_its_adapter_have_the_parameters_that_are_counted(family, tm
     size = measure(build(str(directory)), adapter)
     assert size.parameters == sum(p.numel() for p in model.parameters())
     assert size.critic == sum(p.numel() for p in model.model.parameters()) + 64 + 1
-    inject(model, directory, SimpleNamespace(**adapter), 1)
+    inject(model, directory, adapter, 1)
     assert size.trained == sum(p.numel() for p in model.parameters() if p.requires_grad)
     adapted = sum(name.endswith("lora_A") for name, _ in model.named_modules())
     assert sum(count * layer.adapted for count, layer in size.layers) == adapted
@@ -88,12 +89,12 @@ def test_parameters_of_an_adapter(adapter, count):
 
 def test_the_command_answers_for_each_model_and_lists_what_it_cannot_count(tmp_path):
     """A created model as the stage `model` makes it; an adapter of a layer that is not there; no language model."""
-    section = composed()["model"]
+    section = composed().model
     (tmp_path / "qwen").mkdir()
     (tmp_path / "vit").mkdir()
     (tmp_path / "qwen" / "config.json").write_text(json.dumps(QWEN2))
     (tmp_path / "vit" / "config.json").write_text(json.dumps({"model_type": "vit"}))
-    qwen, vit = ({"init": {"enable": False}, "model_path": str(tmp_path / name)} for name in ("qwen", "vit"))
+    qwen, vit = (Model(model_path=str(tmp_path / name)) for name in ("qwen", "vit"))
     asked = [question(section), question(qwen), question(qwen, [lora(target_modules=["q_prj"])]), question(vit)]
     (tmp_path / "request.json").write_text(json.dumps({"models": asked}))
     main(str(tmp_path / "request.json"), str(tmp_path / "answer.json"))
@@ -110,6 +111,6 @@ def test_the_command_answers_for_each_model_and_lists_what_it_cannot_count(tmp_p
 
 
 def test_the_model_that_a_run_creates_has_the_parameters_that_are_counted(tiny_model):
-    init = {**composed()["model"]["init"], "num_hidden_layers": 2, "num_key_value_heads": 1}
+    init = plain(composed().model.init) | {"num_hidden_layers": 2, "num_key_value_heads": 1}
     model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
     assert measure(build(init)).parameters == sum(p.numel() for p in model.parameters())

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pipeline.settings.model import Model
+from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError
 from stages import preview
 from stages.model import character_tokenizer
@@ -38,7 +40,7 @@ def previewed(tmp_path):
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
         source = {"name": "inputs", "key": "inputs.0", "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"]}
-        request = {"sources": [source], "rows": 200, "model": model or composed()["model"],
+        request = {"sources": [source], "rows": 200, "model": model or plain(composed().model),
                    "system_prompt": system_prompt, "recipes": [], "operators": []}
         found = Preview(request)
         found.source(source)
@@ -79,7 +81,7 @@ def test_a_prompt_that_the_chat_template_refuses_is_a_problem_of_its_file(previe
     """Gemma's template has no system role."""
     zoo.make_tokenizer("gemma", tmp_path / "gemma")
     (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
-    model = {**composed()["model"], "init": {"enable": False}, "model_path": str(tmp_path / "gemma")}
+    model = plain(Model(model_path=str(tmp_path / "gemma")))
     (line,) = previewed([task(prompt)], model=model, system_prompt=system)["problems"]
     assert line.startswith("inputs.0: the chat template refuses the conversation (system, user)")
 
@@ -174,7 +176,7 @@ def test_an_empty_file_is_a_problem(previewed):
 
 
 def test_without_the_model_columns_are_judged_and_lengths_are_not(previewed, tmp_path):
-    model = {**composed()["model"], "init": {"enable": False}, "model_path": str(tmp_path / "none")}
+    model = plain(Model(model_path=str(tmp_path / "none")))
     found = previewed([task()], model=model, prompt_key="nothing")
     assert found["unjudged"] == ["lengths of prompts and responses: the model, and so its tokenizer, is not here."]
     assert len(found["problems"]) == 1
@@ -184,7 +186,7 @@ def test_request_and_answer_are_files(tmp_path):
     recipe = "process:\n  - text_length_fliter:\n  - text_length_filter: {max_length: 3}\n"
     (tmp_path / "recipe.yaml").write_text(recipe)
     operators = [{"name": "text_length_fliter"}, {"name": "text_length_filter", "args": {"foo": 1}}]
-    request = {"sources": [], "rows": 200, "model": composed()["model"], "system_prompt": None,
+    request = {"sources": [], "rows": 200, "model": plain(composed().model), "system_prompt": None,
                "recipes": [str(tmp_path / "recipe.yaml")], "operators": [[operators, []]]}
     (tmp_path / "request.json").write_text(json.dumps(request))
     preview.main(str(tmp_path / "request.json"), str(tmp_path / "answer.json"))
@@ -202,7 +204,7 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     path = jsonl(tmp_path / "texts.jsonl", [{"text": "1" * 100}, {"text": "1"}])
     source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
               "columns": {"prompt_key": "text"}, "optional": []}
-    found = Preview({"sources": [source], "rows": 200, "model": composed()["model"], "system_prompt": None})
+    found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model), "system_prompt": None})
     found.source(source)
     assert found.found["problems"] == found.found["warnings"] == []
     assert found.found["facts"][0][1].endswith("2 rows; texts of 2 to 101 tokens")
@@ -245,8 +247,7 @@ def directory(tmp_path):
         character_tokenizer(80).save_pretrained(tmp_path / "model")
         (tmp_path / "model" / "chat_template.jinja").unlink()
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": vocabulary}))
-        model = composed()["model"]
-        return model | {"model_path": str(tmp_path / "model"), "init": model["init"] | {"enable": False}}
+        return plain(composed().model.merged({"model_path": str(tmp_path / "model"), "init": {"enable": False}}))
 
     return make
 

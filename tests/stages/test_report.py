@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.results import charts, findings, learnt, stage_picture, view
+from pipeline.settings.config import Config
 from pipeline.store.files import read_json
 from pipeline.store.records import Score
 from stages import report
@@ -24,7 +25,7 @@ def make(run: FakeRun) -> str:
     spec = read_json(directory / "stage.json")
     inputs = {role: Path(d) for role, d in spec["inputs"].items()}
     log = logging.getLogger("test")
-    report.work(Context(run.run, "report", spec["identity"], directory, namespace(spec["config"]), inputs, log))
+    report.work(Context(run.run, "report", spec["identity"], directory, Config.partial(spec["config"]), inputs, log))
     return (run.path / "report.html").read_text(encoding="utf-8")
 
 

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from pipeline.settings.data import AuxiliaryBuffer, Format
+from pipeline.settings.setting import plain
 from pipeline.store import tables
 from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.records import RawTask
@@ -136,7 +137,7 @@ NOTHING = ("data_processor.task_pipeline.generator=null", "buffer.explorer_input
 
 
 def context_of(directory, *overrides):
-    return Context("p/n", "tasks", "0", directory, namespace(overridden(*overrides)), {}, logging.getLogger("test"))
+    return Context("p/n", "tasks", "0", directory, overridden(*overrides), {}, logging.getLogger("test"))
 
 
 def test_the_stage_writes_the_raw_table(tmp_path):
@@ -206,7 +207,8 @@ def test_plain_text_is_read_whole_and_rows_of_an_expert_bear_the_name_of_their_b
         tmp_path, *NOTHING, f"buffer.trainer_input.experience_buffer.path={texts}",
         "buffer.trainer_input.experience_buffer.format.response_key=null",
         "buffer.explorer_input.taskset.path=null",
-        "buffer.trainer_input.auxiliary_buffers={mine: " + json.dumps(element(AuxiliaryBuffer, {"path": shown})) + "}")
+        "buffer.trainer_input.auxiliary_buffers={mine: "
+        + json.dumps(plain(element(AuxiliaryBuffer, {"path": shown}))) + "}")
     work(context)
     rows = tables.read(tmp_path / "raw.parquet", RawTask).to_pylist()
     assert [(r["question"], r["answer"], r["solution"], r["taskset"], r["split"]) for r in rows] == [
@@ -217,7 +219,7 @@ def test_plain_text_is_read_whole_and_rows_of_an_expert_bear_the_name_of_their_b
 
 def test_an_empty_file_of_an_expert_is_named(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
-    mine = json.dumps(element(AuxiliaryBuffer, {"path": str(tmp_path / "none.jsonl")}))
+    mine = json.dumps(plain(element(AuxiliaryBuffer, {"path": str(tmp_path / "none.jsonl")})))
     context = context_of(tmp_path, *NOTHING, "buffer.trainer_input.auxiliary_buffers={mine: " + mine + "}")
     with pytest.raises(DataError, match=r"none.jsonl holds no rows; .* buffer\.trainer_input\.auxiliary_buffers\.mine"):
         work(context)

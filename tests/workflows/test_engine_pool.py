@@ -44,10 +44,9 @@ def test_requests_are_cut_into_runs_of_about_the_same_cost(costs, parts, expecte
 @pytest.fixture(scope="module")
 def two(tiny_model, tmp_path_factory):
     """A pool of two transformers engines on the tiny model, shared: it takes seconds to start."""
-    from pipeline.job.context import namespace
     from tests.configs import TINY, overridden
 
-    config, logs = namespace(overridden(*TINY, "explorer.rollout_model.engine_num=2")), tmp_path_factory.mktemp("logs")
+    config, logs = overridden(*TINY, "explorer.rollout_model.engine_num=2"), tmp_path_factory.mktemp("logs")
     pool = open_engine(tiny_model, config, [load_tokenizer(tiny_model).eos_token_id], logs=logs)
     yield pool
     pool.close()
@@ -204,11 +203,11 @@ def test_an_engine_that_nobody_asks_any_more_ends(scripted):
 ORPHANS = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.job.context import namespace
+from pipeline.settings.config import Config
 from tests.configs import overridden
 from workflows.engines.engine_pool import EnginePool
 model = "explorer.rollout_model"
-config = namespace(overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2"))
+config = overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2")
 pool = EnginePool(None, config, [1], False, Path(sys.argv[1]))
 print(*[member.process.pid for member in pool._members], flush=True)
 for member in pool._members:

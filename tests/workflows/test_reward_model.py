@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from pipeline.job.context import namespace
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store.errors import ModelError
 from stages.model import character_tokenizer
@@ -22,7 +21,7 @@ def directory(tmp_path_factory):
 
 def opened(directory, copies=1, **settings):
     own = element(AuxiliaryModel, {"model_path": str(directory), **settings})
-    return RewardModel(directory, namespace(own), ["cpu"] * copies)
+    return RewardModel(directory, own, ["cpu"] * copies)
 
 
 QUESTIONS = ["3 5 = 8", "1 2 = 3", "what is it?", "1 2 = 3"]

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from pipeline.job.context import namespace
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store.errors import ConfigError
 from tests.configs import element
@@ -148,7 +147,7 @@ def test_a_model_that_several_sets_ask_is_loaded_once(settings, judge, monkeypat
 
 
 def settings_of(judge, name):
-    return namespace(element(AuxiliaryModel, {"model_path": str(judge), "name": name}))
+    return element(AuxiliaryModel, {"model_path": str(judge), "name": name})
 
 
 def test_auxiliary_models_have_gpus_of_their_own_behind_the_engines(settings, judge, monkeypatch):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.job.context import namespace
 from pipeline.store.errors import ModelError
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import inject
@@ -151,7 +150,7 @@ def test_a_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer):
 
 def test_an_adapter_is_exchanged_beside_the_model(tiny_model, tiny_settings, tokenizer, tmp_path):
     """The first changes nothing; each later one answers as trained, whatever was loaded before it."""
-    settings = namespace(lora(lora_rank=4, lora_alpha=8))
+    settings = lora(lora_rank=4, lora_alpha=8)
     engine = open_engine(tiny_model, tiny_settings(), [tokenizer.eos_token_id], adapter=settings)
     tokens, base = list(range(5, 30)), AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
     plain = engine.score([tokens])[0]

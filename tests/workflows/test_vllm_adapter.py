@@ -13,11 +13,10 @@ TOKENS = [5 + (7 * i) % 90 for i in range(60)]
 
 @pytest.fixture(scope="module")
 def engine(tiny_model):
-    from pipeline.job.context import namespace
     from workflows.engines.open import open_engine
 
     config = overridden(*TINY, "explorer.rollout_model.engine_type=vllm")
-    opened = open_engine(tiny_model, namespace(config), [1], adapter=namespace(lora(lora_rank=12)))  # vLLM pads to 16
+    opened = open_engine(tiny_model, config, [1], adapter=lora(lora_rank=12))  # vLLM pads to 16
     yield opened
     opened.close()
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from pipeline.job.context import Context, namespace
+from pipeline.job.context import Context
 from tests.configs import TINY, overridden
 from workflows.engines.engine import Request
 from workflows.engines.open import open_engine
@@ -23,10 +23,10 @@ def opened(tmp_path_factory):
     from stages.model import work
 
     model, engines = tmp_path_factory.mktemp("model"), []
-    work(Context("toy/one", "model", "tiny", model, namespace(overridden(*SETTINGS)), {}, logging.getLogger("tests")))
+    work(Context("toy/one", "model", "tiny", model, overridden(*SETTINGS), {}, logging.getLogger("tests")))
 
     def make(*overrides: str):
-        engines.append(open_engine(model, namespace(overridden(*SETTINGS, *overrides)), [EOS]))
+        engines.append(open_engine(model, overridden(*SETTINGS, *overrides), [EOS]))
         return engines[-1]
 
     yield make

@@ -37,7 +37,7 @@ class DataSet:
         self.rows = self.tokenized(context, model, tasks)
         self.count = len(self.rows) // self.unit
         context.log.info("%d tasks, %d %s within the token limits", len(tasks), self.count, self.what)
-        key, self.batch_size = batch_of(vars(buffer))
+        key, self.batch_size = batch_of(buffer)
         if self.batch_size > self.count:
             raise DataError(f"{key}={self.batch_size}: an optimizer step takes that many {self.what}, each once, and "
                             f"those curated and within the token limits are {self.count}: "

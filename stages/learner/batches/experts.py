@@ -17,7 +17,7 @@ def expert_rows(context: Context, name: str) -> list[Row]:
 
     Raises DataError when it has none, or none within the limits.
     """
-    source, curated = vars(context.config.buffer.trainer_input.auxiliary_buffers)[name], context.inputs["tasks"]
+    source, curated = context.config.buffer.trainer_input.auxiliary_buffers[name], context.inputs["tasks"]
     tasks = read_buffer(curated, name, source.path, "sft")
     if not tasks:
         raise DataError(f"{curated}/tasks.parquet has no demonstrations of {EXPERTS}.{name} (split sft). Set "

@@ -64,7 +64,7 @@ def inject(model: nn.Module, base: Path, settings, seed: int) -> Adapter:
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    if settings.path and (problem := adapter_problem(vars(settings), resolve(settings.path))):
+    if settings.path and (problem := adapter_problem(settings, resolve(settings.path))):
         raise ModelError(problem)
     config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=_targets(model, settings),
                         task_type="CAUSAL_LM", base_model_name_or_path=str(base.resolve()))

@@ -134,4 +134,4 @@ stages: [{stage_name: rft-2, explorer: 3}]
     recipe = tmp_path / "made.yaml"
     assert cli.main(["import", "trinity", str(tmp_path / "c.yaml"), "--output", str(recipe)]) == 0
     assert "it composes" in capsys.readouterr().out
-    assert [stage["stage_name"] for stage in compose([f"recipe={recipe}"])["stages"]] == ["rft_2"]
+    assert [stage["stage_name"] for stage in compose([f"recipe={recipe}"]).stages] == ["rft_2"]
