@@ -12,12 +12,14 @@ min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
 from pipeline.run import failure, outcome
+from pipeline.plan import requests
 from pipeline.run.console import STARTED
-from pipeline.run.snakefile import freeze, load_plan
+from pipeline.run.snakefile import freeze, load_plan, refuse_idle_status
 from pipeline.run.sweep import rules as named_rules
 
 BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
+refuse_idle_status(workflow.executor_settings)
 
 
 onstart:
@@ -58,8 +60,11 @@ for rule_name, stage in named_rules(PLAN.stages):
         threads: stage.threads
         resources:
             gpu=stage.gpus,  # SLURM's executor requests GPUs by this name; locally pipeline/job/claims.py assigns them
+            **requests.resources(stage),
+        localrule: not requests.is_submitted(stage)
         params:
+            before=requests.command_prefix(stage),
             kind=stage.kind,
             directory=subpath(output[0], parent=True),
         shell:
-            "python -m stages.{params.kind} {params.directory:q}"
+            "{params.before}python -m stages.{params.kind} {params.directory:q}"

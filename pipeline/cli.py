@@ -122,6 +122,8 @@ def init(**given):
 @click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
 @click.option("--update-hub", is_flag=True, help="take the newest commits of the Hugging Face hub's repositories that "
                                                  "the run names, not those that it has kept")
+@click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
+@click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.pass_obj
 def run(extra, **given):
     """Make every stage of the recipe that is not complete yet.

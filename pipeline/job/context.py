@@ -26,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pipeline.job.claims import claimed
+from pipeline.job.slurm import this_job
 from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import walk
@@ -77,7 +78,7 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
         sys.exit(2)
     try:
         with (files.explained(directory),
-              files.locked(directory / ".lock", lambda holder: context.log.info("waiting: %s is making it", holder))):
+              files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
             if files.is_complete(directory):
                 context.log.info("already complete")
                 return
@@ -92,6 +93,13 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
     except Exception as error:
         whose = "" if users_frames(error) else "unexpected failure: "
         _fail(context, f"{whose}{brief(error)}\n{users_traceback(error)}", 1)
+
+
+def _wait(context: Context, holder: str) -> None:
+    """Logs who makes the stage. Raises StageError in a job of SLURM: waiting there would hold a node."""
+    if this_job():
+        raise StageError(f"{holder} is making it; this job ends, so that it holds no node meanwhile")
+    context.log.info("waiting: %s is making it", holder)
 
 
 def advised(error: OuroError, context: Context) -> str:
@@ -155,6 +163,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         **({"hub": spec["hub"]} if spec.get("hub") else {}),
         "seconds": round(time.time() - begin + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
+        **({"slurm_job": this_job()} if this_job() else {}),
         **context.made,
     }
     files.write_json(context.directory / files.MANIFEST, manifest)

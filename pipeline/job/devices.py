@@ -92,7 +92,8 @@ def by_uuid(names: list[str]) -> dict[str, str]:
 def gpus_by_stage(stages: dict[str, dict], here: bool = True) -> dict[str, Gpus]:
     """Returns `planned_gpus` of each stage, from its settings; equal settings are looked up once."""
     look = cache(lambda described: planned_gpus(dict(described), here))
-    return {name: look(tuple(settings["cluster"].items())) for name, settings in stages.items()}
+    asked = ("gpu_memory_gib", "gpu_per_node", "node_num")
+    return {name: look(tuple((key, settings["cluster"][key]) for key in asked)) for name, settings in stages.items()}
 
 
 def _smallest_memory() -> float | None:

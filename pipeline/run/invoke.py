@@ -40,23 +40,28 @@ class Ended:
     output: "Output | None" = None
 
 
-def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
+def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool,
+        profile: str | None = None, dry: bool = False) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
-    extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
+    extra: arguments for snakemake. profile: `slurm` submits stages as jobs. dry: only print where each stage would run.
+    A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
     from pipeline.plan import hub
-    from pipeline.run import outcome
+    from pipeline.run import outcome, submission
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *overrides] if multirun else overrides
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, extra)]:
+    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, bool(profile) or extra)]:
         warn(line)
+    if dry:
+        print(submission.requested(plan))
+        return 0
     shown = outcome.of(plan)
     if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
@@ -67,8 +72,9 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
     before = _made(plan)
-    ended = start(words, extra, plan, verbose)
-    return report(shown, ended, typed(words, extra), _made(plan) != before)
+    begin = partial(start, words, plan=plan, verbose=verbose)
+    ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
+    return report(shown, ended, typed(words, extra, profile), _made(plan) != before)
 
 
 def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bool) -> int:
@@ -91,9 +97,10 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     return exit_code(ended.code)
 
 
-def typed(words: list[str], extra: list[str]) -> str:
+def typed(words: list[str], extra: list[str], profile: str | None = None) -> str:
     """Returns the command line of a run, for the user to repeat. extra: as for `start`."""
-    return shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
+    options = ["--profile", profile] if profile else []
+    return shlex.join(["ouro", "run", *options, *words, *(["--", *extra] if extra else [])])
 
 
 def explain(shown, ended: Ended, command: str) -> str:
@@ -108,11 +115,11 @@ def explain(shown, ended: Ended, command: str) -> str:
     return what_failed(shown, ended.code, command, ended.output.errors(), ended.output.place, ended.began)
 
 
-def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
+def gpu_warnings(plan: "Plan | Sweep", extra: list[str] | bool) -> list[str]:
     """Returns a line when stages go to SLURM without requesting GPUs because none are configured."""
     from pipeline.plan.identity import HEAVY
 
-    to_slurm = any(word.endswith("slurm") for word in extra)
+    to_slurm = extra is True or any(word.endswith("slurm") for word in extra)
     if to_slurm and any(s.kind in HEAVY and not s.gpus and s.config["cluster"]["gpu_per_node"] is None
                         for s in plan.stages):
         return ["cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. Set it "

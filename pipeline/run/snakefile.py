@@ -70,6 +70,17 @@ def freeze(plan) -> None:
         plan.freeze()
 
 
+def refuse_idle_status(executor_settings: Any) -> None:
+    """Exits with code 2 when SLURM's executor would ask sacct on a cluster without accounting, which waits forever."""
+    from pipeline.job import slurm
+
+    if getattr(executor_settings, "status_command", None) == "sacct":
+        with mistakes_printed():
+            if (needed := slurm.status_command(slurm.cluster_settings())) != "sacct":
+                raise ConfigError(f"this cluster has no accounting, so `sacct` never shows that a job ended. Add "
+                                  f"--slurm-status-command {needed}, or use `ouro run --profile slurm`.")
+
+
 def _refuse_bare(given: dict[str, Any]) -> None:
     """Raises ConfigError for `--config seed=2`, which Snakemake accepts and nothing would read."""
     bare = [f"{key}={value}" for key, value in given.items() if key != "overrides"]

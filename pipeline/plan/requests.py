@@ -1,0 +1,71 @@
+"""What a stage requests from SLURM: resources of its rule, in the names of Snakemake's executor plugin."""
+
+import math
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.identity import HEAVY, Stage
+
+GIB_PER_PROCESS = 5.0  # host memory of a Python process with torch, vLLM or DeepSpeed, and a CUDA context, loaded
+MIB_PER_GIB = 1024
+
+
+def is_submitted(stage: Stage) -> bool:
+    """Returns whether a stage is a job of its own; the others run where the command runs."""
+    return stage.kind in HEAVY or stage.config["cluster"]["slurm"]["submit"] == "all"
+
+
+def resources(stage: Stage) -> dict[str, Any]:
+    """Returns the resources of a stage's rule: partition, account, memory in MiB, time limit in minutes, ...
+
+    Executors other than SLURM's ignore them.
+    """
+    asked = stage.config["cluster"]["slurm"]
+    named = {"slurm_partition": asked["partition"], "slurm_account": asked["account"], "qos": asked["qos"],
+             "constraint": asked["constraint"], "gpu_model": asked["gpu_model"] if stage.gpus else None,
+             "runtime": asked["runtime"], "slurm_extra": _extra(asked)}
+    return {"mem_mb": math.ceil(memory_gib(stage) * MIB_PER_GIB),
+            **{name: value for name, value in named.items() if value is not None}}
+
+
+def _extra(asked: dict[str, Any]) -> str | None:
+    """Returns sbatch options for which the plugin has no resource."""
+    words = [f"--nodelist={shlex.quote(asked['nodes'])}"] if asked["nodes"] else []
+    return " ".join([*words, *(["--exclusive"] if asked["exclusive"] else [])]) or None
+
+
+def command_prefix(stage: Stage) -> str:
+    """Returns the shell text before a stage's command: set-up lines, and the container's command."""
+    asked = stage.config["cluster"]["slurm"]
+    lines = "".join(f"{line}\n" for line in asked["setup_lines"])
+    return f"{lines}{asked['container']} " if asked["container"] else lines
+
+
+def memory_gib(stage: Stage) -> float:
+    """Returns the host memory a stage requests: `cluster.slurm.mem`, or an estimate, in GiB.
+
+    Estimate: GIB_PER_PROCESS for the stage, each trainer rank, each GPU of an engine and each auxiliary model; twice
+    the weight files, for the rank that gathers and writes them and for a loading engine; eight times on a machine
+    without GPUs, where weights, gradients and optimizer are in host memory, or when the optimizer is offloaded.
+    """
+    asked = stage.config["cluster"]["slurm"]["mem"]
+    if asked is not None:
+        return asked
+    if stage.kind not in HEAVY:
+        return GIB_PER_PROCESS
+    trainer, explorer = stage.config.get("trainer", {}), stage.config["explorer"]
+    engine = explorer["rollout_model"]
+    processes = 1 + (trainer["ranks"] if stage.kind in ("train", "rft", "offline") else 0)
+    if stage.kind not in ("train", "offline"):
+        processes += engine["engine_num"] * engine["tensor_parallel_size"] + len(explorer["auxiliary_models"])
+    copies = 2 if stage.gpus and not trainer.get("offload_optimizer") else 8
+    return GIB_PER_PROCESS * processes + copies * _weights_gib(stage.inputs.get("model"))
+
+
+def _weights_gib(model: str | None) -> float:
+    """Returns the size of a model directory's weight files; 0 for one that a stage has yet to make."""
+    if not model or not os.path.isdir(model):
+        return 0.0
+    return sum(file.stat().st_size for file in Path(model).rglob("*.safetensors")) / 2**30
