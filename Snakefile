@@ -11,6 +11,7 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
+from pipeline.job.process_group import pass_on_signals
 from pipeline.run import failure, outcome
 from pipeline.run.console import STARTED
 from pipeline.run.snakefile import freeze, load_plan
@@ -22,6 +23,7 @@ PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 
 onstart:
     freeze(PLAN)
+    pass_on_signals()
     if os.environ.get("OURO_SUMMARY_FOLLOWS"):
         print(STARTED, file=sys.stderr, flush=True)  # later output goes to the log file only
 
@@ -62,4 +64,4 @@ for rule_name, stage in named_rules(PLAN.stages):
             kind=stage.kind,
             directory=subpath(output[0], parent=True),
         shell:
-            "python -m stages.{params.kind} {params.directory:q}"
+            "exec python -m stages.{params.kind} {params.directory:q}"

@@ -5,7 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from pipeline.compose import axes
-from pipeline.job.context import INTERRUPTED
+from pipeline.job.ending import INTERRUPTED
 from pipeline.results import view
 from pipeline.results.query import aligned
 from pipeline.results.view import Node, Shown, View

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pipeline.job.context import INTERRUPTED, namespace
+from pipeline.job.context import namespace
+from pipeline.job.ending import INTERRUPTED
 from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import rollout_words, step_line
 from pipeline.store import files, tables
@@ -138,8 +139,8 @@ def state(stage: Node) -> State:
         return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
     problem = None if locked else recorded_error(stage.directory)
-    if problem == INTERRUPTED:
-        word, problem = INTERRUPTED, None
+    if problem and problem.startswith(INTERRUPTED):
+        word = INTERRUPTED
     elif locked:
         word = "running"
     elif problem:

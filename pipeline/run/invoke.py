@@ -79,8 +79,9 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     from pipeline.run import failure, outcome
 
     if ended.signal:
-        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {command}",
-              file=sys.stderr)
+        lines = [f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept",
+                 *failure.interrupted(shown, ended.began), f"  to go on: {command}"]
+        print("\n".join(lines), file=sys.stderr)
         return SIGNALLED + ended.signal
     if progressed and (ended.code == 0 or isinstance(shown, SweepView)):
         print(outcome.conclude(shown))
@@ -128,21 +129,24 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     from pipeline.job.process_group import run_group
     from pipeline.plan import hub
     from pipeline.run.console import Console, Output
+    from pipeline.run.failure import asked_to_end
     from pipeline.run.planning import SUMMARY_FOLLOWS
 
     command = snakemake_command(overrides, extra)
     environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    began = time.time()
+    began, grace = time.time(), max(stage.config["log"]["grace_seconds"] for stage in plan.stages)
+    asked = partial(asked_to_end, plan.stages, began)
     if verbose:
-        return Ended(began, *run_group(command, environment, {}, lambda: None))
+        return Ended(began, *run_group(command, environment, {}, asked, grace))
     output = Output(plan.view / "logs")
     with Console(plan.stages) as console:
-        def poll() -> None:
+        def poll() -> int | None:
             output.copy()
             console.poll()
+            return asked()
 
         streams = {"stdout": output.stdout, "stderr": output.stderr}
-        ended = Ended(began, *run_group(command, environment, streams, poll), output)
+        ended = Ended(began, *run_group(command, environment, streams, poll, grace), output)
         poll()
     if not output.log and not ended.signal:
         output.answer()
