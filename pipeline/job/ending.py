@@ -34,7 +34,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Ending:
-    """Receives the requests to end a process: the first one raises Stopped, a later one ends it at once."""
+    """Receives the requests to end a process: the first one raises Stopped, a later Ctrl-C ends it at once."""
 
     def __init__(self):
         self.stopped: Stopped | None = None
@@ -44,14 +44,14 @@ class Ending:
     def listen(self, again: Callable[[Stopped], object] = lambda stopped: None) -> None:
         """Installs the handlers; a signal that is ignored, as SIGHUP under nohup, stays so.
 
-        again: called for a later request, before the process exits.
+        again: called for a later SIGINT, before the process exits.
         """
         def handle(number: int, frame: FrameType | None) -> None:
             if self.stopped is None:
                 self.stopped, self.began = Stopped(number), time.monotonic()
                 if self._raises:
                     raise self.stopped
-            elif time.monotonic() - self.began > TOGETHER_SECONDS:
+            elif number == signal.SIGINT and time.monotonic() - self.began > TOGETHER_SECONDS:
                 again(self.stopped)
                 os._exit(self.stopped.exit_code)
 

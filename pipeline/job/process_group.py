@@ -45,8 +45,9 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
 
     def poll_and_announce() -> None:
         number = poll()
-        if number and not received:
-            stop(number)
+        if number and not received:  # a stage was asked: so are the others
+            received.append(number)
+            os.kill(process.pid, signal.SIGTERM)
         if received and not announced:
             announced.append(time.monotonic())
             print(f"\nouro: stopping the running stages; trainers save their last step, for at most {grace:g} s",
@@ -69,7 +70,8 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
 
 
 def pass_on_signals() -> None:
-    """In snakemake: a signal ends its jobs, and then snakemake, which starts no other; a second one kills them.
+    """In snakemake: a signal ends its jobs, and then snakemake, which starts no other; a second
+    Ctrl-C kills them.
 
     By itself snakemake would wait for its jobs to complete.
     """
@@ -80,7 +82,7 @@ def pass_on_signals() -> None:
             asked.append((number, time.monotonic()))
             threading.Thread(target=_signal_jobs, args=(number,), daemon=True).start()
             raise KeyboardInterrupt  # snakemake cancels jobs on other machines, and waits for those on this one
-        if time.monotonic() > asked[0][1] + TOGETHER_SECONDS:
+        if number == signal.SIGINT and time.monotonic() > asked[0][1] + TOGETHER_SECONDS:
             for job in _jobs():
                 os.kill(job, signal.SIGKILL)
 

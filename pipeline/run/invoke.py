@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.store.files import HOME
+from pipeline.store.files import HOME, near
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
@@ -40,10 +41,11 @@ class Ended:
     output: "Output | None" = None
 
 
-def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
+def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool, detach: bool) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
-    extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
+    extra: arguments for snakemake. detach: a process in a session of its own does so. A problem that is known without
+    reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
@@ -66,9 +68,27 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
+    if detach:
+        plan.freeze()
+        return start_detached(shown, words, extra, verbose)
     before = _made(plan)
     ended = start(words, extra, plan, verbose)
-    return report(shown, ended, typed(words, extra), _made(plan) != before)
+    return report(shown, ended, shlex.join(typed(words, extra)), _made(plan) != before)
+
+
+def start_detached(shown: "View | SweepView", words: list[str], extra: list[str], verbose: bool) -> int:
+    """Starts `ouro run` in a session of its own, which no terminal ends; prints how to follow it."""
+    log = shown.path / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pipeline.cli", *typed(words, extra, verbose)[1:]]
+    with open(log, "ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                   start_new_session=True, env=os.environ | {"PYTHONPATH": _python_path()})
+    root = shown.path.parents[2]
+    name = shlex.join([shown.run, *([] if root == Path() else ["--root", str(root)])])
+    print(f"ouro: {shown.run} runs in the background as process {process.pid}; what it prints: {near(log)}\n"
+          f"  ouro status {name}\n  ouro logs {name} --follow\n  ouro stop {name}")
+    return 0
 
 
 def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bool) -> int:
@@ -92,9 +112,9 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     return exit_code(ended.code)
 
 
-def typed(words: list[str], extra: list[str]) -> str:
-    """Returns the command line of a run, for the user to repeat. extra: as for `start`."""
-    return shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
+def typed(words: list[str], extra: list[str], verbose: bool = False) -> list[str]:
+    """Returns the command line of a run. words, extra: as for `start`."""
+    return ["ouro", "run", *(["-v"] if verbose else []), *words, *(["--", *extra] if extra else [])]
 
 
 def explain(shown, ended: Ended, command: str) -> str:

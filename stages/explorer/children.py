@@ -195,7 +195,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         sys.exit(0 if "--help" in sys.argv else 2)
     die_with_parent()
     directory = Path(sys.argv[1])
-    context = open_stage(directory, f"{name}.log", terminal=False)
+    context, code = open_stage(directory, f"{name}.log", terminal=False), 0
     try:
         context.ending.listen()
         show_stack_on_signal()
@@ -204,7 +204,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         work(context)
     except Stopped as stopped:
         _write_error(context, name, str(stopped), str(stopped))
-        sys.exit(stopped.exit_code)
+        code = stopped.exit_code
     except SystemExit as error:  # from user code: with exit code 0 the other side would wait forever
         _write_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
         sys.exit(1)
@@ -218,6 +218,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         full = users_traceback(error)
         _write_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
         sys.exit(1)
+    sys.exit(code)  # here, where no traceback keeps engine and model alive
 
 
 def _write_error(context: Context, name: str, short: str, full: str) -> None:
