@@ -11,6 +11,8 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
+from pipeline.job.holders import hold
+from pipeline.job.process_group import pass_on_signals
 from pipeline.run import failure, outcome
 from pipeline.plan import requests
 from pipeline.run.console import STARTED
@@ -24,6 +26,8 @@ refuse_idle_status(workflow.executor_settings)
 
 onstart:
     freeze(PLAN)
+    hold(PLAN.view)
+    pass_on_signals()
     if os.environ.get("OURO_SUMMARY_FOLLOWS"):
         print(STARTED, file=sys.stderr, flush=True)  # later output goes to the log file only
 

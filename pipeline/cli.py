@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
+from pipeline.process_commands import logs, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
@@ -120,8 +121,9 @@ def init(**given):
 @OVERRIDES
 @click.option("-v", "--verbose", is_flag=True, help="show all that snakemake and the stages print")
 @click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
-@click.option("--update-hub", is_flag=True, help="take the newest commits of the Hugging Face hub's repositories that "
-                                                 "the run names, not those that it has kept")
+@click.option("--update-hub", is_flag=True, help="take the newest commits of the run's repositories on the Hugging "
+                                                 "Face hub, not those that it has kept")
+@click.option("-d", "--detach", is_flag=True, help="run in the background, in a session that outlives this terminal")
 @click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
 @click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.pass_obj
@@ -294,7 +296,7 @@ def completion(shell):
     print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
 
 
-for command in (init, run, status, sql, report, compare, replay, config, import_, stages, completion):
+for command in (init, run, status, logs, stop, sql, report, compare, replay, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

@@ -40,7 +40,7 @@ def command_prefix(stage: Stage) -> str:
     """Returns the shell text before a stage's command: set-up lines, and the container's command."""
     asked = stage.config["cluster"]["slurm"]
     lines = "".join(f"{line}\n" for line in asked["setup_lines"])
-    return f"{lines}{asked['container']} " if asked["container"] else lines
+    return f"{lines}exec {asked['container'] or ''} "  # the stage itself receives the signals of snakemake
 
 
 def memory_gib(stage: Stage) -> float:

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.store.files import HOME
+from pipeline.store.files import HOME, near
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
@@ -40,12 +41,13 @@ class Ended:
     output: "Output | None" = None
 
 
-def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool,
+def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool, detach: bool = False,
         profile: str | None = None, dry: bool = False) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
-    extra: arguments for snakemake. profile: `slurm` submits stages as jobs. dry: only print where each stage would run.
-    A problem that is known without reading data must not appear after a stage has run.
+    extra: arguments for snakemake. detach: a process in a session of its own does so. profile: `slurm` submits stages
+    as jobs. dry: only print where each stage would run. A problem that is known without reading data must not appear
+    after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
@@ -71,10 +73,28 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
+    if detach:
+        plan.freeze()
+        return start_detached(shown, typed(words, extra, profile, verbose))
     before = _made(plan)
     begin = partial(start, words, plan=plan, verbose=verbose)
     ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
-    return report(shown, ended, typed(words, extra, profile), _made(plan) != before)
+    return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+
+
+def start_detached(shown: "View | SweepView", command: list[str]) -> int:
+    """Starts `ouro run` in a session of its own, which no terminal ends; prints how to follow it."""
+    log = shown.path / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pipeline.cli", *command[1:]]
+    with open(log, "ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                   start_new_session=True, env=os.environ | {"PYTHONPATH": _python_path()})
+    root = shown.path.parents[2]
+    name = shlex.join([shown.run, *([] if root == Path() else ["--root", str(root)])])
+    print(f"ouro: {shown.run} runs in the background as process {process.pid}; what it prints: {near(log)}\n"
+          f"  ouro status {name}\n  ouro logs {name} --follow\n  ouro stop {name}")
+    return 0
 
 
 def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bool) -> int:
@@ -85,8 +105,9 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     from pipeline.run import failure, outcome
 
     if ended.signal:
-        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {command}",
-              file=sys.stderr)
+        lines = [f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept",
+                 *failure.interrupted(shown, ended.began), f"  to go on: {command}"]
+        print("\n".join(lines), file=sys.stderr)
         return SIGNALLED + ended.signal
     if progressed and (ended.code == 0 or isinstance(shown, SweepView)):
         print(outcome.conclude(shown))
@@ -97,10 +118,10 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     return exit_code(ended.code)
 
 
-def typed(words: list[str], extra: list[str], profile: str | None = None) -> str:
-    """Returns the command line of a run, for the user to repeat. extra: as for `start`."""
-    options = ["--profile", profile] if profile else []
-    return shlex.join(["ouro", "run", *options, *words, *(["--", *extra] if extra else [])])
+def typed(words: list[str], extra: list[str], profile: str | None = None, verbose: bool = False) -> list[str]:
+    """Returns the command line of a run. words, extra: as for `start`."""
+    options = [*(["-v"] if verbose else []), *(["--profile", profile] if profile else [])]
+    return ["ouro", "run", *options, *words, *(["--", *extra] if extra else [])]
 
 
 def explain(shown, ended: Ended, command: str) -> str:
@@ -135,21 +156,24 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     from pipeline.job.process_group import run_group
     from pipeline.plan import hub
     from pipeline.run.console import Console, Output
+    from pipeline.run.failure import asked_to_end
     from pipeline.run.planning import SUMMARY_FOLLOWS
 
     command = snakemake_command(overrides, extra)
     environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    began = time.time()
+    began, grace = time.time(), max(stage.config["log"]["grace_seconds"] for stage in plan.stages)
+    asked = partial(asked_to_end, plan.stages, began)
     if verbose:
-        return Ended(began, *run_group(command, environment, {}, lambda: None))
+        return Ended(began, *run_group(command, environment, {}, asked, grace))
     output = Output(plan.view / "logs")
     with Console(plan.stages) as console:
-        def poll() -> None:
+        def poll() -> int | None:
             output.copy()
             console.poll()
+            return asked()
 
         streams = {"stdout": output.stdout, "stderr": output.stderr}
-        ended = Ended(began, *run_group(command, environment, streams, poll), output)
+        ended = Ended(began, *run_group(command, environment, streams, poll, grace), output)
         poll()
     if not output.log and not ended.signal:
         output.answer()

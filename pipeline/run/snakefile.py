@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.compose.axes import vary_nothing
+from pipeline.job.ending import RUNNER, end_with_runner
 from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.store import files
@@ -58,6 +59,8 @@ def load_plan(given: dict[str, Any], ask: bool = True):
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated, because
     the rules call it.
     """
+    end_with_runner()
+    os.environ[RUNNER] = str(os.getpid())
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     with mistakes_printed():
         _refuse_bare(given)

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from pipeline.job import slurm
+from pipeline.job.holders import is_locked
 from pipeline.plan import requests
 from pipeline.plan.identity import Stage
-from pipeline.results.view import HINT, is_locked, recorded_error
+from pipeline.results.view import HINT, recorded_error
 from pipeline.run.sweep import rules
 from pipeline.store import files, tables
 from pipeline.store.files import HOME

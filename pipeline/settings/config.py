@@ -69,6 +69,8 @@ class Monitor(Section):
 
 class Log(Section):
     level: str = setting("INFO", "least severe level written", choices=("DEBUG", "INFO", "WARNING", "ERROR"), how=True)
+    grace_seconds: float = setting(60.0, "time for a checkpoint of the last whole step when a stage is asked to end "
+                                         "(Ctrl-C, SIGTERM, ouro stop), seconds", ge=0, how=True)
 
 
 class Sweep(Section):

@@ -180,15 +180,15 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
                 told = True
             time.sleep(0.2)
         file.truncate(0)
-        file.write(process_name())
+        file.write(named_process())
         file.flush()
         yield
 
 
-def process_name() -> str:
-    """Returns `process 12 on host`, and the job of SLURM that it belongs to."""
+def named_process() -> str:
+    """Returns how a lock names this process: `process 123 on host`, and the job of SLURM that it belongs to."""
     job = os.environ.get("SLURM_JOB_ID")
-    return f"process {os.getpid()} on {platform.node()}" + (f", job {job}" if job else "")
+    return f"process {os.getpid()} on {platform.node()}" + (f" (job {job})" if job else "")
 
 
 def near(path: Path) -> str:

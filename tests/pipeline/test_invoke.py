@@ -66,7 +66,8 @@ def plan(run, monkeypatch):
     from types import SimpleNamespace
 
     nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=(),
-                             root=str(run.root)) for s in run.stages]
+                             root=str(run.root), error=f"{s['directory']}/stage.error",
+                             config={"log": {"grace_seconds": 60.0}}) for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config={"stages": []},
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
@@ -78,7 +79,7 @@ def snakemake(monkeypatch, code: int, makes: str | None = None, interrupted: boo
     """Stands in for the snakemake process: exits with `code` after making one manifest, or after Ctrl-C."""
     calls = []
 
-    def run_group(command, environment, streams, poll):
+    def run_group(command, environment, streams, poll, grace):
         calls.append((command, environment))
         if makes:
             os.write(streams["stderr"], STARTED.encode())
@@ -125,7 +126,7 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     (["-n"], None, 0, False), (["--executor", "slurm"], 0, 0, False), (["--executor", "slurm"], None, 2, False)])
 def test_jobs_of_slurm_that_would_ask_for_no_gpu_are_told(words, declared, gpus, told, plan, monkeypatch, capsys):
     for stage in plan.stages:
-        stage.gpus, stage.config = gpus, {"cluster": {"gpu_per_node": declared}}
+        stage.gpus, stage.config = gpus, stage.config | {"cluster": {"gpu_per_node": declared}}
     preflight.warn.cache_clear()
     snakemake(monkeypatch, 0)
     assert cli.main(["run", "--", *words]) == 0

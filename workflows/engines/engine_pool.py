@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline.job import step
 from pipeline.job.context import ending, our_environment
 from pipeline.job.devices import visible_gpus
+from pipeline.job.ending import SIGNALS, Stopped
 from pipeline.job.shares import cores, deal_cores
 from pipeline.job.threads import thread_environment
 from pipeline.store.errors import StageError
@@ -95,7 +96,8 @@ class EnginePool:
     def _ask(self, method: str, arguments: Sequence[tuple | None]) -> list:
         """One answer from each engine, in order; None for engines with arguments None, which are skipped.
 
-        Raises what an engine raised, or StageError when its process died, after ending all engines.
+        Raises what an engine raised, StageError when its process died or Stopped when a signal ended it, after ending
+        all engines.
         """
         answers: dict[str, object] = {}
         try:
@@ -130,9 +132,12 @@ class EnginePool:
             raise type(value)(f"{self._called(member)} failed: {value}\n  its log: {member.log}") from value
         return value
 
-    def _died(self, member: Member) -> StageError:
+    def _died(self, member: Member) -> StageError | Stopped:
         try:
-            how = ending(member.process.wait(GRACE_SECONDS))
+            code = member.process.wait(GRACE_SECONDS)
+            if -code in SIGNALS:
+                return Stopped(-code)
+            how = ending(code)
         except subprocess.TimeoutExpired:
             how = "closed its connection"
         return StageError(f"{self._called(member)} died: {how}\n  its log: {member.log}")

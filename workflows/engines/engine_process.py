@@ -13,7 +13,8 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 
-from pipeline.job.context import die_with_parent
+from pipeline.job.activity import show_stack_on_signal
+from pipeline.job.ending import die_with_parent
 from pipeline.job.opening import opening
 from pipeline.store.errors import OuroError, StageError, masked
 from workflows.engines.engine import Engine
@@ -49,6 +50,7 @@ def _in_words(error: Exception) -> StageError:
 
 if __name__ == "__main__":
     die_with_parent()
+    show_stack_on_signal()
     if sys.argv[1:]:
         os.sched_setaffinity(0, [int(core) for core in sys.argv[1].split(",")])
     with Connection(os.dup(0), writable=False) as read, Connection(os.dup(1), readable=False) as write:
