@@ -8,6 +8,7 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 import shutil
 import signal
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,10 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from pipeline.job import slurm
 from pipeline.job.activity import UNLIMITED
 from pipeline.job.background import Background
 from pipeline.job.context import Context
-from pipeline.job.ending import Stopped
+from pipeline.job.ending import OUT_OF_TIME, Stopped
 from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.store import checkpoints, files, records, tables
@@ -43,6 +45,8 @@ from stages.learner.teacher import Teacher
 from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
+RECENT = 10  # steps, the slowest of which is expected of the next one
+LEAST_ROOM = 5.0  # seconds for a stage to end its processes
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for
 DATA_SETS = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # other types: rollouts
 
@@ -57,6 +61,8 @@ class Trainer:
         self.reader = Background()  # meanwhile prepares the next batch, if its rollouts exist
         self.ended = False
         self.save_seconds = 0.0  # of the slowest checkpoint so far
+        self.ends_at = slurm.ends_at()
+        self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.measured = 0.0  # when the timings of the last step were taken
         checkpoint, saved = self._newest_checkpoint()
         kl_coef = saved.get("kl_coef", {})
@@ -156,6 +162,7 @@ class Trainer:
             self.save_seconds = max(self.save_seconds, time.perf_counter() - save)
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
+            self.step_seconds.append(end - begin)
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
             self.writer.start(self._write, trained_rows(batch, result.logprobs),
@@ -164,10 +171,16 @@ class Trainer:
             self.writer.finish()
             self._show_checkpoint(step)
 
-    def _end(self, step: int) -> NoReturn:
-        """Ends on request after `step`, the last whole one, and saves it if the time suffices. Collective."""
+    def _out_of_time(self) -> bool:
+        """Returns whether one more step, and then twice the slowest checkpoint, may pass the job's time limit."""
+        needed = max(self.step_seconds, default=0.0) + 2 * self.save_seconds + LEAST_ROOM
+        return self.ends_at is not None and time.time() + needed > self.ends_at
+
+    def _end(self, step: int, number: int = signal.SIGTERM, why: str = "") -> NoReturn:
+        """Ends after `step`, the last whole one, on request or for the signal `number`, and saves it if the time
+        suffices. Collective."""
         ending, grace = self.context.ending, self.context.config.log.grace_seconds
-        stopped = ending.stopped or Stopped(signal.SIGTERM)  # another rank was asked
+        stopped = ending.stopped or Stopped(number)  # another rank was asked
         saved = (checkpoints.complete_checkpoints(self.context.directory) or [0])[-1]
         left = grace - (time.monotonic() - ending.began if ending.began else 0.0)
         if step == saved:
@@ -181,7 +194,7 @@ class Trainer:
             self._show_checkpoint(step)
             note = f"step {step} is saved"
         self.process.stop()
-        raise Stopped(stopped.number, note)
+        raise Stopped(stopped.number, note + why)
 
     def _learn(self, batch: Batch) -> tuple[Result, ValueResult | None]:
         """Makes the optimizer steps of policy and critic. Critic warmup leaves the policy as is."""
@@ -201,9 +214,12 @@ class Trainer:
         self.context.activity.now("prepares the batch", f"step {step}")
         if step == self.step_done + 1:
             self.reader.start(self._prepare, step)
-        while not self.reader.wait(POLL_SECONDS) and not self.context.ending.stopped:
+        while not (self.reader.wait(POLL_SECONDS) or self.context.ending.stopped or self._out_of_time()):
             pass
-        if _any(self.process, self.context.ending.stopped is not None):
+        late = self._out_of_time()
+        if _any(self.process, late or self.context.ending.stopped is not None):
+            if _any(self.process, late):
+                self._end(step - 1, OUT_OF_TIME, f", before the time limit of job {slurm.this_job()}")
             self._end(step - 1)
         batch = self.reader.finish()
         self.context.activity.now("trains", f"step {step}")

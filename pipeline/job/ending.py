@@ -15,6 +15,7 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # signals within this time are one request: a terminal signals the whole process group, whose members pass it on too
 TOGETHER_SECONDS = 1.0
+OUT_OF_TIME = signal.SIGXCPU  # the reason of a stage that ends by itself before its job's time limit
 INTERRUPTED = "interrupted"  # first word of stage.error for a stage that was asked to end
 RUNNER = "OURO_RUNNER"  # environment variable: the process that runs this one (ouro, or snakemake)
 PDEATHSIG = 1  # prctl(2)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from pipeline.job import slurm
+from pipeline.job.ending import INTERRUPTED, OUT_OF_TIME
 from pipeline.job.holders import is_locked
 from pipeline.plan import requests
 from pipeline.plan.identity import Stage
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pipeline.run.invoke import Ended
 
 STOPPED = ("TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED")  # by SLURM, not by the stage
+TIMELY = f"{INTERRUPTED} by {OUT_OF_TIME.name}"  # a stage that ended by itself, before its job's time limit
 MOST_IDLE = 2  # submissions in a row that complete no further step
 POLL_SECONDS = 5.0
 
@@ -90,8 +92,9 @@ def recorded_endings(plan, since: float) -> tuple[list[Stage], list[Stage]]:
         if number is None:
             continue
         state = slurm.ended_as(number)
-        (stopped if state in STOPPED else failed).append(stage)
-        if state != "FAILED" or recorded_error(directory) is None:
+        own = recorded_error(directory) or ""
+        (stopped if state in STOPPED or own.startswith(TIMELY) else failed).append(stage)
+        if state != "FAILED" or not own:
             _record(stage, state, number, slurm.log_directory(plan.view) / f"rule_{rule}" / f"{number}.log")
     return stopped, failed
 
