@@ -59,7 +59,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, bool(profile) or extra)]:
+    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
     if dry:
         print(submission.requested(plan))
@@ -136,12 +136,16 @@ def explain(shown, ended: Ended, command: str) -> str:
     return what_failed(shown, ended.code, command, ended.output.errors(), ended.output.place, ended.began)
 
 
-def gpu_warnings(plan: "Plan | Sweep", extra: list[str] | bool) -> list[str]:
+def to_slurm(extra: list[str]) -> bool:
+    """Returns whether snakemake submits jobs to SLURM with these arguments."""
+    return any(word.endswith("slurm") for word in extra)
+
+
+def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
     """Returns a line when stages go to SLURM without requesting GPUs because none are configured."""
     from pipeline.plan.identity import HEAVY
 
-    to_slurm = extra is True or any(word.endswith("slurm") for word in extra)
-    if to_slurm and any(s.kind in HEAVY and not s.gpus and s.config["cluster"]["gpu_per_node"] is None
+    if to_slurm(extra) and any(s.kind in HEAVY and not s.gpus and s.config["cluster"]["gpu_per_node"] is None
                         for s in plan.stages):
         return ["cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. Set it "
                 "to the GPUs of a node, or to 0 if none is meant."]
@@ -162,7 +166,8 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     command = snakemake_command(overrides, extra)
     environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
     began, grace = time.time(), max(stage.config["log"]["grace_seconds"] for stage in plan.stages)
-    asked = partial(asked_to_end, plan.stages, began)
+    # on SLURM a job's end concerns its stage alone
+    asked = partial(asked_to_end, [] if to_slurm(extra) else plan.stages, began)
     if verbose:
         return Ended(began, *run_group(command, environment, {}, asked, grace))
     output = Output(plan.view / "logs")

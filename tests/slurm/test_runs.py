@@ -82,7 +82,7 @@ def test_two_commands_of_one_run_do_not_hold_two_nodes(cluster, tmp_path):
 
 
 def test_a_run_past_its_time_limit_is_submitted_again_until_it_is_complete(cluster, tmp_path):
-    command = ouro(tmp_path, "stages.sft.buffer.total_steps=1200", "buffer.total_steps=1", "cluster.slurm.runtime=1",
+    command = ouro(tmp_path, "stages.sft.buffer.total_steps=60", "buffer.total_steps=1", "cluster.slurm.runtime=1",
                    "stages.sft.trainer.save_interval=5")
     process = begin(command, tmp_path / "out")
     assert process.wait(500) == 0, (tmp_path / "out").read_text()
