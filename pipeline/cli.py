@@ -121,9 +121,8 @@ def init(**given):
 @OVERRIDES
 @click.option("-v", "--verbose", is_flag=True, help="show all that snakemake and the stages print")
 @click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
-@click.option("--update-hub", is_flag=True, help="take the newest commits of the run's repositories on the Hugging "
-                                                 "Face hub, not those that it has kept")
-@click.option("-d", "--detach", is_flag=True, help="run in the background, in a session that outlives this terminal")
+@click.option("--update-hub", is_flag=True, help="take the newest commits of its Hugging Face repositories")
+@click.option("-d", "--detach", is_flag=True, help="run in the background; the end of this terminal does not end it")
 @click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
 @click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.pass_obj
@@ -236,8 +235,7 @@ def report(runs, root, browse):
 @click.command()
 @words("names", "[RUN | SWEEP]...")
 @HERE
-@click.option("--metric", metavar="NAME",
-              help="default: sampled_accuracy, or sampled_reward where no run has an accuracy")
+@click.option("--metric", metavar="NAME", help="default: sampled_accuracy, or sampled_reward without accuracies")
 @FORMAT
 def compare(names, root, metric, form):
     """Compare runs or the points of a sweep by their scores.

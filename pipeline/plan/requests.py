@@ -26,7 +26,10 @@ def resources(stage: Stage) -> dict[str, Any]:
     named = {"slurm_partition": asked["partition"], "slurm_account": asked["account"], "qos": asked["qos"],
              "constraint": asked["constraint"], "gpu_model": asked["gpu_model"] if stage.gpus else None,
              "runtime": asked["runtime"], "slurm_extra": _extra(asked)}
-    return {"mem_mb": math.ceil(memory_gib(stage) * MIB_PER_GIB),
+    number = stage.config["cluster"]["node_num"] if is_submitted(stage) and stage.kind in HEAVY else 1
+    # `mpi`: the plugin then starts the stage on the first node alone, and the stage its tasks on all (job/step.py)
+    spread = {"nodes": number, "mpi": "srun", "tasks": number, "cpus_per_task": stage.threads} if number > 1 else {}
+    return {**spread, "mem_mb": math.ceil(memory_gib(stage) * MIB_PER_GIB),
             **{name: value for name, value in named.items() if value is not None}}
 
 

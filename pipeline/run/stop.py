@@ -10,6 +10,7 @@ from pipeline.job.holders import Holder, holder_of, is_locked, launches
 from pipeline.job.process_group import GRACE_SECONDS, POLL_SECONDS
 from pipeline.results.sweep_view import SweepView, runs_of
 from pipeline.results.view import Node, View, recorded_error
+from pipeline.settings.config import Log
 from pipeline.store import files
 
 
@@ -46,8 +47,7 @@ def _holders(stages) -> Iterator[tuple[Node, Holder]]:
 
 def _wait(shown: View | SweepView, asked: set[Holder], running: dict[str, Node]) -> list[Holder]:
     """Waits for processes to end, while trainers save their last step; returns those that have not."""
-    grace = max([60.0, *(files.read_json(one.directory / "stage.json")["config"]["log"]["grace_seconds"]
-                         for one in running.values())])
+    grace = max([0.0, *map(_grace, running.values())])
     print(f"{shown.run}: asked {', '.join(map(str, sorted(asked, key=str)))} to end; trainers save their last step, "
           f"for at most {grace:g} s", flush=True)
     deadline, left = time.monotonic() + grace + GRACE_SECONDS, list(asked)
@@ -55,6 +55,11 @@ def _wait(shown: View | SweepView, asked: set[Holder], running: dict[str, Node])
         time.sleep(POLL_SECONDS)
         left = [one for one in left if _is_alive(one.pid)]
     return left
+
+
+def _grace(stage: Node) -> float:
+    settings = files.read_json(stage.directory / "stage.json")["config"]["log"]
+    return settings.get("grace_seconds", Log().grace_seconds)  # one that an earlier release wrote lacks it
 
 
 def _is_alive(pid: int) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.job import step
 from pipeline.job.activity import Activity, show_stack_on_signal
 from pipeline.job.context import Context, advised, ending, open_stage, our_environment
 from pipeline.job.ending import INTERRUPTED, SIGNALS, Stopped, die_with_parent
@@ -44,18 +45,31 @@ class Child:
     cores: list[int]
     ranks: int = 1
     environment: dict[str, str] = field(default_factory=dict)
+    nodes: list[str] = field(default_factory=list)  # of its ranks, if there are several
+    gpus: int = 0  # of each of them
 
     @property
     def threads(self) -> int:
         """Threads for each of its processes."""
-        return max(len(self.cores) // self.ranks, 1)
+        return max(len(self.cores) * max(len(self.nodes), 1) // self.ranks, 1)
 
     def command(self, directory: Path) -> list[str]:
         module = ["-m", self.module, str(directory)]
+        if self.nodes:
+            return step.command(module[1:], 0, self.gpus, self.nodes, self.ranks)
         if self.ranks == 1:
             return [sys.executable, *module]
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}",
                 "--shutdown-timeout", str(LONG), *module]
+
+
+def trainer_child(config, own_cores: list[int]) -> Child:
+    """Returns the trainer of a stage: ranks on this machine, or evenly on the nodes of its job of SLURM."""
+    child = Child(TRAINER, "stages.learn", own_cores, config.trainer.ranks)
+    if config.cluster.node_num > 1:
+        child.nodes, child.environment = step.nodes(), step.rendezvous()
+        child.gpus = config.trainer.ranks // config.cluster.node_num if config.cluster.gpu_per_node else 0
+    return child
 
 
 def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
@@ -99,7 +113,7 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
     for old in (context.directory / f"{child.name}.error", activity_file(context.directory, child.name)):
         old.unlink(missing_ok=True)
     environment = our_environment() | thread_environment(child.threads) | child.environment
-    if child.ranks == 1:
+    if child.ranks == 1 and not child.nodes:
         # torch.distributed requires these even for a single process
         environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

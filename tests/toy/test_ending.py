@@ -57,8 +57,10 @@ def test_a_stage_that_is_asked_to_end_saves_its_last_step_and_goes_on_there(fini
 
 
 def ouro(root: Path, *words: str) -> subprocess.Popen:
+    """`ouro` as typed in a terminal: it receives Ctrl-C also where the tests run in the background of a script."""
     return subprocess.Popen([sys.executable, "-m", "pipeline.cli", *words], cwd=REPOSITORY, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+                            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def process_of(run: subprocess.Popen, name: str) -> int:
