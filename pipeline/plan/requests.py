@@ -8,7 +8,8 @@ from typing import Any
 
 from pipeline.plan.identity import HEAVY, Stage
 
-GIB_PER_PROCESS = 5.0  # host memory of a Python process with torch, vLLM or DeepSpeed, and a CUDA context, loaded
+# host memory of a Python process with torch and vLLM or DeepSpeed loaded; with GPUs also CUDA's libraries and buffers
+GIB_PER_PROCESS, GIB_PER_GPU_PROCESS = 2.0, 5.0
 MIB_PER_GIB = 1024
 
 
@@ -49,9 +50,9 @@ def command_prefix(stage: Stage) -> str:
 def memory_gib(stage: Stage) -> float:
     """Returns the host memory a stage requests: `cluster.slurm.mem`, or an estimate, in GiB.
 
-    Estimate: GIB_PER_PROCESS for the stage, each trainer rank, each GPU of an engine and each auxiliary model; twice
-    the weight files, for the rank that gathers and writes them and for a loading engine; eight times on a machine
-    without GPUs, where weights, gradients and optimizer are in host memory, or when the optimizer is offloaded.
+    Estimate: GIB_PER_PROCESS or GIB_PER_GPU_PROCESS for the stage, each trainer rank, each GPU of an engine and each
+    auxiliary model; twice the weight files, for the rank that gathers and writes them and for a loading engine; eight
+    times without GPUs, where weights, gradients and optimizer are in host memory, or when the optimizer is offloaded.
     """
     asked = stage.config["cluster"]["slurm"]["mem"]
     if asked is not None:
@@ -64,7 +65,8 @@ def memory_gib(stage: Stage) -> float:
     if stage.kind not in ("train", "offline"):
         processes += engine["engine_num"] * engine["tensor_parallel_size"] + len(explorer["auxiliary_models"])
     copies = 2 if stage.gpus and not trainer.get("offload_optimizer") else 8
-    return GIB_PER_PROCESS * processes + copies * _weights_gib(stage.inputs.get("model"))
+    each = GIB_PER_GPU_PROCESS if stage.gpus else GIB_PER_PROCESS
+    return each * processes + copies * _weights_gib(stage.inputs.get("model"))
 
 
 def _weights_gib(model: str | None) -> float:

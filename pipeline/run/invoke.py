@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME, near
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
     for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
+    if not profile and any(stage.config["cluster"]["node_num"] > 1 for stage in plan.stages) and not to_slurm(extra):
+        raise ConfigError("cluster.node_num is more than 1: several machines need SLURM. Use `ouro run --profile "
+                          "slurm`, or set cluster.node_num=1.")
     if dry:
         print(submission.requested(plan))
         return 0

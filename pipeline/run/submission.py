@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from pipeline.check import cluster_rules
 from pipeline.job import slurm
 from pipeline.job.ending import INTERRUPTED, OUT_OF_TIME
 from pipeline.job.holders import is_locked
@@ -16,6 +17,7 @@ from pipeline.plan.identity import Stage
 from pipeline.results.view import HINT, recorded_error
 from pipeline.run.sweep import rules
 from pipeline.store import files, tables
+from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ def run_jobs(start: Callable[[list[str]], "Ended"], extra: list[str], plan) -> "
     start: runs snakemake with these arguments. extra: the user's. At most MOST_IDLE submissions in a row reach no
     further step.
     """
+    if problems := cluster_rules.problems(plan.stages):
+        raise ConfigError.of("SLURM cannot run these stages:", problems)
     options, idle, reached = arguments(plan.view), 0, _progress(plan)
     with files.locked(plan.view / ".slurm.lock", lambda holder: _say(f"waiting for another `ouro run`: {holder}")):
         while True:
@@ -103,7 +107,9 @@ def _record(stage: Stage, state: str | None, number: str, log: Path) -> None:
     """Writes a stage.error for a stage that could not: how its job ended, and at which step."""
     directory = Path(stage.directory)
     steps = tables.steps_present(directory, "rollouts" if stage.kind == "rollout" else "steps")
-    how = "its job failed before the stage began" if state == "FAILED" else f"ended by SLURM: {state or 'unknown'}"
+    how = f"ended by SLURM: {state or 'unknown'}"
+    if state == "FAILED":
+        how = "its job failed before the stage began" if log.exists() else "sbatch refused its job, see all output"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "stage.error").write_text(f"{how} (job {number})" + (f" at step {steps[-1]}" if steps else "") +
                                            f"\n{HINT}{log}\n", encoding="utf-8")

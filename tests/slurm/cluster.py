@@ -64,7 +64,9 @@ class Cluster:
         self._wait_idle()
 
     def start_node(self, node: str) -> None:
-        self._daemon(node, ["slurmd", "-D", "-N", node, "-f", str(self.root / "slurm.conf")])
+        core = sorted(os.sched_getaffinity(0))[self.nodes.index(node) % os.cpu_count()]  # its jobs inherit it
+        daemon = ["slurmd", "-D", "-N", node, "-f", str(self.root / "slurm.conf")]
+        self._daemon(node, ["taskset", "-c", str(core), *daemon])
 
     def fail_node(self, node: str) -> None:
         """Kills a node's daemon and every process of its job steps, as a power failure does."""
