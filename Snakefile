@@ -11,17 +11,23 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
+from pipeline.job.holders import hold
+from pipeline.job.process_group import pass_on_signals
 from pipeline.run import failure, outcome
+from pipeline.plan import requests
 from pipeline.run.console import STARTED
-from pipeline.run.snakefile import freeze, load_plan
+from pipeline.run.snakefile import freeze, load_plan, refuse_idle_status
 from pipeline.run.sweep import rules as named_rules
 
 BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
+refuse_idle_status(workflow.executor_settings)
 
 
 onstart:
     freeze(PLAN)
+    hold(PLAN.view)
+    pass_on_signals()
     if os.environ.get("OURO_SUMMARY_FOLLOWS"):
         print(STARTED, file=sys.stderr, flush=True)  # later output goes to the log file only
 
@@ -58,8 +64,11 @@ for rule_name, stage in named_rules(PLAN.stages):
         threads: stage.threads
         resources:
             gpu=stage.gpus,  # SLURM's executor requests GPUs by this name; locally pipeline/job/claims.py assigns them
+            **requests.resources(stage),
+        localrule: not requests.is_submitted(stage)
         params:
+            before=requests.command_prefix(stage),
             kind=stage.kind,
             directory=subpath(output[0], parent=True),
         shell:
-            "python -m stages.{params.kind} {params.directory:q}"
+            "{params.before}python -m stages.{params.kind} {params.directory:q}"

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
+from pipeline.process_commands import logs, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
@@ -120,8 +121,10 @@ def init(**given):
 @OVERRIDES
 @click.option("-v", "--verbose", is_flag=True, help="show all that snakemake and the stages print")
 @click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
-@click.option("--update-hub", is_flag=True, help="take the newest commits of the Hugging Face hub's repositories that "
-                                                 "the run names, not those that it has kept")
+@click.option("--update-hub", is_flag=True, help="take the newest commits of its Hugging Face repositories")
+@click.option("-d", "--detach", is_flag=True, help="run in the background; the end of this terminal does not end it")
+@click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
+@click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.pass_obj
 def run(extra, **given):
     """Make every stage of the recipe that is not complete yet.
@@ -232,8 +235,7 @@ def report(runs, root, browse):
 @click.command()
 @words("names", "[RUN | SWEEP]...")
 @HERE
-@click.option("--metric", metavar="NAME",
-              help="default: sampled_accuracy, or sampled_reward where no run has an accuracy")
+@click.option("--metric", metavar="NAME", help="default: sampled_accuracy, or sampled_reward without accuracies")
 @FORMAT
 def compare(names, root, metric, form):
     """Compare runs or the points of a sweep by their scores.
@@ -292,7 +294,7 @@ def completion(shell):
     print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
 
 
-for command in (init, run, status, sql, report, compare, replay, config, import_, stages, completion):
+for command in (init, run, status, logs, stop, sql, report, compare, replay, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

@@ -115,8 +115,9 @@ class Explorer:
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # sequential, because the engine measures free memory when it starts
+            # written once the trainer has allocated its memory
             wait_for(context.directory / TOTAL, config.synchronizer.sync_timeout, "the trainer to start",
-                     context.directory / "trainer.log")  # written once the trainer has allocated its memory
+                     context.directory / "trainer.log", context.activity.alive)
         self.engine = open_engine(
             model, config, end_tokens(self.tokenizer, model), sleeps=self.colocated, logs=context.directory,
             adapter=adapter)
@@ -129,9 +130,13 @@ class Explorer:
 
     def step(self, step: int) -> records.Rollout:
         """Runs one explorer step; its files are written in the background."""
-        self.weights.update_to(self.schedule.weights_version(step), self.writer.check)
+        activity = self.context.activity
+        activity.now("loads weights", f"step {step}")
+        self.weights.update_to(self.schedule.weights_version(step), self._check)
+        activity.now("evaluates", f"step {step}")
         evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
+        activity.now("answers and rewards", f"step {step}")
         filled = self.groups.of_step(step)
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
@@ -140,6 +145,11 @@ class Explorer:
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
         self.writer.start(self._write, step, rows, rollout)
         return rollout
+
+    def _check(self) -> None:
+        """Called while it waits for weights."""
+        self.writer.check()
+        self.context.activity.alive()
 
     def _record(
         self, step: int, filled: Filled, rows: list[records.Experience], other_seconds: float, evaluate_seconds: float
@@ -232,6 +242,7 @@ def explore(context: Context) -> None:
             step, rollout.weights_version, row_words(rollout), rollout.tokens, rollout.rollout_seconds,
             rollout.sync_seconds, rollout.wait_seconds,
         )
+    context.activity.now("writes")
     explorer.writer.finish()
     explorer.engine.close()
 

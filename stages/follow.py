@@ -10,7 +10,7 @@ from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_word
 from pipeline.job.shares import cores
 from pipeline.job.tracking import open_tracker
 from pipeline.store import checkpoints, files, records, tables
-from stages.explorer.children import Child, supervise
+from stages.explorer.children import supervise, trainer_child
 
 TOTAL = "total.json"  # written by the trainer once the number of steps is known
 
@@ -125,7 +125,7 @@ class RolloutFollower(Follower):
 
 def train_alone(context: Context) -> None:
     """The work of a stage that has a trainer and no explorer."""
-    trainer = Child("trainer", "stages.learn", cores(), context.config.trainer.ranks)
+    trainer = trainer_child(context.config, cores())
     with Follower(context) as follower:
         supervise(context, [trainer], follower.poll)
     finish_training(context)

@@ -6,20 +6,26 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 """
 
 import shutil
+import signal
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import torch
 
+from pipeline.job import slurm
+from pipeline.job.activity import UNLIMITED
 from pipeline.job.background import Background
 from pipeline.job.context import Context
+from pipeline.job.ending import OUT_OF_TIME, Stopped
 from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
-from stages.explorer.children import run_child
+from stages.explorer.children import kept, run_child
 from stages.follow import TOTAL
 from stages.learner.actor import Actor, Result
 from stages.learner.batch import Batch
@@ -39,6 +45,9 @@ from stages.learner.teacher import Teacher
 from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
+RECENT = 10  # steps, the slowest of which is expected of the next one
+LEAST_ROOM = 5.0  # seconds for a stage to end its processes
+POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for
 DATA_SETS = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # other types: rollouts
 
 
@@ -51,6 +60,9 @@ class Trainer:
         self.writer = Background()  # writes a step's tables while the next step is computed
         self.reader = Background()  # meanwhile prepares the next batch, if its rollouts exist
         self.ended = False
+        self.save_seconds = 0.0  # of the slowest checkpoint so far
+        self.ends_at = slurm.ends_at()
+        self.step_seconds: deque[float] = deque(maxlen=RECENT)
         self.measured = 0.0  # when the timings of the last step were taken
         checkpoint, saved = self._newest_checkpoint()
         kl_coef = saved.get("kl_coef", {})
@@ -68,6 +80,7 @@ class Trainer:
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
+            context.activity.now(UNLIMITED)
             references.add(self.source.rows)
         self.estimates = Estimates(self.actor) if data_set else self._estimates(references)
         self.critic = self.estimates.critic
@@ -114,8 +127,9 @@ class Trainer:
             files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
         self.measured = time.perf_counter()
         try:
-            for step in range(self.step_done + 1, self.source.total_steps + 1):
-                self._step(step)
+            with self.context.ending.deferred():
+                for step in range(self.step_done + 1, self.source.total_steps + 1):
+                    self._step(step)
         finally:
             self.ended = True
         self.process.stop()
@@ -123,6 +137,7 @@ class Trainer:
     def _check(self) -> None:
         """Called by the reader while it waits for rollouts."""
         self.writer.check()
+        self.context.activity.alive()
         if self.ended:
             raise StageError("the trainer ended while its next batch was waited for")
 
@@ -142,9 +157,12 @@ class Trainer:
         mismatch = self.objective.mismatch(batch.rollouts, result.logprobs[:count]) if count else None
         saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
+            save = time.perf_counter()
             self._write_checkpoint(step)
+            self.save_seconds = max(self.save_seconds, time.perf_counter() - save)
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
+            self.step_seconds.append(end - begin)
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
             self.writer.start(self._write, trained_rows(batch, result.logprobs),
@@ -152,6 +170,31 @@ class Trainer:
         if saves:  # last: a resumed stage starts after it, so all files of the step must be written first
             self.writer.finish()
             self._show_checkpoint(step)
+
+    def _out_of_time(self) -> bool:
+        """Returns whether one more step, and then twice the slowest checkpoint, may pass the job's time limit."""
+        needed = max(self.step_seconds, default=0.0) + 2 * self.save_seconds + LEAST_ROOM
+        return self.ends_at is not None and time.time() + needed > self.ends_at
+
+    def _end(self, step: int, number: int = signal.SIGTERM, why: str = "") -> NoReturn:
+        """Ends after `step`, the last whole one, on request or for the signal `number`, and saves it if the time
+        suffices. Collective."""
+        ending, grace = self.context.ending, self.context.config.log.grace_seconds
+        stopped = ending.stopped or Stopped(number)  # another rank was asked
+        saved = (checkpoints.complete_checkpoints(self.context.directory) or [0])[-1]
+        left = grace - (time.monotonic() - ending.began if ending.began else 0.0)
+        if step == saved:
+            note = f"step {step} is saved" if step else "no step was complete"
+        elif _any(self.process, self.save_seconds > left):
+            note = (f"step {step} is not saved: a checkpoint takes {self.save_seconds:.1f} s, and {left:.1f} s of "
+                    f"log.grace_seconds={grace:g} were left; {kept(saved)}")
+        else:
+            self._write_checkpoint(step, unscheduled=True)
+            self.writer.finish()
+            self._show_checkpoint(step)
+            note = f"step {step} is saved"
+        self.process.stop()
+        raise Stopped(stopped.number, note + why)
 
     def _learn(self, batch: Batch) -> tuple[Result, ValueResult | None]:
         """Makes the optimizer steps of policy and critic. Critic warmup leaves the policy as is."""
@@ -168,9 +211,18 @@ class Trainer:
 
     def _batch(self, step: int) -> Batch:
         """The batch of a step; starts preparing the next one in the background."""
+        self.context.activity.now("prepares the batch", f"step {step}")
         if step == self.step_done + 1:
             self.reader.start(self._prepare, step)
+        while not (self.reader.wait(POLL_SECONDS) or self.context.ending.stopped or self._out_of_time()):
+            pass
+        late = self._out_of_time()
+        if _any(self.process, late or self.context.ending.stopped is not None):
+            if _any(self.process, late):
+                self._end(step - 1, OUT_OF_TIME, f", before the time limit of job {slurm.this_job()}")
+            self._end(step - 1)
         batch = self.reader.finish()
+        self.context.activity.now("trains", f"step {step}")
         if self.estimates.needed:
             self.estimates.add(batch.rollouts)
             batch = self.source.with_advantages(batch)
@@ -198,9 +250,10 @@ class Trainer:
             export = partial(self.actor.write_trainable, state)
             checkpoints.publish(self.context.directory, version, export, probe)
 
-    def _write_checkpoint(self, step: int) -> None:
-        """Writes a checkpoint under a hidden name."""
+    def _write_checkpoint(self, step: int, unscheduled: bool = False) -> None:
+        """Writes a checkpoint under a hidden name. unscheduled: the next one replaces it."""
         temporary = self._temporary(step)
+        self.context.activity.now("saves a checkpoint", f"step {step}")
         if self.process.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
@@ -220,7 +273,8 @@ class Trainer:
         if self.process.rank == 0:
             weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
             coefficients = {name: term.kl_coef for name, term in self.terms.items()}
-            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage, "kl_coef": coefficients}
+            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage, "kl_coef": coefficients,
+                        **({"unscheduled": True} if unscheduled else {})}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 
@@ -242,6 +296,11 @@ def _arbitrary_tokens(actor: Actor, config) -> list[int]:
     vocabulary = actor.zero.module.model.config.vocab_size
     count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
     return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
+
+
+def _any(process: Process, holds: bool) -> bool:
+    """Whether it holds on any rank. Collective."""
+    return holds if process.ranks == 1 else bool(process.all_reduce(torch.tensor(int(holds), device=process.device)))
 
 
 def learn(context: Context) -> None:

@@ -8,7 +8,7 @@ weights generate which rollouts. This process starts both, follows the steps, an
 from pipeline.job.context import Context, environment, run_stage
 from pipeline.job.devices import visible_gpus
 from pipeline.job.shares import cores, share_cores, share_gpus
-from stages.explorer.children import Child, supervise
+from stages.explorer.children import Child, supervise, trainer_child
 from stages.follow import Follower, finish_training
 
 
@@ -17,9 +17,9 @@ def work(context: Context) -> None:
     gpus = visible_gpus(config.cluster.gpu_per_node)
     overlap, engines = config.synchronizer.sync_offset > 0, config.explorer.rollout_model.engine_num
     explorer_cores, trainer_cores = share_cores(cores(), overlap, bool(gpus), engines)
-    trainer = Child("trainer", "stages.learn", trainer_cores, config.trainer.ranks)
+    trainer = trainer_child(config, trainer_cores)
     explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config.explorer.env_vars))
-    if gpus:
+    if gpus and config.cluster.node_num == 1:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config, config.trainer.ranks), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     with Follower(context) as follower:

@@ -3,12 +3,14 @@
 import gc
 import logging
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from tabulate import tabulate
 
 from pipeline.job.context import Context
+from pipeline.job.ending import SIGNALS
 from pipeline.store.secret_names import secret_variables
 from tests.configs import TINY, overridden
 
@@ -65,9 +67,12 @@ def context_of(settings):
 
 @pytest.fixture
 def environment_kept():
-    """Undoes what a stage in this process does to its environment variables and CPU cores."""
+    """Undoes what a stage in this process does to its environment variables, CPU cores and signals."""
     cores, variables = os.sched_getaffinity(0), dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     os.sched_setaffinity(0, cores)
     os.environ.clear()
     os.environ.update(variables)

@@ -21,6 +21,7 @@ from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
+from workflows.time_limit import limited_workflow
 
 DECODINGS = ("greedy", "sampled")
 
@@ -125,9 +126,9 @@ def sample(
 def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int]):
     """The rewarded outcomes of the tasks at the positions `asked`."""
     source, taskset = config.buffer.explorer_input, held.taskset
-    workflow = load_workflow(
+    workflow = limited_workflow(load_workflow(
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
-        taskset.workflow_args)
+        taskset.workflow_args), config.explorer.max_timeout)
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
     workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config)) for task in tasks]

@@ -19,6 +19,7 @@ from pipeline.settings.arguments.users import Signature
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError
 from workflows.reward_model import RewardModel
+from workflows.time_limit import limited
 from workflows.user_reward import Components, Rule, taken_arguments
 
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
@@ -44,7 +45,9 @@ class Rewards:
         """
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
-        functions = [OPENED.get(name) or load_reward(name) for name in names]
+        limit = self.config.explorer.max_timeout
+        functions = [OPENED.get(name) or (limited(load_reward(name), limit) if ":" in name else load_reward(name))
+                     for name in names]
         given, key = taskset.reward_fn_args, f"reward_fn_args of task set '{taskset.name}'"
         takers = [REWARDS.get(name) or Signature.of(function) for name, function in zip(names, functions, strict=True)]
         wrong = [line for taker in takers if taker for line in taker.wrong_values(key, given)]

@@ -20,7 +20,8 @@ from typing import Any
 from pipeline.check.sources import POOL, sources, tasksets
 from pipeline.check.user_code import WAIT
 from pipeline.check.workload import explores
-from pipeline.job.context import die_with_parent, ending, environment, our_environment
+from pipeline.job.context import ending, environment, our_environment
+from pipeline.job.ending import die_with_parent
 from pipeline.job.process_group import ending_orphans
 from pipeline.settings import secrets
 from pipeline.settings.config import Config

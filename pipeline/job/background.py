@@ -1,7 +1,7 @@
 """Reads or writes one step's files during the computation of another: one thread, in order, errors propagate."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 
@@ -24,6 +24,10 @@ class Background:
         """Raises the error of the last call if it has ended. Does not wait."""
         if self._call is not None and self._call.done():
             self._call.result()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the last call, at most so long; returns whether it has ended."""
+        return self._call is None or bool(wait([self._call], seconds).done)
 
     def finish(self) -> Any:
         """Waits for the last call and returns its result; None when there was none."""

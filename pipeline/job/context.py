@@ -24,7 +24,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipeline.job.activity import Activity
 from pipeline.job.claims import claimed
+from pipeline.job.ending import Ending, Stopped, end_with_runner
+from pipeline.job.slurm import this_job
 from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import Config
@@ -34,7 +37,6 @@ from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 # Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-INTERRUPTED = "interrupted"  # the cause in stage.error of a stage that a signal ended
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Context:
 
     config: the settings that the stage may read; reading another raises Absent. inputs: role -> directory.
     made: the stage's additions to its manifest. earlier_seconds: those of the steps completed by earlier, interrupted
-    launches of the stage.
+    launches of the stage. activity, ending: what this process is doing, and the requests to end it.
     """
 
     run: str
@@ -55,6 +57,8 @@ class Context:
     log: logging.Logger
     made: dict[str, Any] = field(default_factory=dict)
     earlier_seconds: float = 0.0
+    activity: Activity = field(default_factory=Activity)
+    ending: Ending = field(default_factory=Ending)
 
     @property
     def id(self) -> str:
@@ -74,8 +78,10 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
         print(f"{directory.name}: {error}", file=sys.stderr)
         sys.exit(2)
     try:
+        context.ending.listen(lambda stopped: _record(context, f"{stopped}, and again: ended at once"))
+        end_with_runner()
         with (files.explained(directory),
-              files.locked(directory / ".lock", lambda holder: context.log.info("waiting: %s is making it", holder))):
+              files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
             if files.is_complete(directory):
                 context.log.info("already complete")
                 return
@@ -83,13 +89,20 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
             with (cores_taken(directory, context.config.continue_from_checkpoint, spec["root"], context.log),
                   claimed(spec["kind"], context.config, spec["root"], context.log)):
                 _make(work, context, spec)
-    except KeyboardInterrupt:
-        _fail(context, INTERRUPTED, 130)
+    except Stopped as stopped:
+        _fail(context, str(stopped), stopped.exit_code)
     except OuroError as error:
         _fail(context, advised(error, context), 2)
     except Exception as error:
         whose = "" if users_frames(error) else "unexpected failure: "
         _fail(context, f"{whose}{brief(error)}\n{users_traceback(error)}", 1)
+
+
+def _wait(context: Context, holder: str) -> None:
+    """Logs who makes the stage. Raises StageError in a job of SLURM: waiting there would hold a node."""
+    if this_job():
+        raise StageError(f"{holder} is making it; this job ends, so that it holds no node meanwhile")
+    context.log.info("waiting: %s is making it", holder)
 
 
 def advised(error: OuroError, context: Context) -> str:
@@ -102,13 +115,17 @@ def advised(error: OuroError, context: Context) -> str:
 
 def _fail(context: Context, problem: str, code: int) -> NoReturn:
     """Reports the failure on the terminal, in stage.log and in stage.error, and ends the process."""
+    _record(context, problem)
+    sys.exit(code)
+
+
+def _record(context: Context, problem: str) -> None:
     place = context.directory
     hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {repeat_command(place)}"
     context.log.error("%s", problem)
     context.log.error("%s", hint)
     with contextlib.suppress(OSError):  # the failure itself may be a full disk
         (place / "stage.error").write_text(f"{masked(problem)}\n{hint}\n", encoding="utf-8")
-    sys.exit(code)
 
 
 def repeat_command(directory: Path) -> str:
@@ -153,6 +170,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         **({"hub": spec["hub"]} if spec.get("hub") else {}),
         "seconds": round(time.time() - begin + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
+        **({"slurm_job": this_job()} if this_job() else {}),
         **context.made,
     }
     files.write_json(context.directory / files.MANIFEST, manifest)
@@ -228,13 +246,3 @@ def ending(code: int) -> str:
 def exit_code(code: int) -> int:
     """Converts a subprocess return code to a shell's exit code: -9 to 137."""
     return code if code >= 0 else 128 - code
-
-
-def die_with_parent() -> None:
-    """Asks Linux to kill this process when its parent dies, so that a killed stage leaves no orphans."""
-    import ctypes
-
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # the parent died before the call
-        os.kill(os.getpid(), signal.SIGKILL)

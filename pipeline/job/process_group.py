@@ -1,4 +1,4 @@
-"""Ends whole process trees: a command in its own group, and orphans in sessions of their own."""
+"""Ends whole process trees: a command in its own group, the jobs of snakemake, orphans in sessions of their own."""
 
 import contextlib
 import os
@@ -10,35 +10,52 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+from pipeline.job import ending
+from pipeline.job.ending import RUNNER, TOGETHER_SECONDS
+
+SIGNALS = (*ending.SIGNALS, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 15.0  # longer than a stage needs to end its children (stages/explorer/children.py)
+GRACE_SECONDS = 15.0  # beyond the time of a checkpoint: a stage needs it to end its children, snakemake to end itself
+JOB = b"-m\0stages."  # in the command line of a job
 
 
 def run_group(command: list[str], environment: dict[str, str], streams: dict[str, int],
-              poll: Callable[[], None]) -> tuple[int, int | None]:
+              poll: Callable[[], int | None], grace: float = 0.0) -> tuple[int, int | None]:
     """Runs a command; returns its exit code, and the signal that requested the stop (SIGNALS), if any.
 
-    streams: its `stdout` and `stderr`. poll: called several times a second. No process of the group remains afterwards:
-    a stage may outlive a snakemake that was killed.
+    streams: its `stdout` and `stderr`. poll: called several times a second; may return a signal, as if it had been
+    received. grace: seconds that the command may take to end on request. No process of the group remains afterwards: a
+    stage may outlive a snakemake that was killed.
     """
+    environment = environment | {RUNNER: str(os.getpid())}
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         return _wait(subprocess.Popen(command, env=environment, **streams), poll), None
     received: list[int] = []
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0,
                                preexec_fn=_receive_interrupts, **streams)
 
-    def stop(number: int, frame) -> None:
+    def stop(number: int, frame=None) -> None:
         received.append(number)
-        _send(process.pid, signal.SIGINT if len(received) < MOST_ASKED else signal.SIGKILL)
+        if len(received) < MOST_ASKED:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)  # snakemake passes it on to its jobs
+        else:
+            _send(process.pid, signal.SIGKILL)
 
     def poll_and_announce() -> None:
-        if len(received) == 1 and not announced:
-            announced.append(print("\nouro: stopping the running stages", file=sys.stderr, flush=True))
-        poll()
+        number = poll()
+        if number and not received:  # a stage was asked: so are the others
+            received.append(number)
+            os.kill(process.pid, signal.SIGTERM)
+        if received and not announced:
+            announced.append(time.monotonic())
+            print(f"\nouro: stopping the running stages; trainers save their last step, for at most {grace:g} s",
+                  file=sys.stderr, flush=True)
+        if announced and time.monotonic() > announced[0] + grace + GRACE_SECONDS:
+            _send(process.pid, signal.SIGKILL)
 
-    announced: list[None] = []
+    announced: list[float] = []
     usual = {one: signal.getsignal(one) for one in SIGNALS}
     try:
         for one in SIGNALS:
@@ -46,10 +63,54 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
                 signal.signal(one, stop)
         code = _wait(process, poll_and_announce)
     finally:
-        _end(process.pid)
+        _end(process.pid, grace + GRACE_SECONDS)
         for one in SIGNALS:
             signal.signal(one, usual[one])
     return code, received[0] if received else None
+
+
+def pass_on_signals() -> None:
+    """In snakemake: a signal ends its jobs, and then snakemake, which starts no other; a second
+    Ctrl-C kills them.
+
+    By itself snakemake would wait for its jobs to complete.
+    """
+    asked: list[tuple[int, float]] = []
+
+    def handle(number: int, frame) -> None:
+        if not asked:
+            asked.append((number, time.monotonic()))
+            threading.Thread(target=_signal_jobs, args=(number,), daemon=True).start()
+            raise KeyboardInterrupt  # snakemake cancels jobs on other machines, and waits for those on this one
+        if number == signal.SIGINT and time.monotonic() > asked[0][1] + TOGETHER_SECONDS:
+            for job in _jobs():
+                os.kill(job, signal.SIGKILL)
+
+    for one in SIGNALS:
+        if signal.getsignal(one) is not signal.SIG_IGN:
+            signal.signal(one, handle)
+
+
+def _signal_jobs(number: int) -> None:
+    """Signals every job once, also one that is just starting."""
+    told: set[int] = set()
+    while True:
+        for job in _jobs() - told:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job, number)
+            told.add(job)
+        time.sleep(POLL_SECONDS)
+
+
+def _jobs() -> set[int]:
+    """The stages among the children of this process, whichever thread started them."""
+    found = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that ended
+            for child in children.read_text().split():
+                if JOB in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.add(int(child))
+    return found
 
 
 def _receive_interrupts() -> None:
@@ -57,7 +118,7 @@ def _receive_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _wait(process: subprocess.Popen, poll: Callable[[], None]) -> int:
+def _wait(process: subprocess.Popen, poll: Callable[[], object]) -> int:
     while True:
         try:
             return process.wait(POLL_SECONDS)
@@ -65,9 +126,9 @@ def _wait(process: subprocess.Popen, poll: Callable[[], None]) -> int:
             poll()
 
 
-def _end(group: int) -> None:
-    """Ends the rest of a process group: requests termination, and kills after GRACE_SECONDS."""
-    deadline = time.monotonic() + GRACE_SECONDS
+def _end(group: int, grace: float) -> None:
+    """Ends the rest of a process group: requests termination, and kills after the time of grace, seconds."""
+    deadline = time.monotonic() + grace
     left = _send(group, signal.SIGINT)
     while left and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

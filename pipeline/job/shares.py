@@ -64,6 +64,8 @@ def answering_environment(config) -> dict[str, str]:
 
     Raises ConfigError when there are too few.
     """
+    if config.cluster.node_num > 1:  # engines take GPUs of their own nodes
+        return {}
     gpus = visible_gpus(config.cluster.gpu_per_node)
     return {"CUDA_VISIBLE_DEVICES": ",".join(share_gpus(gpus, config, ranks=0)[0])} if gpus else {}
 

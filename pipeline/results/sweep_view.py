@@ -5,7 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from pipeline.compose import axes
-from pipeline.job.context import INTERRUPTED
+from pipeline.job.ending import INTERRUPTED
 from pipeline.results import view
 from pipeline.results.query import aligned
 from pipeline.results.view import Node, Shown, View
@@ -93,10 +93,13 @@ def status(shown: View | SweepView) -> str:
     if isinstance(shown, SweepView):
         return _status_of_points(shown)
     states = [view.state(stage) for stage in shown.stages]
-    rows = [(s.name, s.state, "" if s.seconds is None else Decimal(f"{s.seconds:.1f}"), files.near(s.directory))
-            for s in states]
+    rows = [(s.name, s.state, "" if s.seconds is None else Decimal(f"{s.seconds:.1f}"), s.process or "",
+             files.near(s.directory)) for s in states]
+    waiting = [s.name for s in states if not s.state.startswith(("complete", "running"))]
     latest = [f"{s.name}: {line}" for s in states for line in filter(None, (s.latest, s.warning, s.problem))]
-    return "\n".join([shown.run, aligned(["stage", "state", "seconds", "directory"], rows), *latest])
+    following = [f"next: {', '.join(waiting)}"] if waiting else []
+    table = aligned(["stage", "state", "seconds", "process", "directory"], rows)
+    return "\n".join([shown.run, table, *latest, *following])
 
 
 def _status_of_points(shown: SweepView) -> str:

@@ -4,13 +4,13 @@ A run is a directory runs/<project>/<name>/ with a plan.json and a link to each 
 Nothing here writes.
 """
 
-import fcntl
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pipeline.job.context import INTERRUPTED
+from pipeline.job.ending import INTERRUPTED
+from pipeline.job.holders import Holder, holder_of, is_locked
 from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import rollout_words, step_line
 from pipeline.settings.config import Config
@@ -115,7 +115,7 @@ class State:
     """The state of a stage.
 
     seconds: of its work, once complete. latest: its last optimizer step, on one line. problem: why it failed, likewise.
-    warning: why its last steps had no learning signal.
+    warning: why its last steps had no learning signal. process: the one that makes it.
     """
 
     name: str
@@ -125,6 +125,7 @@ class State:
     latest: str | None
     problem: str | None = None
     warning: str | None = None
+    process: Holder | None = None
 
 
 def state(stage: Node) -> State:
@@ -139,8 +140,8 @@ def state(stage: Node) -> State:
         return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
     problem = None if locked else recorded_error(stage.directory)
-    if problem == INTERRUPTED:
-        word, problem = INTERRUPTED, None
+    if problem and problem.startswith(INTERRUPTED):
+        word = INTERRUPTED
     elif locked:
         word = "running"
     elif problem:
@@ -148,7 +149,8 @@ def state(stage: Node) -> State:
     else:
         word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
     return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
-                 problem and shortened(problem, 1)[0], warning)
+                 problem and shortened(problem, 1)[0], warning,
+                 holder_of(stage.directory / ".lock") if locked else None)
 
 
 def _warning(stage: Node, steps: list[int]) -> str | None:
@@ -205,15 +207,3 @@ def _total_steps(directory: Path) -> int | None:
 def _read(directory: Path, table: str, step: int):
     record = TABLES[table]
     return record(**tables.read(tables.step_file(directory, table, step), record).to_pylist()[0])
-
-
-def is_locked(path: Path) -> bool:
-    """Returns whether a living process holds the lock file."""
-    if not path.exists():
-        return False
-    with open(path, encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

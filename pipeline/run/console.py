@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.job.context import INTERRUPTED
+from pipeline.job.ending import INTERRUPTED
 from pipeline.job.progress import Bar, duration, read_line
 from pipeline.plan.identity import Stage
 from pipeline.run.sweep import rules
@@ -110,7 +110,8 @@ class Console:
         elif level == "ERROR":
             self._end(name)
             if not text.startswith("log: "):  # the cause is in the last lines of the run (pipeline/run/failure.py)
-                self._print(f"{name}: {text if text == INTERRUPTED else f'failed; log: {near(self._logs[name].path)}'}")
+                failed = f"failed; log: {near(self._logs[name].path)}"
+                self._print(f"{name}: {text if text.startswith(INTERRUPTED) else failed}")
         elif not text.startswith("evaluated: "):  # shown by a bar
             self._print(f"{name}: {text}")
 

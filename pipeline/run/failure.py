@@ -1,9 +1,15 @@
 """The last lines of a failed launch: which stage, why, what to do, and where the full output is."""
 
+import contextlib
 import re
 import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
 
 from pipeline.job.context import ending, exit_code
+from pipeline.job.ending import INTERRUPTED
+from pipeline.plan.identity import Stage
 from pipeline.results.sweep_view import SweepView, points_with
 from pipeline.results.view import HINT, Node, View, recorded_error, shortened
 from pipeline.store import files
@@ -33,6 +39,22 @@ def what_failed(shown: View | SweepView, code: int, command: str = "the same com
         lines.append(f"ouro: snakemake {ending(code)}")
     where = f"; all output: {place}" if place else ""
     return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  to go on: {command}"])
+
+
+def interrupted(shown: View | SweepView, since: float) -> list[str]:
+    """Returns a line for each stage that was asked to end after this time: how, and what it saved."""
+    found = ((stage, _reason(stage, "", since)) for stage in shown.stages)
+    return [f"  {stage.name}: {reason.splitlines()[0]}" for stage, reason in found
+            if reason and reason.startswith(INTERRUPTED)]
+
+
+def asked_to_end(stages: Sequence[Stage], since: float) -> int | None:
+    """Returns the signal that asked a stage to end after this time, wherever it came from."""
+    for error in (Path(stage.error) for stage in stages):
+        with contextlib.suppress(FileNotFoundError):  # most often; snakemake also deletes it before the stage starts
+            if error.stat().st_mtime >= since and (asked := re.match(rf"{INTERRUPTED} by (\w+)", error.read_text())):
+                return signal.Signals[asked[1]]
+    return None
 
 
 def how_far(shown: View | SweepView) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.store.files import HOME
+from pipeline.store.errors import ConfigError
+from pipeline.store.files import HOME, near
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
@@ -40,23 +42,32 @@ class Ended:
     output: "Output | None" = None
 
 
-def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
+def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool, detach: bool = False,
+        profile: str | None = None, dry: bool = False) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
-    extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
+    extra: arguments for snakemake. detach: a process in a session of its own does so. profile: `slurm` submits stages
+    as jobs. dry: only print where each stage would run. A problem that is known without reading data must not appear
+    after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
     from pipeline.plan import hub
-    from pipeline.run import outcome
+    from pipeline.run import outcome, submission
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *overrides] if multirun else overrides
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, extra)]:
+    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
+    if not profile and any(stage.config.cluster.node_num > 1 for stage in plan.stages) and not to_slurm(extra):
+        raise ConfigError("cluster.node_num is more than 1: several machines need SLURM. Use `ouro run --profile "
+                          "slurm`, or set cluster.node_num=1.")
+    if dry:
+        print(submission.requested(plan))
+        return 0
     shown = outcome.of(plan)
     if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
@@ -66,9 +77,28 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
+    if detach:
+        plan.freeze()
+        return start_detached(shown, typed(words, extra, profile, verbose))
     before = _made(plan)
-    ended = start(words, extra, plan, verbose)
-    return report(shown, ended, typed(words, extra), _made(plan) != before)
+    begin = partial(start, words, plan=plan, verbose=verbose)
+    ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
+    return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+
+
+def start_detached(shown: "View | SweepView", command: list[str]) -> int:
+    """Starts `ouro run` in a session of its own, which no terminal ends; prints how to follow it."""
+    log = shown.path / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pipeline.cli", *command[1:]]
+    with open(log, "ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                   start_new_session=True, env=os.environ | {"PYTHONPATH": _python_path()})
+    root = shown.path.parents[2]
+    name = shlex.join([shown.run, *([] if root == Path() else ["--root", str(root)])])
+    print(f"ouro: {shown.run} runs in the background as process {process.pid}; what it prints: {near(log)}\n"
+          f"  ouro status {name}\n  ouro logs {name} --follow\n  ouro stop {name}")
+    return 0
 
 
 def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bool) -> int:
@@ -79,8 +109,9 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     from pipeline.run import failure, outcome
 
     if ended.signal:
-        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {command}",
-              file=sys.stderr)
+        lines = [f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept",
+                 *failure.interrupted(shown, ended.began), f"  to go on: {command}"]
+        print("\n".join(lines), file=sys.stderr)
         return SIGNALLED + ended.signal
     if progressed and (ended.code == 0 or isinstance(shown, SweepView)):
         print(outcome.conclude(shown))
@@ -91,9 +122,10 @@ def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bo
     return exit_code(ended.code)
 
 
-def typed(words: list[str], extra: list[str]) -> str:
-    """Returns the command line of a run, for the user to repeat. extra: as for `start`."""
-    return shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
+def typed(words: list[str], extra: list[str], profile: str | None = None, verbose: bool = False) -> list[str]:
+    """Returns the command line of a run. words, extra: as for `start`."""
+    options = [*(["-v"] if verbose else []), *(["--profile", profile] if profile else [])]
+    return ["ouro", "run", *options, *words, *(["--", *extra] if extra else [])]
 
 
 def explain(shown, ended: Ended, command: str) -> str:
@@ -108,12 +140,16 @@ def explain(shown, ended: Ended, command: str) -> str:
     return what_failed(shown, ended.code, command, ended.output.errors(), ended.output.place, ended.began)
 
 
+def to_slurm(extra: list[str]) -> bool:
+    """Returns whether snakemake submits jobs to SLURM with these arguments."""
+    return any(word.endswith("slurm") for word in extra)
+
+
 def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
     """Returns a line when stages go to SLURM without requesting GPUs because none are configured."""
     from pipeline.plan.identity import HEAVY
 
-    to_slurm = any(word.endswith("slurm") for word in extra)
-    if to_slurm and any(s.kind in HEAVY and not s.gpus and s.config.cluster.gpu_per_node is None
+    if to_slurm(extra) and any(s.kind in HEAVY and not s.gpus and s.config.cluster.gpu_per_node is None
                         for s in plan.stages):
         return ["cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. Set it "
                 "to the GPUs of a node, or to 0 if none is meant."]
@@ -128,21 +164,25 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     from pipeline.job.process_group import run_group
     from pipeline.plan import hub
     from pipeline.run.console import Console, Output
+    from pipeline.run.failure import asked_to_end
     from pipeline.run.planning import SUMMARY_FOLLOWS
 
     command = snakemake_command(overrides, extra)
     environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    began = time.time()
+    began, grace = time.time(), max(stage.config.log.grace_seconds for stage in plan.stages)
+    # on SLURM a job's end concerns its stage alone
+    asked = partial(asked_to_end, [] if to_slurm(extra) else plan.stages, began)
     if verbose:
-        return Ended(began, *run_group(command, environment, {}, lambda: None))
+        return Ended(began, *run_group(command, environment, {}, asked, grace))
     output = Output(plan.view / "logs")
     with Console(plan.stages) as console:
-        def poll() -> None:
+        def poll() -> int | None:
             output.copy()
             console.poll()
+            return asked()
 
         streams = {"stdout": output.stdout, "stderr": output.stderr}
-        ended = Ended(began, *run_group(command, environment, streams, poll), output)
+        ended = Ended(began, *run_group(command, environment, streams, poll, grace), output)
         poll()
     if not output.log and not ended.signal:
         output.answer()

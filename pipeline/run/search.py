@@ -5,6 +5,7 @@ share stages like those of a sweep, because both use the same store. Usage: docs
 """
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def _run(plan: Plan, shown: view.View, words: list[str], snakemake: list[str]) -
     if ended.signal:
         raise KeyboardInterrupt  # otherwise the search would continue with the next point
     if ended.code:
-        raise StageError(invoke.explain(shown, ended, invoke.typed(words, snakemake)))
+        raise StageError(invoke.explain(shown, ended, shlex.join(invoke.typed(words, snakemake))))
 
 
 def _record(search: Path, point: Point) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.compose.axes import vary_nothing
+from pipeline.job.ending import RUNNER, end_with_runner
 from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.store import files
@@ -58,6 +59,8 @@ def load_plan(given: dict[str, Any], ask: bool = True):
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated, because
     the rules call it.
     """
+    end_with_runner()
+    os.environ[RUNNER] = str(os.getpid())
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     with mistakes_printed():
         _refuse_bare(given)
@@ -68,6 +71,17 @@ def freeze(plan) -> None:
     """Fetches the hub files that the stages read and writes the run's specifications."""
     with mistakes_printed(), files.explained(plan.view):
         plan.freeze()
+
+
+def refuse_idle_status(executor_settings: Any) -> None:
+    """Exits with code 2 when SLURM's executor would ask sacct on a cluster without accounting, which waits forever."""
+    from pipeline.job import slurm
+
+    if getattr(executor_settings, "status_command", None) == "sacct":
+        with mistakes_printed():
+            if (needed := slurm.status_command(slurm.cluster_settings())) != "sacct":
+                raise ConfigError(f"this cluster has no accounting, so `sacct` never shows that a job ended. Add "
+                                  f"--slurm-status-command {needed}, or use `ouro run --profile slurm`.")
 
 
 def _refuse_bare(given: dict[str, Any]) -> None:

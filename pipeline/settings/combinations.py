@@ -215,6 +215,23 @@ def answered(c) -> list:
 # reward functions that do not report whether a task is solved
 NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
 
+def nodes(c) -> Found:
+    """Ranks and engines are the same number on every node."""
+    number, engine = c.cluster.node_num, c.explorer.rollout_model
+    if number == 1:
+        return
+    spread = {"trainer.ranks": c.trainer.ranks} if c.kind in TRAINING else {}
+    if c.kind != "train" or c.buffer.explorer_input.eval_tasksets:
+        spread["explorer.rollout_model.engine_num"] = engine.engine_num
+    for key, count in spread.items():
+        if count % number:
+            yield Problem(key, f"needed a multiple of cluster.node_num={number}: every node has the same number.",
+                          found=count)
+    if c.explorer.auxiliary_models:
+        yield Problem("explorer.auxiliary_models", f"with cluster.node_num={number}: auxiliary models run on one node "
+                      "only.", "Set cluster.node_num=1 for this stage.")
+
+
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, token_budget,
          sampling_of_training, groups, critic, resampling, texts, sampling_of_sets, pairs, rewards, overlong,
-         resampled_by_accuracy)
+         resampled_by_accuracy, nodes)

@@ -27,11 +27,30 @@ __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS
            "Lora", "longest_sequence", "resolve_dtype", "walk"]
 
 
+class Slurm(Section):
+    partition: str | None = setting(None, "of the jobs; null: the cluster's default", how=True)
+    account: str | None = setting(None, "that the jobs are charged to; null: the user's default", how=True)
+    qos: str | None = setting(None, "quality of service of the jobs", how=True)
+    constraint: str | None = setting(None, "features that the nodes must have, such as `a100|h100`", how=True)
+    gpu_model: str | None = setting(None, "type of the GPUs, as `sinfo -o %G` names it", how=True)
+    runtime: int | None = setting(None, "time limit of a job, minutes; null: the partition's default. A stage saves "
+                                        "and stops before the limit, and `ouro run` submits it again", ge=1, how=True)
+    mem: float | None = setting(None, "host memory of a job per node, GiB; null: estimated", gt=0, how=True)
+    nodes: str | None = setting(None, "names of the nodes to use, such as `gpu[01-04]`; null: any", how=True)
+    exclusive: bool = setting(False, "no other job runs on the nodes", how=True)
+    setup_lines: list[str] = setting([], "shell lines before a stage's command, such as `module load cuda`", how=True)
+    container: str | None = setting(None, "command that runs a stage's command in a container, such as `apptainer exec "
+                                          "--nv image.sif`; null: none", how=True)
+    submit: str = setting("heavy", "heavy: stages that load a model are jobs, the others run where the command runs; "
+                                   "all: every stage is a job", choices=("heavy", "all"), how=True)
+
+
 class Cluster(Section):
-    node_num: int = setting(1, "machines", ge=1, le=1, how=True)
+    node_num: int = setting(1, "nodes of a job of SLURM; ranks and engines are spread evenly", ge=1, how=True)
     gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
     gpu_memory_gib: float | None = setting(None, "memory of one GPU, by which `ouro config check` judges a plan; null: "
                                            "that of the visible ones, GiB", gt=0, how=True)
+    slurm: Slurm = section(Slurm)
 
 
 class Buffer(Section):
@@ -52,6 +71,8 @@ class Monitor(Section):
 
 class Log(Section):
     level: str = setting("INFO", "least severe level written", choices=("DEBUG", "INFO", "WARNING", "ERROR"), how=True)
+    grace_seconds: float = setting(60.0, "time for a checkpoint of the last whole step when a stage is asked to end "
+                                         "(Ctrl-C, SIGTERM, ouro stop), seconds", ge=0, how=True)
 
 
 class Sweep(Section):

@@ -41,6 +41,11 @@ class Explorer(Section):
     auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
+    step_timeout_seconds: float | None = setting(
+        None, "as trainer.step_timeout_seconds, of the explorer", gt=0, how=True)
+    max_timeout: float | None = setting(
+        None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
+              "attempt has failed, seconds; null: none", gt=0, how=True)
     env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
                                            "evaluations); a secret: ${oc.env:VARIABLE}")
     eval_interval: int | None = setting(

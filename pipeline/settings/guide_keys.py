@@ -69,7 +69,8 @@ WORKS = [
     *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
     *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS if (prefix, name) != (BUFFERS[1], "name")),
     *_below(f"{BUFFERS[0]}.replay_buffer", "enable priority_fn priority_fn_args"),
-    *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_retry_times"),
+    *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_retry_times "
+                       "max_timeout"),
     *_below("explorer.auxiliary_models.*", "model_path engine_num tensor_parallel_size"),
     *_below("explorer.rollout_model", "engine_type engine_num tensor_parallel_size gpu_memory_utilization "
                                       "enforce_eager seed extra_engine_args"),

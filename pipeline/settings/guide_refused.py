@@ -74,7 +74,6 @@ REFUSED: dict[str, Refused] = {
     "explorer.runner_prepare_max_retries": Refused(_ALL_AT_ONCE),
     "explorer.concurrent_mode": Refused(_ALL_AT_ONCE),
     "explorer.max_repeat_times_per_runner": Refused(_ALL_AT_ONCE),
-    "explorer.max_timeout": Refused(_BOUNDED),
     "explorer.dynamic_timeout": Refused(_BOUNDED, (("enable", False),)),
     "explorer.over_rollout": Refused(_ALL_TASKS, (("ratio", 0),)),
     "explorer.runner_state_report_interval": Refused("a stage shows its progress by itself: leave it out.", (0,)),

@@ -20,6 +20,10 @@ class Trainer(Section):
                                     choices=(True,), how=True)
     enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    step_timeout_seconds: float | None = setting(
+        None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
+              "second step; null: 20 times the median of what it does, at least 120; loading and first steps have "
+              "at least 3600", gt=0, how=True)
     critic: Critic = section(Critic)
     critic_warmup: int = setting(0, "first optimizer steps, in which only the critic learns (ppo)", ge=0)
     offload_param: bool = setting(False, "parameters in host memory too; zero_stage=3 only", how=True)

@@ -89,9 +89,20 @@ def complete_checkpoints(stage: Path) -> list[int]:
 
 
 def keep_newest(stage: Path, count: int | None) -> None:
-    """Deletes all but the newest `count` complete checkpoints; None keeps all. count: at least 1."""
-    for step in [] if count is None else complete_checkpoints(stage)[:-count]:
-        shutil.rmtree(checkpoint_directory(stage, step))
+    """Deletes all but the newest `count` complete checkpoints; None keeps all. count: at least 1.
+
+    One of a stage that was asked to end (`unscheduled`) lasts until the next one and does not count, so that an
+    interruption changes neither which checkpoints are kept nor their number.
+    """
+    complete = complete_checkpoints(stage)
+    scheduled = [step for step in complete if not is_unscheduled(stage, step)]
+    for step in complete[:-1]:
+        if step not in scheduled or (count is not None and step in scheduled[:-count]):
+            shutil.rmtree(checkpoint_directory(stage, step))
+
+
+def is_unscheduled(stage: Path, step: int) -> bool:
+    return files.read_json(checkpoint_directory(stage, step) / files.MANIFEST).get("unscheduled", False)
 
 
 def copy_model_files(source: Path, target: Path) -> None:

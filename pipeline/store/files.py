@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -179,9 +180,15 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
                 told = True
             time.sleep(0.2)
         file.truncate(0)
-        file.write(f"process {os.getpid()}")
+        file.write(named_process())
         file.flush()
         yield
+
+
+def named_process() -> str:
+    """Returns how a lock names this process: `process 123 on host`, and the job of SLURM that it belongs to."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"process {os.getpid()} on {platform.node()}" + (f" (job {job})" if job else "")
 
 
 def near(path: Path) -> str:

@@ -7,24 +7,32 @@ children.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.job.context import Context, advised, die_with_parent, ending, open_stage, our_environment
+from pipeline.job import step
+from pipeline.job.activity import Activity, show_stack_on_signal
+from pipeline.job.context import Context, advised, ending, open_stage, our_environment
+from pipeline.job.ending import INTERRUPTED, SIGNALS, Stopped, die_with_parent
 from pipeline.job.threads import record_threads, thread_environment
-from pipeline.store import files
+from pipeline.store import checkpoints, files
 from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
+from stages.explorer.watchdog import Watchdog, activity_file
 
 POLL_SECONDS = 0.05
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0  # for a child that saves nothing when it ends
+TRAINER = "trainer"  # the child that saves a checkpoint
+NOTABLE_SECONDS = 10.0
+LONG = 86400  # seconds: this process ends the ranks, not their launcher
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -37,45 +45,75 @@ class Child:
     cores: list[int]
     ranks: int = 1
     environment: dict[str, str] = field(default_factory=dict)
+    nodes: list[str] = field(default_factory=list)  # of its ranks, if there are several
+    gpus: int = 0  # of each of them
 
     @property
     def threads(self) -> int:
         """Threads for each of its processes."""
-        return max(len(self.cores) // self.ranks, 1)
+        return max(len(self.cores) * max(len(self.nodes), 1) // self.ranks, 1)
 
     def command(self, directory: Path) -> list[str]:
         module = ["-m", self.module, str(directory)]
+        if self.nodes:
+            return step.command(module[1:], 0, self.gpus, self.nodes, self.ranks)
         if self.ranks == 1:
             return [sys.executable, *module]
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}",
-                *module]
+                "--shutdown-timeout", str(LONG), *module]
+
+
+def trainer_child(config, own_cores: list[int]) -> Child:
+    """Returns the trainer of a stage: ranks on this machine, or evenly on the nodes of its job of SLURM."""
+    child = Child(TRAINER, "stages.learn", own_cores, config.trainer.ranks)
+    if config.cluster.node_num > 1:
+        child.nodes, child.environment = step.nodes(), step.rendezvous()
+        child.gpus = config.trainer.ranks // config.cluster.node_num if config.cluster.gpu_per_node else 0
+    return child
 
 
 def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
     """Runs the children to the end and polls `follow`. Raises StageError when one fails; none survives."""
     record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
     running: dict[str, subprocess.Popen] = {}
+    dogs: dict[str, Watchdog] = {}
     try:
         for child in children:
             running[child.name] = _start(context, child)
+            dogs[child.name] = watchdog(context, child.name, running[child.name].pid)
         while running:
             time.sleep(POLL_SECONDS)
             follow()
+            for hanging in [name for name in running if dogs[name].hangs()]:
+                error = StageError(dogs[hanging].explain())
+                if hanging == TRAINER:  # it cannot save anything
+                    _end([running.pop(TRAINER)])
+                raise error
             for name, process in list(running.items()):
                 code = process.poll()
                 if code is not None:
                     del running[name]
                     if code != 0:
-                        raise StageError(_failure(context.directory, name, code))
+                        raise _failure(context.directory, name, code, [dogs[other] for other in running])
         follow()
+    except Stopped as stopped:
+        raise _end_softly(context, running, stopped, follow) from None
+    except StageError as error:
+        if TRAINER not in running:
+            raise
+        saved = _end_softly(context, running, Stopped(signal.SIGTERM), follow).note  # its steps need not be repeated
+        raise StageError(f"{error}\n  {saved}" if saved else str(error)) from error
     finally:
         _end(list(running.values()))
+        for child in children:
+            activity_file(context.directory, child.name).unlink(missing_ok=True)
 
 
 def _start(context: Context, child: Child) -> subprocess.Popen:
-    (context.directory / f"{child.name}.error").unlink(missing_ok=True)
+    for old in (context.directory / f"{child.name}.error", activity_file(context.directory, child.name)):
+        old.unlink(missing_ok=True)
     environment = our_environment() | thread_environment(child.threads) | child.environment
-    if child.ranks == 1:
+    if child.ranks == 1 and not child.nodes:
         # torch.distributed requires these even for a single process
         environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -91,24 +129,73 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
         )
 
 
-def _failure(directory: Path, name: str, code: int) -> str:
-    error = directory / f"{name}.error"
-    log = directory / f"{name}.log"
+def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] = ()) -> StageError | Stopped:
+    """Why a child ended that was not asked to by this process: it failed, or a signal asked it to.
+
+    others: of the children that still run; the failed one may have waited for one of them.
+    """
+    error, log = directory / f"{name}.error", directory / f"{name}.log"
     reason = error.read_text().strip() if error.exists() else ending(code)
+    if asked := re.match(rf"{INTERRUPTED} by (\w+)(?:; )?(.*)", reason):
+        return Stopped(signal.Signals[asked[1]], asked[2])
+    if -code in SIGNALS and not error.exists():  # while it was starting
+        return Stopped(-code)
     free = shutil.disk_usage(directory).free
     note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
     if not error.exists() and not note and code in (1, -signal.SIGABRT):  # ended before writing its error file
         reason += "".join(f": {line}" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
-    return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {log}"
+    busy = "".join(f"\n  meanwhile the {other.name}: {other.activity}, without a sign of life for {other.seconds:.0f} s"
+                   for other in others if other.seconds > NOTABLE_SECONDS)
+    return StageError(f"the {name} of stage {directory.name} died: {reason}{note}{busy}\n  its log: {log}")
 
 
-def _end(processes: list[subprocess.Popen]) -> None:
+def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped: Stopped,
+                follow: Callable[[], None]) -> Stopped:
+    """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved."""
+    deadline = (context.ending.began or time.monotonic()) + context.config.log.grace_seconds
+    trainer = running.get(TRAINER)
+    _signal(list(running.values()), signal.SIGTERM)
+    _end([process for name, process in running.items() if name != TRAINER])
+    while trainer and trainer.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        follow()
+    if trainer is None:
+        return stopped
+    late = trainer.poll() is None
+    _end([trainer], grace=0.0)
+    follow()
+    if late:
+        saved = (checkpoints.complete_checkpoints(context.directory) or [0])[-1]
+        return Stopped(stopped.number, f"its trainer did not end within {context.config.log.grace_seconds:g} s "
+                                       f"(log.grace_seconds), {kept(saved)}")
+    ended = _failure(context.directory, TRAINER, trainer.returncode)
+    if isinstance(ended, StageError):
+        context.log.warning("%s", ended)
+    return Stopped(stopped.number, ended.note if isinstance(ended, Stopped) else "")
+
+
+def kept(step: int) -> str:
+    return f"the checkpoint of step {step} is kept" if step else "there is no checkpoint yet"
+
+
+def watchdog(context: Context, name: str, pid: int) -> Watchdog:
+    """The watchdog of a child; its limit is a setting of the section trainer, or else explorer."""
+    section = TRAINER if name == TRAINER else "explorer"
+    limit = getattr(context.config, section).step_timeout_seconds
+    return Watchdog(name, context.directory, pid, limit, f"{section}.step_timeout_seconds")
+
+
+def _signal(processes: list[subprocess.Popen], number: int) -> None:
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+
+
+def _end(processes: list[subprocess.Popen], grace: float | None = None) -> None:
     """Sends SIGTERM to the process groups, and kills them after a grace period."""
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + (GRACE_SECONDS if grace is None else grace)
     for kill in (signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, kill)
+        _signal(processes, kill)
         while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
     for process in processes:
@@ -122,9 +209,16 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         sys.exit(0 if "--help" in sys.argv else 2)
     die_with_parent()
     directory = Path(sys.argv[1])
-    context = open_stage(directory, f"{name}.log", terminal=False)
+    context, code = open_stage(directory, f"{name}.log", terminal=False), 0
     try:
+        context.ending.listen()
+        show_stack_on_signal()
+        if os.environ.get("RANK", "0") == "0":
+            context.activity = Activity(activity_file(directory, name))
         work(context)
+    except Stopped as stopped:
+        _write_error(context, name, str(stopped), str(stopped))
+        code = stopped.exit_code
     except SystemExit as error:  # from user code: with exit code 0 the other side would wait forever
         _write_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
         sys.exit(1)
@@ -138,6 +232,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         full = users_traceback(error)
         _write_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
         sys.exit(1)
+    sys.exit(code)  # here, where no traceback keeps engine and model alive
 
 
 def _write_error(context: Context, name: str, short: str, full: str) -> None:

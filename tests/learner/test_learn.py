@@ -1,8 +1,12 @@
 """The training loop around a learner that learns nothing: what it leaves behind, and in which order."""
 
+import signal
+import time
+
 import numpy as np
 import pytest
 
+from pipeline.job.ending import Ending, Stopped
 from pipeline.job.waiting import wait_for
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
@@ -102,6 +106,61 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
     assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2][went_on:])
+
+
+def ask_in_step(stage, monkeypatch, step, seconds_ago=0.0):
+    """A signal arrives while this step is made."""
+    learned = StandIn.step
+
+    def asked(self, rows, objective, lr, number, update):
+        if number == step and stage.ending.stopped is None:
+            stage.ending.stopped, stage.ending.began = Stopped(signal.SIGTERM), time.monotonic() - seconds_ago
+        return learned(self, rows, objective, lr, number, update)
+
+    monkeypatch.setattr(StandIn, "step", asked)
+
+
+@pytest.mark.parametrize(("step", "there"), [(1, [1]), (2, [2]), (3, [2, 3]), (4, [2, 4])])
+def test_asked_to_end_it_saves_the_step_that_it_makes_and_goes_on_there(stage, monkeypatch, step, there):
+    ask_in_step(stage, monkeypatch, step)
+    with pytest.raises(Stopped, match=rf"interrupted by SIGTERM; step {step} is saved"):
+        learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == there
+    assert checkpoints.rewind(stage.directory) == step
+    stage.ending = Ending()
+    trainer = learn.Trainer(stage)
+    trainer.run()
+    assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
+    assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2][step:])
+
+
+def test_an_extra_checkpoint_displaces_no_other_one(stage, monkeypatch):
+    """Of steps 2, 3 (asked to end), 4 the stage keeps 2 and 4, as undisturbed."""
+    ask_in_step(stage, monkeypatch, 3)
+    with pytest.raises(Stopped):
+        learn.Trainer(stage).run()
+    stage.ending = Ending()
+    ask_in_step(stage, monkeypatch, 4)
+    with pytest.raises(Stopped):
+        learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [2, 4]
+
+
+def test_a_checkpoint_that_takes_longer_than_what_is_left_is_not_begun(stage, monkeypatch):
+    """One takes 5 s; 57 of the 60 s of log.grace_seconds are over."""
+    ask_in_step(stage, monkeypatch, 3, seconds_ago=57.0)
+    trainer = learn.Trainer(stage)
+    trainer.save_seconds = 5.0
+    with pytest.raises(Stopped, match=r"step 3 is not saved: .* takes 5.0 s.*the checkpoint of step 2 is kept"):
+        trainer.run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [2]
+
+
+def test_asked_to_end_in_its_last_step_it_completes(stage, monkeypatch):
+    ask_in_step(stage, monkeypatch, 5)
+    learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
 
 
 def test_a_finished_stage_has_nothing_left_to_do(stage):

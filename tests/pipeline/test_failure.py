@@ -77,7 +77,7 @@ def test_a_stage_that_left_no_reason_is_named(failed):
 
 def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
     shown, directory = failed
-    (directory / "stage.error").write_text("interrupted\n")
+    (directory / "stage.error").write_text("interrupted by SIGTERM; step 3 is saved\n")
     (directory / "stage.log").write_text("later")
     os.utime(directory / "stage.error", ns=(1, 1))
     assert last_lines(shown)[0] == "ouro: snakemake ended with exit code 1"
@@ -85,6 +85,8 @@ def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
     os.utime(directory / "stage.log", ns=(10**9, 10**9))
     assert failure.what_failed(shown, 1, since=2.0).startswith("ouro: rft failed: interrupted")
     assert failure.what_failed(shown, 1, since=4.0).startswith("ouro: snakemake ended with exit code 1")
+    assert failure.interrupted(shown, 2.0) == ["  rft: interrupted by SIGTERM; step 3 is saved"]
+    assert failure.interrupted(shown, 4.0) == []
     killed = failure.what_failed(shown, -9, since=2.0)
     assert killed.startswith("ouro: snakemake ended by signal SIGKILL")
     assert "exit code 137" in killed

@@ -68,7 +68,8 @@ def plan(run, monkeypatch):
     from types import SimpleNamespace
 
     nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=(),
-                             root=str(run.root)) for s in run.stages]
+                             root=str(run.root), error=f"{s['directory']}/stage.error", config=composed())
+             for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
@@ -80,7 +81,7 @@ def snakemake(monkeypatch, code: int, makes: str | None = None, interrupted: boo
     """Stands in for the snakemake process: exits with `code` after making one manifest, or after Ctrl-C."""
     calls = []
 
-    def run_group(command, environment, streams, poll):
+    def run_group(command, environment, streams, poll, grace):
         calls.append((command, environment))
         if makes:
             os.write(streams["stderr"], STARTED.encode())
@@ -127,7 +128,9 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     (["-n"], None, 0, False), (["--executor", "slurm"], 0, 0, False), (["--executor", "slurm"], None, 2, False)])
 def test_jobs_of_slurm_that_would_ask_for_no_gpu_are_told(words, declared, gpus, told, plan, monkeypatch, capsys):
     for stage in plan.stages:
-        stage.gpus, stage.config = gpus, Config.partial({"cluster": {"gpu_per_node": declared}})
+        stage.gpus = gpus
+        stage.config = Config.partial({"cluster": {"gpu_per_node": declared, "node_num": 1},
+                                       "log": {"grace_seconds": 1.0}})
     preflight.warn.cache_clear()
     snakemake(monkeypatch, 0)
     assert cli.main(["run", "--", *words]) == 0

@@ -1,6 +1,7 @@
 """What surrounds the work of a stage: specification, lock, manifest, and how mistakes end it."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -92,14 +93,16 @@ def test_what_user_code_raises_keeps_its_secrets_out_of_the_log(stage, monkeypat
     assert all("RuntimeError: 401 of ***, Bearer ***" in text for text in told)
 
 
-def test_interrupted_it_ends_without_a_traceback(stage, monkeypatch, capsys):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_stage_that_is_asked_to_end_does_so_without_a_traceback(stage, monkeypatch, capsys, number, code):
     def work(context):
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     with pytest.raises(SystemExit) as ended:
         start(stage, work, monkeypatch)
-    assert ended.value.code == 130
-    assert "tasks: interrupted" in capsys.readouterr().err
+    assert ended.value.code == code
+    assert f"tasks: interrupted by {number.name}\n" in capsys.readouterr().err
+    assert (stage / "stage.error").read_text().startswith(f"interrupted by {number.name}\n")
 
 
 def test_the_seconds_of_earlier_lives_count(stage, monkeypatch):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from pipeline.job import process_group
 from pipeline.job.process_group import run_group
 
 SLEEPS = "import time; time.sleep(60)"
@@ -31,14 +32,14 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_every_way_to_stop_reaches_the_command_as_an_interrupt(number, sigint, capsys):
+def test_every_way_to_stop_reaches_the_command(number, sigint, capsys):
     begin, asked = time.monotonic(), []
 
     def poll():
         if not asked and time.monotonic() - begin > 0.5:
             asked.append(os.kill(os.getpid(), number))
 
-    program = f"try:\n    {SLEEPS}\nexcept KeyboardInterrupt:\n    raise SystemExit(7)"
+    program = f"import signal\ndef end(*_): raise SystemExit(7)\nsignal.signal({int(number)}, end)\n{SLEEPS}"
     before = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored
     try:
         assert run_group(python(program), dict(os.environ), {}, poll) == (7, number)
@@ -65,6 +66,18 @@ def test_the_third_signal_kills_a_command_that_does_not_listen():
         if time.monotonic() - begin > 0.5:
             asked.append(os.kill(os.getpid(), signal.SIGTERM))
 
-    program = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {SLEEPS}"
+    program = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
     assert run_group(python(program), dict(os.environ), {}, poll) == (-9, signal.SIGTERM)
     assert len(asked) == 3
+
+
+def test_a_command_that_does_not_end_in_its_time_is_killed(monkeypatch, sigint):
+    monkeypatch.setattr(process_group, "GRACE_SECONDS", 0.5)
+    asked = []
+
+    def poll():
+        return asked.append(time.monotonic()) or signal.SIGTERM
+
+    program = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); {SLEEPS}"
+    assert run_group(python(program), dict(os.environ), {}, poll, grace=0.5) == (-9, signal.SIGTERM)
+    assert 0.9 < time.monotonic() - asked[0] < 10

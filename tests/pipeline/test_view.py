@@ -58,8 +58,9 @@ def test_a_failed_stage_says_why_until_a_later_life_of_it_is_cut_off(tmp_path):
     (stage.directory / "stage.error").write_text("the trainer died\nlog: ...\n")
     assert view.state(stage).state == "failed, step 4 of 4"
     assert view.state(stage).problem == "the trainer died"
-    (stage.directory / "stage.error").write_text("interrupted\nlog: ...\n")
-    assert (view.state(stage).state, view.state(stage).problem) == ("interrupted, step 4 of 4", None)
+    (stage.directory / "stage.error").write_text("interrupted by SIGINT; step 4 is saved\nlog: ...\n")
+    assert view.state(stage).state == "interrupted, step 4 of 4"
+    assert view.state(stage).problem == "interrupted by SIGINT; step 4 is saved"
     (stage.directory / "stage.log").touch()
     os.utime(stage.directory / "stage.error", (1, 1))
     assert (view.state(stage).state, view.state(stage).problem) == ("partial, step 4 of 4", None)

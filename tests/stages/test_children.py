@@ -1,16 +1,19 @@
 """Processes that live and die together."""
 
 import os
+import signal
 import sys
 import time
 
 import pytest
 
+from pipeline.job.ending import Stopped
 from pipeline.job.shares import cores
 from pipeline.store import files
 from pipeline.store.errors import StageError
 from stages.explorer import children
 from stages.explorer.children import Child, supervise
+from stages.explorer.watchdog import Watchdog
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
@@ -40,7 +43,7 @@ def start(tmp_path, monkeypatch, context_of):
             (tmp_path / f"child_{name}.py").write_text(program)
         supervise(context, [Child(name, f"child_{name}", cores()) for name in programs], follow)
 
-    supervise_programs.directory = context.directory
+    supervise_programs.directory, supervise_programs.context = context.directory, context
     return supervise_programs
 
 
@@ -148,13 +151,119 @@ def test_of_several_ranks_the_first_error_is_kept(start, context_of):
 def test_when_the_parent_cannot_go_on_no_child_survives(start, tmp_path):
     def follow():
         if (tmp_path / "pid").exists():
-            raise KeyboardInterrupt
+            raise Stopped(signal.SIGINT)
 
     program = "import os\nopen('pid.tmp', 'w').write(str(os.getpid()))\nos.rename('pid.tmp', 'pid')\n" + CALM
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         start(follow, explorer=program)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+SAVES = """
+import sys, time
+from stages.explorer.children import run_child
+from pipeline.job.ending import Stopped
+def work(context):
+    with context.ending.deferred():
+        open("ready", "w").close()
+        while not context.ending.stopped:
+            time.sleep(0.01)
+        time.sleep({seconds})
+        open("saved", "w").close()
+    raise Stopped(context.ending.stopped.number, "step 7 is saved")
+run_child(work, "trainer", "doc")
+"""
+
+
+def asks(number, then=lambda: None):
+    """A follow() that asks this process to end once the trainer is ready."""
+    def follow():
+        if os.path.exists("ready") and not asked:
+            asked.append(number)
+            raise Stopped(number)
+
+    asked = []
+    return follow
+
+
+def test_asked_to_end_it_waits_for_the_checkpoint_of_the_trainer_alone(start):
+    begin = time.monotonic()
+    with pytest.raises(Stopped, match=r"^interrupted by SIGINT; step 7 is saved$"):
+        start(asks(signal.SIGINT), trainer=SAVES.format(seconds=0.5), explorer=CALM)
+    assert os.path.exists("saved")
+    assert time.monotonic() - begin < 20
+
+
+def test_a_checkpoint_that_is_not_complete_in_the_time_of_grace_ends_with_its_trainer(start):
+    start.context.config.log.grace_seconds = 0.5
+    with pytest.raises(Stopped, match=r"did not end within 0.5 s \(log.grace_seconds\), there is no checkpoint yet"):
+        start(asks(signal.SIGTERM), trainer=SAVES.format(seconds=60))
+    assert not os.path.exists("saved")
+
+
+def test_a_child_that_was_asked_to_end_ends_the_stage_after_the_trainers_checkpoint(start):
+    explorer = ("import os, signal, time\nwhile not os.path.exists('ready'): time.sleep(0.01)\n"
+                "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)")
+    with pytest.raises(Stopped, match=r"^interrupted by SIGTERM; step 7 is saved$"):
+        start(trainer=SAVES.format(seconds=0), explorer=explorer)
+
+
+BUSY = STAGE_CHILD.format(body="""
+    import time
+    from pathlib import Path
+    for step in range(1, 4):
+        context.activity.now("computes", f"step {step}")
+        time.sleep(0.3 if step < 3 else 60)""")
+
+
+def test_a_child_without_a_sign_of_life_ends_the_stage_with_its_stack_and_the_trainers_last_step(start, tmp_path):
+    start.context.config.explorer.step_timeout_seconds = 0.8
+    explorer = BUSY.replace('"trainer"', '"explorer"').replace("time.sleep(60)", "sleeps()")
+    explorer = explorer.replace("def work", "def sleeps():\n    import time; time.sleep(60)\ndef work").replace(
+        "time.sleep(0.3 if step < 3 else 60)", "time.sleep(0.3) if step < 3 else sleeps()")
+    message, seconds = dies(start, trainer=SAVES.format(seconds=0), explorer=explorer)
+    assert message.startswith("the explorer of stage rft-1 hangs: it gave no sign of life for 1 s, limit 1 s "
+                              "(explorer.step_timeout_seconds=0.8); activity: computes, step 3; its stack")
+    assert 'child_explorer.py", line' in message
+    assert "in sleeps" in message
+    assert message.endswith("step 7 is saved")
+    assert os.path.exists("saved")
+    assert seconds < 30
+    assert not list(start.directory.glob("*.activity"))
+
+
+def test_a_stopped_child_is_named_as_stopped_and_ends(start):
+    start.context.config.trainer.step_timeout_seconds = 0.8
+    program = BUSY.replace("time.sleep(0.3 if step < 3 else 60)",
+                           "time.sleep(0.3) if step < 3 else __import__('os').kill(__import__('os').getpid(), 19)")
+    message, seconds = dies(start, trainer=program)
+    assert message.startswith("the trainer of stage rft-1 hangs: ")
+    assert "is stopped (state T): something sent it SIGSTOP, kill -CONT " in message
+    assert seconds < 30
+
+
+def test_a_child_that_waits_for_another_is_alive(start):
+    start.context.config.trainer.step_timeout_seconds = 0.5
+    body = """
+    import time
+    context.activity.now("computes", "step 1")
+    context.activity.now("computes", "step 2")
+    for _ in range(40):
+        context.activity.alive()
+        time.sleep(0.05)"""
+    start(trainer=STAGE_CHILD.format(body=body).replace("import sys", "import sys\nfrom pipeline.job import activity\n"
+                                                        "activity.RENEW_SECONDS = 0.0"))
+
+
+@pytest.mark.parametrize(("limit", "durations", "allowed"), [
+    (None, [], 3600), (None, [1.0, 1.0], 3600), (None, [1.0, 2.0, 3.0], 120), (None, [10.0, 20.0, 60.0], 400),
+    (30.0, [], 3600), (30.0, [1.0], 30), (9000.0, [], 9000)])
+def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, durations, allowed):
+    dog = Watchdog("trainer", tmp_path, 1, limit, "trainer.step_timeout_seconds")
+    dog._seen = (1, "trains|step 9")
+    dog._durations["trains"] = durations
+    assert dog.allowed() == allowed
 
 
 def test_the_command_of_one_and_of_several_ranks(tmp_path):

@@ -196,7 +196,7 @@ def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
 def test_an_engine_that_nobody_asks_any_more_ends(scripted):
     pool = scripted()
     for member in pool._members:
-        member.connection.close()
+        member.questions.close()
         assert member.process.wait(5) == 0
 
 

@@ -5,10 +5,11 @@ on the number of engines, because a request contains everything that determines 
 
 The processes are started as commands, not by multiprocessing's spawn, which would import the parent's main module again
 and allows no separate log or environment. Messages are length-prefixed pickles (multiprocessing.connection) of numbers,
-texts and our dataclasses, through a socket pair that no other process can open.
+texts and our dataclasses, through the processes' standard input and output: no other process can open these, and
+SLURM's `srun` carries them to other nodes, so that nothing listens on a network.
 """
 
-import socket
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,13 +18,16 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from pipeline.job import step
 from pipeline.job.context import ending, our_environment
 from pipeline.job.devices import visible_gpus
+from pipeline.job.ending import SIGNALS, Stopped
 from pipeline.job.shares import cores, deal_cores
 from pipeline.job.threads import thread_environment
 from pipeline.store.errors import StageError
 from workflows.engines.engine import Reply, Request
 
+PROCESS = "workflows.engines.engine_process"
 POLL_SECONDS = 0.2  # interval of liveness checks while waiting for an answer
 GRACE_SECONDS = 10.0  # for a process to exit by itself after it was asked to
 
@@ -34,7 +38,8 @@ class Member:
 
     name: str
     process: subprocess.Popen
-    connection: Connection
+    questions: Connection  # write end
+    answers: Connection  # read end
     log: Path
 
 
@@ -44,8 +49,8 @@ class EnginePool:
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None):
         self._members: list[Member] = []
         try:
-            for index, (environment, own) in enumerate(_shares(config)):
-                self._members.append(_start(f"engine_{index}", environment, own, logs))
+            for index, (command, environment) in enumerate(_commands(config)):
+                self._members.append(_start(f"engine_{index}", command, environment, logs))
         except BaseException:
             self._end()
             raise
@@ -91,20 +96,21 @@ class EnginePool:
     def _ask(self, method: str, arguments: Sequence[tuple | None]) -> list:
         """One answer from each engine, in order; None for engines with arguments None, which are skipped.
 
-        Raises what an engine raised, or StageError when its process died, after ending all engines.
+        Raises what an engine raised, StageError when its process died or Stopped when a signal ended it, after ending
+        all engines.
         """
         answers: dict[str, object] = {}
         try:
             asked = [pair for pair in zip(self._members, arguments, strict=True) if pair[1] is not None]
             for member, given in asked:
                 self._send(member, (method, given))
-            waiting = {member.connection: member for member, _ in asked}
+            waiting = {member.answers: member for member, _ in asked}
             while waiting:
                 for ready in wait(list(waiting), POLL_SECONDS):
                     member = waiting.pop(ready)
                     answers[member.name] = self._receive(member)
                 for member in waiting.values():
-                    if member.process.poll() is not None and not member.connection.poll():
+                    if member.process.poll() is not None and not member.answers.poll():
                         raise self._died(member)
         except BaseException:
             self._end()
@@ -113,22 +119,25 @@ class EnginePool:
 
     def _send(self, member: Member, message: tuple) -> None:
         try:
-            member.connection.send(message)
+            member.questions.send(message)
         except OSError as error:
             raise self._died(member) from error
 
     def _receive(self, member: Member):
         try:
-            fine, value = member.connection.recv()
+            fine, value = member.answers.recv()
         except (EOFError, OSError) as error:
             raise self._died(member) from error
         if not fine:
             raise type(value)(f"{self._called(member)} failed: {value}\n  its log: {member.log}") from value
         return value
 
-    def _died(self, member: Member) -> StageError:
+    def _died(self, member: Member) -> StageError | Stopped:
         try:
-            how = ending(member.process.wait(GRACE_SECONDS))
+            code = member.process.wait(GRACE_SECONDS)
+            if -code in SIGNALS:
+                return Stopped(-code)
+            how = ending(code)
         except subprocess.TimeoutExpired:
             how = "closed its connection"
         return StageError(f"{self._called(member)} died: {how}\n  its log: {member.log}")
@@ -139,7 +148,8 @@ class EnginePool:
     def _end(self) -> None:
         """Ends all processes."""
         for member in self._members:
-            member.connection.close()
+            member.questions.close()
+            member.answers.close()
             if member.process.poll() is None:
                 member.process.kill()
             member.process.wait()
@@ -160,23 +170,30 @@ def deal(costs: Sequence[int], parts: int) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise([0, *ends])]
 
 
-def _shares(config) -> list[tuple[dict[str, str], list[int]]]:
-    """Environment and cores of every engine: its own GPUs if there are any, else its own cores."""
+def _commands(config) -> list[tuple[list[str], dict[str, str]]]:
+    """Returns command and environment of every engine: with its own GPUs if there are any, else its own cores. With
+    several nodes, each has the same number of engines."""
     model, gpus = config.explorer.rollout_model, visible_gpus(config.cluster.gpu_per_node)
     number, each, available = model.engine_num, model.tensor_parallel_size, cores()
+    if config.cluster.node_num > 1:
+        on_node, taken = number // config.cluster.node_num, each if config.cluster.gpu_per_node else 0
+        places = [(index - on_node) * each for index in range(on_node)]  # the trainer's ranks are on the first GPUs
+        return [(step.command([PROCESS], place, taken, [node], 1), {}) for node in step.nodes() for place in places]
     if gpus:
         assert len(gpus) >= number * each, "the stage has counted them"
-        return [({"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}, available)
-                for i in range(number)]
-    return [(thread_environment(len(own)), own) for own in deal_cores(available, number)]
+        shares = [({"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}, available)
+                  for i in range(number)]
+    else:
+        shares = [(thread_environment(len(own)), own) for own in deal_cores(available, number)]
+    return [([sys.executable, "-m", PROCESS, ",".join(map(str, own))], environment) for environment, own in shares]
 
 
-def _start(name: str, environment: dict[str, str], own: list[int], logs: Path) -> Member:
-    here, there = socket.socketpair()
-    with there, open(logs / f"{name}.log", "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workflows.engines.engine_process", str(there.fileno()), ",".join(map(str, own))],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
-            env={**our_environment(), **environment},
-        )
-    return Member(name, process, Connection(here.detach()), logs / f"{name}.log")
+def _start(name: str, command: list[str], environment: dict[str, str], logs: Path) -> Member:
+    with open(logs / f"{name}.log", "ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                   env={**our_environment(), **environment})
+    questions = Connection(os.dup(process.stdin.fileno()), readable=False)
+    answers = Connection(os.dup(process.stdout.fileno()), writable=False)
+    process.stdin.close()
+    process.stdout.close()
+    return Member(name, process, questions, answers, logs / f"{name}.log")

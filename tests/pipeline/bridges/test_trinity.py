@@ -85,8 +85,9 @@ def test_a_reference_to_a_renamed_key_is_mended():
 
 
 def test_a_reference_to_a_key_that_is_left_out_becomes_its_value():
-    found = values("{explorer: {max_timeout: 90}, synchronizer: {sync_timeout: '${explorer.max_timeout}'}, "
-                   "name: 'a${explorer.max_timeout}b'}")
+    key = "explorer.max_repeat_times_per_runner"
+    found = values("{explorer: {max_repeat_times_per_runner: 90}, "
+                   f"synchronizer: {{sync_timeout: '${{{key}}}'}}, name: 'a${{{key}}}b'}}")
     assert (found["synchronizer.sync_timeout"], found["name"]) == (90, "a90b")
 
 

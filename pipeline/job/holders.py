@@ -1,0 +1,81 @@
+"""The processes of a run, by the locks that they hold: a stage its `.lock`, snakemake one in the run's `processes/`."""
+
+import fcntl
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pipeline.job.ending import RUNNER
+from pipeline.store.files import named_process, take_lock
+
+_held: list[IO] = []  # open until this process ends
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a lock. host: empty if the lock does not name it."""
+
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" + (f" on {self.host}" if self.host else "")
+
+    @property
+    def is_here(self) -> bool:
+        return self.host in ("", platform.node())
+
+    @property
+    def runner(self) -> int | None:
+        """The snakemake that runs this process, one of this machine; None if it was started by hand."""
+        try:
+            variables = Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0")
+            parent = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            return None
+        return int(parent) if f"{RUNNER}={parent}".encode() in variables else None
+
+
+def hold(view: Path) -> None:
+    """Marks this process as one that runs the run with this view, until it ends."""
+    place = view / "processes"
+    place.mkdir(parents=True, exist_ok=True)
+    file = open(place / f"{platform.node()}-{os.getpid()}.lock", "w", encoding="utf-8")  # noqa: SIM115
+    if take_lock(file):
+        file.write(named_process())
+        file.flush()
+        _held.append(file)
+
+
+def launches(view: Path) -> list[Holder]:
+    """The processes that run a run; removes the files of those that ended."""
+    found = []
+    for lock in sorted((view / "processes").glob("*.lock")):
+        if holder := holder_of(lock):
+            found.append(holder)
+        else:
+            lock.unlink(missing_ok=True)
+    return found
+
+
+def holder_of(lock: Path) -> Holder | None:
+    """The living process that holds a lock file."""
+    if not is_locked(lock):
+        return None
+    found = re.search(r"process (\d+)(?: on (\S+))?", lock.read_text(encoding="utf-8"))
+    return Holder(int(found[1]), found[2] or "") if found else None
+
+
+def is_locked(path: Path) -> bool:
+    """Returns whether a living process holds the lock file."""
+    if not path.exists():
+        return False
+    with open(path, encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,143 @@
+"""Notices a child that hangs: whose activity (pipeline/job/activity.py) has not changed for longer than its limit."""
+
+import contextlib
+import math
+import os
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from pipeline.job.activity import STACK_SIGNAL, UNLIMITED
+
+START_SECONDS = 3600.0  # limit of an activity that this process has not completed before: loading, compilation
+LEAST_SECONDS, FACTOR = 120.0, 20  # automatic limit of others: FACTOR times their median, at least LEAST_SECONDS
+ENOUGH, KEPT = 3, 50  # completed activities that a median needs, and those that it is taken of
+LARGEST_GAP = 1.0  # seconds between two looks that count at most: this process may have been stopped itself
+STACK_SECONDS, FRAMES = 2.0, 8  # time for a process to write its stack; lines of it that are shown
+
+
+@dataclass
+class Watchdog:
+    """Watches one child. limit: of `setting`, seconds; None: automatic, from the durations so far."""
+
+    name: str
+    directory: Path
+    pid: int
+    limit: float | None
+    setting: str
+    seconds: float = 0.0  # since the last sign of life
+    _seen: tuple[int, str] = (0, "")
+    _since: float = 0.0
+    _looked: float = field(default_factory=time.monotonic)
+    _durations: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def activity(self) -> str:
+        """What the child is doing, for a sentence: `computes rewards, step 3`."""
+        kind, _, detail = self._seen[1].partition("|")
+        return ", ".join(filter(None, (kind or "starts", detail)))
+
+    def hangs(self) -> bool:
+        """Whether the child is over its limit; call several times a second."""
+        now = time.monotonic()
+        self.seconds += min(now - self._looked, LARGEST_GAP)
+        self._looked = now
+        with contextlib.suppress(FileNotFoundError):  # it has not started yet
+            file = activity_file(self.directory, self.name)
+            changed = file.stat().st_mtime_ns
+            if changed != self._seen[0]:
+                self._renewed(changed, file.read_text().strip(), now)
+        if self.seconds > START_SECONDS and self._stopped():
+            return True
+        return self.seconds > self.allowed()
+
+    def _stopped(self) -> list[int]:
+        return [pid for pid in [self.pid, *descendants(self.pid)] if state(pid) in "Tt"]
+
+    def _renewed(self, changed: int, text: str, now: float) -> None:
+        if text != self._seen[1]:
+            kind = self._seen[1].partition("|")[0]
+            self._durations[kind] = [*self._durations[kind], now - self._since][-KEPT:]
+            self._since = now
+        self._seen, self.seconds = (changed, text), 0.0
+
+    def allowed(self) -> float:
+        """The limit of the present activity, seconds."""
+        kind = self._seen[1].partition("|")[0]
+        before = self._durations[kind]
+        if kind == UNLIMITED:
+            return math.inf
+        if self.limit is not None:
+            return self.limit if before else max(self.limit, START_SECONDS)
+        return START_SECONDS if len(before) < ENOUGH else max(LEAST_SECONDS, FACTOR * median(before))
+
+    def explain(self) -> str:
+        """What hangs, since when, and where in its code. Asks its processes for their stacks."""
+        chosen = "" if self.limit is None else f"={self.limit:g}"
+        if stopped := self._stopped():
+            where = "; ".join(f"{called(pid)} is stopped (state T): something sent it SIGSTOP, kill -CONT {pid} lets "
+                              "it go on" for pid in stopped)
+        else:
+            where = "its stack, innermost call first:\n" + self._stack([self.pid, *descendants(self.pid)])
+        return (f"the {self.name} of stage {self.directory.name} hangs: it gave no sign of life for "
+                f"{self.seconds:.0f} s, limit {self.allowed():.0f} s ({self.setting}{chosen}); activity: "
+                f"{self.activity}; {where}\n  its log: {self.directory / f'{self.name}.log'}")
+
+    def _stack(self, family: list[int]) -> str:
+        """The stack of the main thread of the first process that writes one; all are in its log."""
+        log = self.directory / f"{self.name}.log"
+        begin = log.stat().st_size
+        for pid in filter(catches, family):
+            os.kill(pid, STACK_SIGNAL)
+        deadline = time.monotonic() + STACK_SECONDS
+        found: list[str] = []
+        while not found and time.monotonic() < deadline:
+            time.sleep(STACK_SECONDS / 10)
+            with open(log, "rb") as file:
+                file.seek(begin)
+                threads = file.read().decode(errors="replace").partition("Current thread ")[2]
+            found = [line for line in threads.splitlines()[1:] if line.startswith("  File ")]
+        return "\n".join(found[:FRAMES]) or "  it wrote none: it is in code that is not Python's"
+
+
+def activity_file(directory: Path, name: str) -> Path:
+    return directory / f"{name}.activity"
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, whichever of its threads started them."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it ended
+            for child in map(int, children.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def state(pid: int) -> str:
+    """The state of a process as in ps, `T` for a stopped one; `X` once it ended."""
+    return (_status(pid, "State") or "X")[0]
+
+
+def catches(pid: int) -> bool:
+    """Whether a process has a handler for STACK_SIGNAL, which otherwise would end it."""
+    return bool(int(_status(pid, "SigCgt") or "0", 16) >> (STACK_SIGNAL - 1) & 1)
+
+
+def called(pid: int) -> str:
+    """`rank 1 (process 123)` of several ranks, else `process 123`."""
+    with contextlib.suppress(OSError):
+        variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{pid}/environ").read_text().split("\0"))
+        if variables.get("WORLD_SIZE", "1") != "1":
+            return f"rank {variables['RANK']} (process {pid})"
+    return f"process {pid}"
+
+
+def _status(pid: int, key: str) -> str:
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^{key}:\s*(\S+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+        return found[1] if found else ""
+    return ""

@@ -1,0 +1,72 @@
+"""`ouro logs`: several logs as one, by time."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.results import logs
+from pipeline.store.errors import DataError
+from tests.fake_run import FakeRun
+
+STAGE = ("2026-11-22 10:00:01,000 INFO started: process 1\n2026-11-22 10:00:05,000 WARNING warning: slow\n"
+         "2026-11-22 10:00:07,000 ERROR it failed\nTraceback\n  File x\n")
+TRAINER = "Loading weights\n2026-11-22 10:00:03,500 INFO resumes after step 3\nfrom a library\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = FakeRun(tmp_path)
+    made.data()
+    made.sft()
+    made.view()
+    sft = Path(made.stages[-1]["directory"])
+    (sft / "stage.log").write_text(STAGE)
+    (sft / "trainer.log").write_text(TRAINER)
+    return made
+
+
+def show(run, capsys, *words: str) -> list[str]:
+    assert cli.main(["logs", "first", "--root", str(run.root), *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_records_are_merged_by_time_and_lines_without_one_stay_with_theirs(run, capsys):
+    assert show(run, capsys, "--stage", "sft") == [
+        "2026-11-22 10:00:01,000 sft: INFO started: process 1",
+        "2026-11-22 10:00:03,500 sft/trainer: Loading weights",
+        "2026-11-22 10:00:03,500 sft/trainer: INFO resumes after step 3", "from a library",
+        "2026-11-22 10:00:05,000 sft: WARNING warning: slow",
+        "2026-11-22 10:00:07,000 sft: ERROR it failed", "Traceback", "  File x"]
+
+
+def test_level_and_tail_choose_records(run, capsys):
+    assert show(run, capsys, "--stage", "sft", "--level", "warning", "--tail", "2") == [
+        "2026-11-22 10:00:05,000 sft: WARNING warning: slow", "2026-11-22 10:00:07,000 sft: ERROR it failed",
+        "Traceback", "  File x"]
+    assert show(run, capsys, "--stage", "sft", "--tail", "0") == []
+
+
+def test_an_unknown_stage_is_refused_with_the_known_ones(run, capsys):
+    assert cli.main(["logs", "first", "--root", str(run.root), "--stage", "stf"]) == 2
+    assert "Did you mean 'sft'? Known: " in capsys.readouterr().err
+    with pytest.raises(DataError):
+        logs.choose([], "sft")
+
+
+def test_following_shows_what_is_appended_and_new_logs(run, capsys, monkeypatch):
+    sft = Path(run.stages[-1]["directory"])
+    appended = iter(["2026-11-22 10:00:08,000 INFO half a li", "ne\n", None])
+
+    def sleep(seconds):
+        text = next(appended)
+        if text is None:
+            raise KeyboardInterrupt
+        with open(sft / "stage.log", "a") as file:
+            file.write(text)
+        (sft / "explorer.log").write_text("2026-11-22 10:00:09,000 INFO step 1\n")
+
+    monkeypatch.setattr(logs.time, "sleep", sleep)
+    assert show(run, capsys, "--stage", "sft", "--follow", "--tail", "1") == [
+        "2026-11-22 10:00:07,000 sft: ERROR it failed", "Traceback", "  File x",
+        "2026-11-22 10:00:09,000 sft/explorer: INFO step 1", "2026-11-22 10:00:08,000 sft: INFO half a line"]

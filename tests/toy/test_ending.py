@@ -1,0 +1,139 @@
+"""A run that is asked to end, by any signal to any of its processes: it saves its last step and goes on there."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.store import checkpoints, files, tables
+from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, small, stage_of
+from tests.toy.kill import alive, descendants, made, start, wait_until
+
+UPSTREAM = ("tasks", "curate", "model", "sft", "evaluate_sft")
+MODULES = {"snakemake": "snakemake", "stage": "stages.rft", "trainer": "stages.learn", "explorer": "stages.explore"}
+
+
+def rft_in(root: Path, finished, *overrides: str):
+    plan = plan_in(root, *overrides)
+    plan.freeze()
+    copy_upstream(finished.plan, plan, UPSTREAM)
+    return stage_of(plan, "rft")
+
+
+def reached(stage, step: int):
+    return tables.step_file(Path(stage.directory), "steps", step).exists
+
+
+def assert_as_undisturbed(stage, finished):
+    """The stage goes on, and its weights, rows and checkpoints are those of a stage that was never asked to end."""
+    other = Path(stage_of(finished.plan, "rft").directory)
+    assert start(stage).wait(timeout=180) == 0
+    assert made(Path(stage.directory)) == made(other)
+    assert checkpoints.complete_checkpoints(Path(stage.directory)) == checkpoints.complete_checkpoints(other)
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_asked_to_end_saves_its_last_step_and_goes_on_there(finished, tmp_path):
+    """With a checkpoint at every hundredth step only the one of the ending can be there."""
+    stage = rft_in(tmp_path, finished, "trainer.save_interval=100")
+    process = start(stage)
+    wait_until(reached(stage, 3), 400, process)
+    family = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
+    assert not alive(family)
+    (step,) = checkpoints.complete_checkpoints(Path(stage.directory))
+    assert 3 <= step < 6
+    assert (Path(stage.directory) / "stage.error").read_text().startswith(
+        f"interrupted by SIGTERM; step {step} is saved\n")
+    assert start(stage).wait(timeout=180) == 0
+    assert made(Path(stage.directory)) == made(Path(stage_of(finished.plan, "rft").directory))
+    assert f"resumes at step {step + 1}: all steps up to {step} are kept" in (
+        Path(stage.directory) / "stage.log").read_text()
+
+
+def ouro(root: Path, *words: str) -> subprocess.Popen:
+    """`ouro` as typed in a terminal: it receives Ctrl-C also where the tests run in the background of a script."""
+    return subprocess.Popen([sys.executable, "-m", "pipeline.cli", *words], cwd=REPOSITORY, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+
+
+def process_of(run: subprocess.Popen, name: str) -> int:
+    if name == "ouro":
+        return run.pid
+    return next(pid for pid in descendants(run.pid) if MODULES[name] in Path(f"/proc/{pid}/cmdline").read_text())
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("victim", "number", "code"), [
+    ("ouro", signal.SIGINT, 130), ("ouro", signal.SIGHUP, 129), ("ouro", signal.SIGKILL, -9),
+    ("snakemake", signal.SIGTERM, 143), ("snakemake", signal.SIGINT, 130), ("snakemake", signal.SIGKILL, 137),
+    ("stage", signal.SIGTERM, 143), ("trainer", signal.SIGINT, 130), ("explorer", signal.SIGTERM, 143)])
+def test_a_signal_to_any_process_ends_all_of_a_run_softly(finished, tmp_path, victim, number, code):
+    stage = rft_in(tmp_path, finished)
+    run = ouro(tmp_path, "run", f"checkpoint_root_dir={tmp_path}", *small())
+    wait_until(reached(stage, 3), 400, run)
+    family = descendants(run.pid)
+    os.kill(process_of(run, victim), number)
+    output, _ = run.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while alive(family) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run.returncode == code
+    assert not alive(family)
+    if not files.is_complete(Path(stage.directory)):  # a fast machine may have made the last step meanwhile
+        step = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
+        assert step >= 3
+        if number != signal.SIGKILL:
+            assert f"rft: interrupted by {number.name}; step {step} is saved" in output
+            assert "  to go on: ouro run " in output
+    assert_as_undisturbed(stage, finished)
+
+
+@pytest.mark.kill
+def test_a_detached_run_is_stopped_from_another_terminal(finished, tmp_path):
+    stage = rft_in(tmp_path, finished)
+    begun = ouro(tmp_path, "run", "--detach", f"checkpoint_root_dir={tmp_path}", *small())
+    output, _ = begun.communicate(timeout=60)
+    assert begun.returncode == 0
+    assert f"ouro stop ouroboros/toy --root {tmp_path}" in output
+    pid = int(output.partition("process ")[2].partition(";")[0])
+    deadline = time.monotonic() + 200
+    while not reached(stage, 2)() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    family = [pid, *descendants(pid)]
+    status, _ = ouro(tmp_path, "status", "toy", "--root", str(tmp_path)).communicate(timeout=60)
+    assert "running, step " in status
+    stopped = ouro(tmp_path, "stop", "toy", "--root", str(tmp_path))
+    output, _ = stopped.communicate(timeout=100)
+    assert stopped.returncode == 0
+    assert "rft: interrupted by SIGTERM; step " in output
+    time.sleep(3.0)
+    assert not alive(family)
+    logs, _ = ouro(tmp_path, "logs", "toy", "--root", str(tmp_path), "--stage", "rft", "--level",
+                   "error").communicate(timeout=60)
+    assert "rft/trainer: ERROR interrupted by SIGTERM; step " in logs
+    assert_as_undisturbed(stage, finished)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("victim", ["trainer", "explorer"])
+def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, victim):
+    stage = rft_in(tmp_path, finished, "trainer.step_timeout_seconds=5", "explorer.step_timeout_seconds=5")
+    process = subprocess.Popen([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until(reached(stage, 3), 400, process)
+    target = process_of(process, victim)
+    os.kill(target, signal.SIGSTOP)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
+    assert f"process {target} is stopped (state T)" in errors
+    kept = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
+    assert kept == 2 if victim == "trainer" else kept >= 3
+    assert_as_undisturbed(stage, finished)
