@@ -41,7 +41,7 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
         received.append(number)
         if len(received) < MOST_ASKED:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)  # snakemake passes it on to its jobs
+                os.kill(process.pid, number if number in ending.SIGNALS else signal.SIGTERM)  # it passes it on to jobs
         else:
             _send(process.pid, signal.SIGKILL)
 
@@ -113,7 +113,7 @@ def pass_on_signals() -> None:
             for job in _jobs():
                 os.kill(job, signal.SIGKILL)
 
-    for one in SIGNALS:
+    for one in ending.SIGNALS:
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, handle)
 
