@@ -71,7 +71,8 @@ class Watchdog:
         if kind == UNLIMITED:
             return math.inf
         if self.limit is not None:
-            return self.limit if before else max(self.limit, START_SECONDS)
+            repeats = any(len(durations) > 1 for durations in self._durations.values())  # it is past its first step
+            return self.limit if before or repeats else max(self.limit, START_SECONDS)
         return START_SECONDS if len(before) < ENOUGH else max(LEAST_SECONDS, FACTOR * median(before))
 
     def explain(self) -> str:
