@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -158,8 +159,8 @@ def test_a_lock_waits_tells_who_holds_it_and_is_free_when_the_holder_is_killed(t
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    assert told == [f"process {holder.pid}"]
-    assert (tmp_path / "lock").read_text() == f"process {os.getpid()}"
+    assert told == [f"process {holder.pid} on {platform.node()}"]
+    assert (tmp_path / "lock").read_text() == f"process {os.getpid()} on {platform.node()}"
 
 
 def test_a_lock_is_given_back_by_an_error(tmp_path):
