@@ -12,11 +12,13 @@ from pathlib import Path
 
 from pipeline.job import ending
 from pipeline.job.ending import RUNNER, TOGETHER_SECONDS
+from pipeline.job.processes import called, descendants, status, stopped
 
 SIGNALS = (*ending.SIGNALS, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0  # beyond the time of a checkpoint: a stage needs it to end its children, snakemake to end itself
+STOPPED_SECONDS = 30.0  # after which a stopped process is reported
 JOB = b"-m\0stages."  # in the command line of a job
 
 
@@ -39,12 +41,15 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
         received.append(number)
         if len(received) < MOST_ASKED:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)  # snakemake passes it on to its jobs
+                os.kill(process.pid, number if number in ending.SIGNALS else signal.SIGTERM)  # it passes it on to jobs
         else:
             _send(process.pid, signal.SIGKILL)
 
+    warn_of_stopped = StoppedProcesses(process.pid)
+
     def poll_and_announce() -> None:
         number = poll()
+        warn_of_stopped()
         if number and not received:  # a stage was asked: so are the others
             received.append(number)
             os.kill(process.pid, signal.SIGTERM)
@@ -69,6 +74,28 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
     return code, received[0] if received else None
 
 
+class StoppedProcesses:
+    """Warns of a process, or one below it, that was stopped (SIGSTOP) and stays so; call several times a second.
+
+    The process of a stage ends children that hang; nobody watches it itself, and Ctrl-Z may be meant.
+    """
+
+    def __init__(self, pid: int):
+        self.pid, self._seconds, self._looked = pid, {}, time.monotonic()
+
+    def __call__(self) -> None:
+        passed = time.monotonic() - self._looked
+        if passed < STOPPED_SECONDS / 10:
+            return
+        self._looked = time.monotonic()
+        before, self._seconds = self._seconds, {}
+        for pid in stopped([self.pid, *descendants(self.pid)]):
+            self._seconds[pid] = before.get(pid, 0.0) + min(passed, STOPPED_SECONDS / 5)  # this one may have slept
+            if before.get(pid, 0.0) < STOPPED_SECONDS <= self._seconds[pid]:
+                print(f"ouro: {called(pid)} is stopped (state T) and its stage waits: kill -CONT {pid} lets it go on, "
+                      f"kill -KILL {pid} ends it", file=sys.stderr, flush=True)
+
+
 def pass_on_signals() -> None:
     """In snakemake: a signal ends its jobs, and then snakemake, which starts no other; a second
     Ctrl-C kills them.
@@ -86,7 +113,7 @@ def pass_on_signals() -> None:
             for job in _jobs():
                 os.kill(job, signal.SIGKILL)
 
-    for one in SIGNALS:
+    for one in ending.SIGNALS:
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, handle)
 
@@ -103,13 +130,12 @@ def _signal_jobs(number: int) -> None:
 
 
 def _jobs() -> set[int]:
-    """The stages among the children of this process, whichever thread started them."""
+    """The stages that this process runs, not what they started."""
     found = set()
-    for children in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that ended
-            for child in children.read_text().split():
-                if JOB in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.add(int(child))
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if status(pid, "PPid") == str(os.getpid()) and JOB in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
     return found
 
 

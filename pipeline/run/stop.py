@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from pipeline.job.holders import Holder, holder_of, is_locked, launches
 from pipeline.job.process_group import GRACE_SECONDS, POLL_SECONDS
+from pipeline.job.processes import state
 from pipeline.results.sweep_view import SweepView, runs_of
 from pipeline.results.view import Node, View, recorded_error
 from pipeline.settings.config import Log
@@ -53,21 +54,13 @@ def _wait(shown: View | SweepView, asked: set[Holder], running: dict[str, Node])
     deadline, left = time.monotonic() + grace + GRACE_SECONDS, list(asked)
     while left and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-        left = [one for one in left if _is_alive(one.pid)]
+        left = [one for one in left if state(one.pid) not in ("X", "Z")]
     return left
 
 
 def _grace(stage: Node) -> float:
     settings = files.read_json(stage.directory / "stage.json")["config"]["log"]
     return settings.get("grace_seconds", Log().grace_seconds)  # one that an earlier release wrote lacks it
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _saved(running: dict[str, Node], left: list[Holder]) -> list[str]:

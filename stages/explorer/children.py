@@ -168,6 +168,8 @@ def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped:
         saved = (checkpoints.complete_checkpoints(context.directory) or [0])[-1]
         return Stopped(stopped.number, f"its trainer did not end within {context.config.log.grace_seconds:g} s "
                                        f"(log.grace_seconds), {kept(saved)}")
+    if trainer.returncode == 0:
+        return Stopped(stopped.number, "all its steps are saved")
     ended = _failure(context.directory, TRAINER, trainer.returncode)
     if isinstance(ended, StageError):
         context.log.warning("%s", ended)

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import re
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from pipeline.job.activity import STACK_SIGNAL, UNLIMITED
+from pipeline.job.processes import called, descendants, status, stopped
 
 START_SECONDS = 3600.0  # limit of an activity that this process has not completed before: loading, compilation
 LEAST_SECONDS, FACTOR = 120.0, 20  # automatic limit of others: FACTOR times their median, at least LEAST_SECONDS
@@ -50,12 +50,12 @@ class Watchdog:
             changed = file.stat().st_mtime_ns
             if changed != self._seen[0]:
                 self._renewed(changed, file.read_text().strip(), now)
-        if self.seconds > START_SECONDS and self._stopped():
+        if self.seconds > START_SECONDS and stopped(self._family()):
             return True
         return self.seconds > self.allowed()
 
-    def _stopped(self) -> list[int]:
-        return [pid for pid in [self.pid, *descendants(self.pid)] if state(pid) in "Tt"]
+    def _family(self) -> list[int]:
+        return [self.pid, *descendants(self.pid)]
 
     def _renewed(self, changed: int, text: str, now: float) -> None:
         if text != self._seen[1]:
@@ -71,17 +71,18 @@ class Watchdog:
         if kind == UNLIMITED:
             return math.inf
         if self.limit is not None:
-            return self.limit if before else max(self.limit, START_SECONDS)
+            repeats = any(len(durations) > 1 for durations in self._durations.values())  # it is past its first step
+            return self.limit if before or repeats else max(self.limit, START_SECONDS)
         return START_SECONDS if len(before) < ENOUGH else max(LEAST_SECONDS, FACTOR * median(before))
 
     def explain(self) -> str:
         """What hangs, since when, and where in its code. Asks its processes for their stacks."""
         chosen = "" if self.limit is None else f"={self.limit:g}"
-        if stopped := self._stopped():
+        if still := stopped(self._family()):
             where = "; ".join(f"{called(pid)} is stopped (state T): something sent it SIGSTOP, kill -CONT {pid} lets "
-                              "it go on" for pid in stopped)
+                              "it go on" for pid in still)
         else:
-            where = "its stack, innermost call first:\n" + self._stack([self.pid, *descendants(self.pid)])
+            where = "its stack, innermost call first:\n" + self._stack(self._family())
         return (f"the {self.name} of stage {self.directory.name} hangs: it gave no sign of life for "
                 f"{self.seconds:.0f} s, limit {self.allowed():.0f} s ({self.setting}{chosen}); activity: "
                 f"{self.activity}; {where}\n  its log: {self.directory / f'{self.name}.log'}")
@@ -107,37 +108,6 @@ def activity_file(directory: Path, name: str) -> Path:
     return directory / f"{name}.activity"
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes below one, whichever of its threads started them."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it ended
-            for child in map(int, children.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
-
-
-def state(pid: int) -> str:
-    """The state of a process as in ps, `T` for a stopped one; `X` once it ended."""
-    return (_status(pid, "State") or "X")[0]
-
-
 def catches(pid: int) -> bool:
     """Whether a process has a handler for STACK_SIGNAL, which otherwise would end it."""
-    return bool(int(_status(pid, "SigCgt") or "0", 16) >> (STACK_SIGNAL - 1) & 1)
-
-
-def called(pid: int) -> str:
-    """`rank 1 (process 123)` of several ranks, else `process 123`."""
-    with contextlib.suppress(OSError):
-        variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{pid}/environ").read_text().split("\0"))
-        if variables.get("WORLD_SIZE", "1") != "1":
-            return f"rank {variables['RANK']} (process {pid})"
-    return f"process {pid}"
-
-
-def _status(pid: int, key: str) -> str:
-    with contextlib.suppress(OSError):
-        found = re.search(rf"^{key}:\s*(\S+)", Path(f"/proc/{pid}/status").read_text(), re.M)
-        return found[1] if found else ""
-    return ""
+    return bool(int(status(pid, "SigCgt") or "0", 16) >> (STACK_SIGNAL - 1) & 1)

@@ -52,7 +52,7 @@ def test_the_completion_script_asks_ouro(shell, capsys):
 
 
 def test_commands_and_options_are_completed(capsys, monkeypatch):
-    for typed, at, expected in (("ouro st", 1, {"status", "stages"}),
+    for typed, at, expected in (("ouro sta", 1, {"status", "stages"}),
                                 ("ouro config check --no-", 3, {"--no-data", "--no-call"})):
         for name, value in (("_OURO_COMPLETE", "bash_complete"), ("COMP_WORDS", typed), ("COMP_CWORD", str(at))):
             monkeypatch.setenv(name, value)

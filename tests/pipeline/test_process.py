@@ -95,6 +95,8 @@ def test_what_user_code_raises_keeps_its_secrets_out_of_the_log(stage, monkeypat
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_stage_that_is_asked_to_end_does_so_without_a_traceback(stage, monkeypatch, capsys, number, code):
+    signal.signal(number, signal.SIG_DFL)  # ignored where the tests run in the background of a script
+
     def work(context):
         signal.raise_signal(number)
 

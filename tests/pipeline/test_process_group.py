@@ -81,3 +81,13 @@ def test_a_command_that_does_not_end_in_its_time_is_killed(monkeypatch, sigint):
     program = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); {SLEEPS}"
     assert run_group(python(program), dict(os.environ), {}, poll, grace=0.5) == (-9, signal.SIGTERM)
     assert 0.9 < time.monotonic() - asked[0] < 10
+
+
+def test_a_stopped_child_of_the_command_is_named_once(monkeypatch, sigint, capsys):
+    monkeypatch.setattr(process_group, "STOPPED_SECONDS", 0.5)
+    program = ("import signal, subprocess, sys, time\n"
+               f"child = subprocess.Popen([sys.executable, '-S', '-c', '{SLEEPS}'])\n"
+               "child.send_signal(signal.SIGSTOP)\ntime.sleep(2.5)\nchild.kill()")
+    assert run_group(python(program), dict(os.environ), {}, lambda: None)[0] == 0
+    told = capsys.readouterr().err
+    assert told.count("is stopped (state T) and its stage waits: kill -CONT ") == 1

@@ -42,9 +42,10 @@ def hold():
 
     def start(lock, text="process {pid} on {host}", **environment):
         lock.parent.mkdir(parents=True, exist_ok=True)
+        without = {name: value for name, value in os.environ.items() if name != RUNNER}
         program = f"import os\n{HOLDS}".replace("sys.argv[2]", "sys.argv[2].format(pid=os.getpid(), host=sys.argv[3])")
         started.append(subprocess.Popen([sys.executable, "-S", "-c", program, str(lock), text, platform.node()],
-                                        stdout=subprocess.PIPE, text=True, env=os.environ | environment))
+                                        stdout=subprocess.PIPE, text=True, env=without | environment))
         started[-1].stdout.readline()
         return started[-1]
 

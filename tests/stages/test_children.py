@@ -266,6 +266,15 @@ def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, 
     assert dog.allowed() == allowed
 
 
+def test_a_limit_holds_for_the_first_checkpoint_too(tmp_path):
+    dog = Watchdog("trainer", tmp_path, 1, 30.0, "trainer.step_timeout_seconds")
+    dog._seen = (1, "saves a checkpoint|step 2")
+    dog._durations["trains"] = [1.0]
+    assert dog.allowed() == 3600
+    dog._durations["trains"] = [1.0, 1.0]
+    assert dog.allowed() == 30
+
+
 def test_the_command_of_one_and_of_several_ranks(tmp_path):
     one = Child("trainer", "stages.learn", [0]).command(tmp_path)
     two = Child("trainer", "stages.learn", [0], ranks=2).command(tmp_path)
