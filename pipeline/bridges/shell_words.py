@@ -158,9 +158,10 @@ class Words:
 
     def _parameter(self, part: Node, quoted: bool) -> list[str]:
         name, index = part["Param"]["Value"], part.get("Index", {}).get("raw")
-        if part.get("Excl") or part.get("Length"):
+        is_all = name in ("@", "*") or index in ("@", "*")
+        if part.get("Excl") or (part.get("Length") and not is_all):
             raise Unknown(f"the expansion {short(part['raw'])}")
-        if name not in ("@", "*") and index not in ("@", "*"):
+        if not is_all:
             if index:
                 raise Unknown(f"{name}[{index}], which is not known")
             return [changed(self.known(name), part, self)]
@@ -168,7 +169,11 @@ class Words:
         texts = value if isinstance(value, list) else [] if value is None else [value]
         own = [OWN] if OWN in texts else []
         texts = [one for one in texts if one != OWN]
-        if "Slice" in part:
+        if part.get("Length"):
+            if own or any(map(reason, texts)):
+                raise Unknown(f"the expansion {short(part['raw'])}")
+            texts = [str(len(texts))]
+        elif "Slice" in part:
             first = re.fullmatch(r"\$\{@:([1-9])\}", part["raw"])
             if not first or (own and texts) or any(map(reason, texts)):
                 raise Unknown(f"the expansion {short(part['raw'])}")

@@ -212,4 +212,5 @@ def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> Non
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
     made.skipped += [(line, "this inner script starts veRL or has overrides: import it as a file of its own")
-                     for line, text in script.nested if any(entry_of(w) or _is_verls(w) for w in text.split())]
+                     for line, text in dict.fromkeys(script.nested)
+                     if any(entry_of(word) or _is_verls(word) for word in text.split())]

@@ -60,7 +60,7 @@ def test_words_are_those_of_bash(script, words, tmp_path):
     ("run $((2 ** 10))", "the arithmetic"), ("run $((0 && 1 / 0))", "the arithmetic"),
     ("A=(1); ((A[0]++)); run $A", "A[0]++"),
     ("X=$((Y + N++)); run $N", "a part of"), ("A=(1 2); run ${A[1]}", "A[1]"),
-    ("A=(1 2); run ${#A[@]}", "the expansion"),
+    ("A=($(x)); run ${#A[@]}", "the expansion"), ("X=abc; run ${#X}", "the expansion"),
     ("X=abc; run ${X:1}", "the expansion"), ("X=abc; run ${X/a/b}", "the expansion"), ("run $(echo x)", "not run"),
     ("set -- a b; run $1", "only a call"), ("f() { shift; run $1; }; f a b", "only a call"),
     ("X=abc; run ${X: -1}", "the expansion ${X: -1}"),
