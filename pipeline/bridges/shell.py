@@ -1,7 +1,7 @@
 """Reads a launch script without running it: its commands, with words expanded as in bash.
 
-Only what is certain is followed: assignments, branches with known tests, loops over known words, calls, `eval` and
-`bash -c`. Commands in anything else are read once as a Construct, and what it assigns is unknown afterwards. For a
+Only what is certain is followed: assignments, branches with known tests, loops over known words, calls. Commands in
+anything else are read once as a Construct, and what it assigns is unknown afterwards. For a
 command that runs several times, words are known if they are the same each time.
 """
 
@@ -18,7 +18,7 @@ from pipeline.bridges.shell_values import clause, fits
 from pipeline.bridges.shell_words import ENVIRONMENT, OWN, WITHOUT, Value
 from pipeline.store.errors import ConfigError
 
-ROUNDS, DEEPEST = 3000, 12
+ROUNDS, DEEPEST = 3000, 12  # iterations of all loops; nested calls
 ENDS = re.compile(r"\b(break|continue|return)\b")
 
 
@@ -46,7 +46,7 @@ class Reader(Commands):
         status: Status = True
         for node in nodes:
             if self.ended == "exit":
-                self.script.skipped.append((node["line"] + self.offset, "behind an `exit`: was not read"))
+                self.script.skipped.append((node["line"], "behind an `exit`: was not read"))
             if self.ended:
                 break
             status = self.statement(node)
@@ -55,7 +55,7 @@ class Reader(Commands):
     def statement(self, node: Node) -> Status:
         for redirect in node.get("Redirs", []):
             if "Hdoc" in redirect:
-                self.script.heredocs.append((redirect["Hdoc"]["line"] + self.offset, redirect["Hdoc"]["raw"]))
+                self.script.nested.append((redirect["Hdoc"]["line"], redirect["Hdoc"]["raw"]))
         read = partial(READ.get(node.get("Cmd", {}).get("Type"), lambda *_: None), self, node.get("Cmd"))
         status = self._apart(read) if node.get("Background") else read()
         return (not status if isinstance(status, bool) else None) if node.get("Negated") else status
@@ -69,7 +69,7 @@ class Reader(Commands):
 
     def _may(self, word: str, node: Node, bodies: list[Callable[[], Any]], name: str = "") -> None:
         """Reads alternative bodies of which an unknown one runs: variables on which they differ are unknown."""
-        construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset, name)
+        construct = Construct(word, node["line"], node["last"], name)
         before, outer, ends = self.variables, self.inside, []
         self.inside = (*outer, construct)
         for body in bodies:
@@ -98,7 +98,7 @@ class Reader(Commands):
 
     def _tested(self, node: Node) -> None:
         """Handles a failing test that would end the script: the user sets the tested variable, so reading continues."""
-        line = node["line"] + self.offset
+        line = node["line"]
         for name in re.findall(r"\$\{?([A-Za-z_]\w*)", "".join(one["raw"] for one in node.get("Cond", ()))):
             self.assign(name, hole(f"${{{name}}}", f"{name}, with whose value here line {line} ends the script"))
 
@@ -147,7 +147,7 @@ class Reader(Commands):
                 body()
             return None
         told = f"one value after another ({', '.join(map(shown, words[:4]))}{', ...' if words[4:] else ''})"
-        value = hole(f"${{{name}}}", f"{name}, to which the `for` of line {node['line'] + self.offset} gives {told}")
+        value = hole(f"${{{name}}}", f"{name}, to which the `for` of line {node['line']} gives {told}")
         return self._repeated("for", node, lambda: [self.assign(name, value), body()])
 
     def _while(self, node: Node) -> Status:
@@ -161,7 +161,7 @@ class Reader(Commands):
 
     def _repeated(self, word: str, node: Node, once: Callable[[], Any]) -> None:
         """Reads a body with an unknown number of iterations: what it changes is unknown at its start, too."""
-        construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset)
+        construct = Construct(word, node["line"], node["last"])
         before, script = dict(self.variables), self.script.copy()
         once()
         first, self.variables, self.script, self.ended = self.variables, dict(before), script, ""
@@ -172,49 +172,42 @@ class Reader(Commands):
         for name in changed:
             self.assign(name, doubted(name, before.get(name), [before.get(name), first[name]], construct))
 
-    def nested(self, text: str, line: int) -> Status:
-        if self.depth >= DEEPEST:
-            return None
-        outer, self.offset, self.depth = self.offset, line - 1, self.depth + 1
-        text = re.sub(r"\$\{oc\.env:(\w+)\}", r"${oc_env_\1}", text)  # which bash could not parse
-        status = self.statements(parse(text, f"the script within line {line}"))
-        self.offset, self.depth = outer, self.depth - 1
-        return status
-
-    def call(self, node: Node, arguments: Value, assigns: Iterable[Node] = ()) -> Status:
-        self.called.add(id(node))
-        if self.depth >= DEEPEST:
-            self.script.skipped.append((self.line, f"{node['Name']['Value']}: its calls nest too deeply"))
+    def call(self, name: str, arguments: Value) -> Status:
+        """Reads the body of a function."""
+        node = self.functions[name]
+        self.called.add(name)
+        if len(self.locals) >= DEEPEST:
+            self.script.skipped.append((self.line, f"{name}: its calls nest too deeply"))
             return None
         before, outer, self.returned = dict(self.variables), self.returned, []
         self.locals.append({"@": before["@"]})
-        for one in assigns:
-            self.locals[-1][one["Name"]["Value"]] = before.get(one["Name"]["Value"])
-            self.assignment(one)
-        self.variables["@"], self.depth = arguments, self.depth + 1
+        self.variables["@"] = arguments
         status = self.statement(node["Body"])
-        self.depth -= 1
         self.ended = self.ended.replace("return", "")
         if self.returned:
-            place = Construct("function", node["line"] + self.offset, node["last"] + self.offset, node["Name"]["Value"])
+            place = Construct("function", node["line"], node["last"], name)
             self.variables, _ = merged(before, [*[self.variables] * (not self.ended), *self.returned], place)
             self.ended, status = "", None
         self.variables |= self.locals.pop()
         self.returned = outer
         return status
 
+    def define(self, node: Node) -> Status:
+        self.functions[node["Name"]["Value"]] = node
+        return True
+
     def uncalled(self) -> None:
         """Reads functions that are never called by name: their commands are known, their arguments are not."""
         self.ended = ""
         for name, node in list(self.functions.items()):
-            if id(node) not in self.called:
-                self._may("function", node, [partial(self.call, node, None), partial(bool, True)], name)
+            if name not in self.called:
+                self._may("function", node, [partial(self.call, name, None), partial(bool, True)], name)
 
 
 READ: dict[str, Callable[[Reader, Node], Status]] = {
     "CallExpr": Reader.simple, "IfClause": Reader._if, "CaseClause": Reader._case, "BinaryCmd": Reader._both,
     "ForClause": Reader._for, "WhileClause": Reader._while, "DeclClause": Reader.declaration,
-    "FuncDecl": Reader.definition, "LetClause": Reader.let,
+    "FuncDecl": Reader.define, "LetClause": lambda reader, node: [*map(reader.arithmetic, node["Exprs"])] and None,
     "Block": lambda reader, node: reader.statements(node["Stmts"]),
     "Subshell": lambda reader, node: reader._apart(partial(reader.statements, node["Stmts"])),
     "TestClause": lambda reader, node: clause(node["X"], reader),

@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from pipeline.bridges.shell_syntax import Construct, hole, reason
 from pipeline.bridges.shell_words import Value
 
-DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(--[a-z-]+|-[A-Za-z])(?:=|[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s#]+)", re.MULTILINE)
-SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-J": "--job-name"}
-OF_JOBS = {  # option of sbatch -> the variables that hold its value
-    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "--gpus-per-node": ("SLURM_GPUS_PER_NODE",),
-    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"), "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",), "--job-name": ("SLURM_JOB_NAME",), "--gres": ("SLURM_GPUS_ON_NODE",)}
+DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(--nodes|-N|--gpus-per-node|--gres)[= \t]+(?:gpu:(?:[\w.-]+:)?)?(\d+)\b",
+                       re.MULTILINE)
+OF_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+OF_JOBS = {"--nodes": OF_NODES, "-N": OF_NODES, "--gpus-per-node": ("SLURM_GPUS_PER_NODE",),
+           "--gres": ("SLURM_GPUS_ON_NODE",)}  # option of sbatch -> the variables that hold its value
 
 
 def job_variables(text: str) -> dict[str, Value]:
-    """Returns the variables SLURM sets by the `#SBATCH` lines before the first command."""
-    found: dict[str, Value] = {}
-    for option, value in DIRECTIVE.findall(re.match(r"(?:[ \t]*(?:#[^\n]*)?(?:\n|\Z))*", text.replace("\r", ""))[0]):
-        option, value = SHORT.get(option, option), re.sub(r"^gpu:(?:[\w.-]+:)?", "", value.strip("\"'"))
-        if value.isdigit() or option == "--job-name":
-            found |= dict.fromkeys(OF_JOBS.get(option, ()), value)
-    return found
+    """Returns the numbers of nodes and GPUs that SLURM sets by the `#SBATCH` lines before the first command."""
+    head = re.match(r"(?:[ \t]*(?:#[^\n]*)?(?:\n|\Z))*", text.replace("\r", ""))[0]
+    return {name: value for option, value in DIRECTIVE.findall(head) for name in OF_JOBS[option]}
 
 
 def merged(before: dict[str, Value], ends: Sequence[dict[str, Value]],

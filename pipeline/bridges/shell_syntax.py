@@ -79,15 +79,15 @@ class Command:
 class Script:
     """The result of reading. skipped: (line, what may matter and was not read); assumed: (line, assumption).
 
-    found: the commands by their node; constructs: with the variables unknown after each; heredocs: (line, text), which
-    are not read.
+    found: the commands by their node; constructs: with the variables unknown after each; nested: (line, text) of
+    heredocs and of `bash -c`, which are not read.
     """
 
     found: dict[int, Command] = field(default_factory=dict)
     constructs: list[tuple[Construct, tuple[str, ...]]] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
     assumed: list[tuple[int, str]] = field(default_factory=list)
-    heredocs: list[tuple[int, str]] = field(default_factory=list)
+    nested: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def commands(self) -> list[Command]:

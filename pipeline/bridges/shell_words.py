@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from pipeline.bridges.shell_syntax import HOLE, Node, Script, Text, Unknown, hole, reason, short, solid
-from pipeline.bridges.shell_values import calculate, changed, sliced
+from pipeline.bridges.shell_syntax import HOLE, Node, Script, Text, Unknown, hole, reason, short
+from pipeline.bridges.shell_values import calculate, changed
 from pipeline.store.secret_names import names_secret
 
 Value = str | list[str] | None  # None: not assigned by the script; []: unset by it
@@ -30,27 +30,23 @@ BRACES = re.compile(r"(?<!\\)\{[^{}]*(,|\.\.)[^{}]*\}")  # expand to several wor
 class Words:
     """Expands the words of a script. variables: at this place; `@` holds the arguments of the script or of a call.
 
-    line: of the current word; offset: of its tree within the script; starts_without: whether OWN is taken as nothing;
-    sourced: what may set any variable; opaque: variables whose assignments are not followed, such as integers; asked: X
-    of `${X:+-}${X}`, which is empty within that word.
+    line: of the current word; starts_without: whether OWN is taken as nothing; sourced: what may set any variable;
+    opaque: variables whose assignments are not followed, such as integers; asked: X of `${X:+-}${X}`, which is empty
+    within that word; called: functions that were read.
     """
 
     variables: dict[str, Value]
     script: Script = field(default_factory=Script)
-    offset: int = 0
     line: int = 0
     starts_without: bool = False
     sourced: str = ""
     opaque: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
-
-    def output(self, part: Node) -> str:
-        """Returns the output of a command substitution; implemented by the reader of commands."""
-        raise NotImplementedError
+    called: set[str] = field(default_factory=set)
 
     def fields(self, word: Node) -> list[str]:
         """Returns the arguments that a word expands to, none or several, with holes; each has its line."""
-        self.line, self.asked = word["line"] + self.offset, set()
+        self.line, self.asked = word["line"], set()
         try:
             literal = [part["Value"] if part["Type"] == "Lit" else "$" for part in word["Parts"]]
             if BRACES.search("".join(literal)):
@@ -66,7 +62,7 @@ class Words:
         """Returns a word as one text, like the right side of an assignment."""
         if not word:
             return ""
-        self.line, self.asked = word["line"] + self.offset, set()
+        self.line, self.asked = word["line"], set()
         try:
             if any(part["Type"] == "Lit" and ":~" in part["Value"] for part in word.get("Parts", [])):
                 raise Unknown("a home directory in a list of paths")
@@ -96,7 +92,6 @@ class Words:
         if kind == "SglQuoted":
             if (quoted and "$" in text) or (part.get("Dollar") and "\\" in text):
                 raise Unknown(f"the quotes in {short(part['raw'])}")
-            text = re.sub(r"\$\{oc_env_(\w+)\}", r"${oc.env:\1}", text)  # see Reader.nested
             return [f"'{text}'" if quoted else text or EMPTY]  # within "${X:-'y'}" these are not quotes
         if kind == "DblQuoted":
             inner = part.get("Parts", [])
@@ -124,10 +119,8 @@ class Words:
         return re.split(r"[ \t\n]+", text) if re.search(r"[ \t\n]", text) else [text]
 
     def assign(self, name: str, value: Value) -> None:
-        self.variables[name] = self.unknown(name, f"{name}, declared with an option") if name in self.opaque else value
-
-    def unknown(self, name: str, why: str) -> str:
-        return hole(f"${{{name}}}", why)
+        self.variables[name] = (
+            hole(f"${{{name}}}", f"{name}, declared with an option") if name in self.opaque else value)
 
     def remark(self, text: str) -> None:
         self.script.assumed.append((self.line, text))
@@ -137,17 +130,15 @@ class Words:
         if name not in ("@", "*", "#") and not re.fullmatch(r"[1-9]\d*", name):
             return self.variables.get(name)
         arguments = self.variables["@"]
-        if not isinstance(arguments, list):
-            return [hole("$@", "the arguments of a function"), OWN] if name in ("@", "*") else None
         if name in ("@", "*"):
-            return arguments
-        known = list(takewhile(lambda argument: argument != OWN, arguments))
+            return [hole("$@", "the arguments of a function"), OWN] if arguments is None else arguments
+        known = list(takewhile(lambda argument: argument != OWN, arguments or []))
         if name != "#" and int(name) <= len(known):
             return known[int(name) - 1]
-        if len(known) < len(arguments):
-            if not self.starts_without or len(known) + 1 < len(arguments):
-                return None
+        if arguments == [OWN] and self.starts_without:
             self.remark(WITHOUT)
+        elif arguments != known:
+            return None
         return str(len(known)) if name == "#" else []
 
     def known(self, name: str) -> str:
@@ -155,8 +146,6 @@ class Words:
         value = self.held(name)
         if isinstance(value, list):
             value = _finished(value[0]).replace(OWN, "") if value else ""
-        if value is None and name.startswith("oc_env_"):  # see Reader.nested
-            return f"${{oc.env:{name.removeprefix('oc_env_')}}}"
         if value is None and OF_BASH.fullmatch(name):
             raise Unknown(f"${name}, which only a call of the script sets")
         if value is None:
@@ -169,20 +158,26 @@ class Words:
 
     def _parameter(self, part: Node, quoted: bool) -> list[str]:
         name, index = part["Param"]["Value"], part.get("Index", {}).get("raw")
-        if part.get("Excl"):
+        is_all = name in ("@", "*") or index in ("@", "*")
+        if part.get("Excl") or (part.get("Length") and not is_all):
             raise Unknown(f"the expansion {short(part['raw'])}")
-        if name not in ("@", "*") and index not in ("@", "*"):
-            text = self._element(name, part["Index"]) if index else self.known(name)
-            return [str(len(solid(text))) if part.get("Length") else changed(text, part, self)]
+        if not is_all:
+            if index:
+                raise Unknown(f"{name}[{index}], which is not known")
+            return [changed(self.known(name), part, self)]
         value = self.held(name)
         texts = value if isinstance(value, list) else [] if value is None else [value]
         own = [OWN] if OWN in texts else []
         texts = [one for one in texts if one != OWN]
-        if part.get("Length") or "Slice" in part:
-            if any(map(reason, texts)) or (own and (part.get("Length") or "Length" in part["Slice"])):
-                raise Unknown(f"the expansion {part['raw']}")
-            first = [hole("$0", "$0, which only a call of the script sets")] * (name in "@*")
-            texts = [str(len(texts))] if part.get("Length") else sliced([*first, *texts], part, self)
+        if part.get("Length"):
+            if own or any(map(reason, texts)):
+                raise Unknown(f"the expansion {short(part['raw'])}")
+            texts = [str(len(texts))]
+        elif "Slice" in part:
+            first = re.fullmatch(r"\$\{@:([1-9])\}", part["raw"])
+            if not first or (own and texts) or any(map(reason, texts)):
+                raise Unknown(f"the expansion {short(part['raw'])}")
+            texts = texts[int(first[1]) - 1:]
         else:
             texts = [changed(one, part, self) for one in texts]
         if quoted and "*" in (name, index):
@@ -191,17 +186,13 @@ class Words:
             return [" ".join(texts)]
         return texts + own
 
-    def _element(self, name: str, index: Node) -> str:
-        array, at = self.variables.get(name), calculate(index, self)
-        if not isinstance(array, list) or not 0 <= at < len(array) or any(map(reason, array[:at + 1])):
-            raise Unknown(f"{name}[{at}], which is not known")
-        return array[at]
-
     def _default(self, part: Node, quoted: bool, splits: bool) -> list[str] | None:
         """Expands y of `${X:-y}` and similar; None where X itself counts. Notes what the environment may change."""
         name, op = part["Param"]["Value"], part["Exp"]["Op"]
         index = part.get("Index", {}).get("raw", name)
-        value = self.held(name) if index in (name, "@", "*") else self._element(name, part["Index"])
+        if index not in (name, "@", "*"):
+            raise Unknown(f"{name}[{index}], which is not known")
+        value = self.held(name)
         text = " ".join(value) if isinstance(value, list) else value
         if text and HOLE.fullmatch(text):
             raise Unknown(reason(text))

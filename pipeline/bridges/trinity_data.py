@@ -14,6 +14,7 @@ OF_TASKS = {"prompt_key": ("prompt", "question"), "response_key": ("response", "
 SHOWN = {"prompt_key": ("prompt", "question"), "response_key": ("response", "solution"),
          "chosen_key": ("chosen", "chosen"), "rejected_key": ("rejected", "rejected")}
 FIELDS = ("data_processor", "task_pipeline", "target_fields")
+TASKS = {"taskset", "tasksets"}
 INPUTS = ("data_processor", "task_pipeline", "inputs")
 BUFFER = ("buffer", "trainer_input", "experience_buffer")
 EXPLORED = (("buffer", "explorer_input", "taskset"), ("buffer", "explorer_input", "tasksets", 0))
@@ -79,41 +80,26 @@ def read_by_a_set(made: Translation, given: list[Given], values: dict[Path, Any]
 
 
 def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
-    """Writes the columns for operators under our names; False for any other key, or if all have them."""
-    stage = given.path[:2] if given.path[0] == "stages" else ()
+    """Writes the columns for operators under our names; False for any other key, or if all have them.
+
+    Operators curate the rows of tasks, or of demonstrations if there are no tasks.
+    """
     names = [str(name) for name in given.value] if isinstance(given.value, list) else []
-    if given.path[len(stage):] != FIELDS or all(name in COLUMNS for name in names):
+    if given.path[-3:] != FIELDS or all(name in COLUMNS for name in names):
         return False
-    sets, table = _read_sets(values, stage)
+    of_tasks = any(TASKS.intersection(path) for path in values)
     ours: dict[str, set[str]] = {}
-    for of_set in sets:
-        for key, (default, name) in table.items():
-            ours.setdefault(str(first(values, (*of_set, "format", key)) or default), set()).add(name)
+    for key, (default, name) in (OF_TASKS if of_tasks else SHOWN).items():
+        for one in {str(value) for path, value in values.items() if path[-2:] == ("format", key) and (
+                    bool(TASKS.intersection(path)) == of_tasks)} or {default}:
+            ours.setdefault(one, set()).add(name)
     unclear = next((name for name in names if len(ours.get(name, ())) != 1), None)
     if unclear is None:
         made.rename(given, given.path, [column for name in names for column in ours[name]], f"{', '.join(names)} there")
     else:
-        why = (f"{unclear} is {' in one set, '.join(sorted(ours[unclear]))} in another" if unclear in ours else
-               f"no set calls a column {unclear}")
-        made.leave(given, f"{why}; needed our names: {', '.join(COLUMNS)}.")
+        found = " and ".join(sorted(ours.get(unclear, ["no column"])))
+        made.leave(given, f"{unclear} is {found} of the sets; needed our names: {', '.join(COLUMNS)}.")
     return True
-
-
-def _read_sets(values: dict[Path, Any], stage: Path) -> tuple[set[Path], dict[str, tuple[str, str]]]:
-    """Returns the sets whose rows operators curate, with their columns: tasks, or demonstrations if there are none.
-
-    A stage's own sets take precedence over run-wide ones.
-    """
-    def set_of(path: Path, names: tuple[str, ...]) -> Path | None:
-        size = next((i + (part == "tasksets") for i, part in enumerate(path[:5], 1) if part in names), len(path))
-        return path[:size] if "buffer" in path[:3] and size < len(path) else None
-
-    of_all = [path for path in values if not stage or path[0] != "stages"]
-    for paths in ([path for path in values if path[:len(stage)] == stage], of_all):
-        for names, table in ((("taskset", "tasksets"), OF_TASKS), (("experience_buffer",), SHOWN)):
-            if sets := {of_set for path in paths if (of_set := set_of(path, names))}:
-                return sets, table
-    return {BUFFER}, SHOWN
 
 
 # -------------------------------------------------------------------------------------------------------------- rewards
@@ -129,18 +115,17 @@ def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> boo
         return True
     if given.path[-2:-1] != ("reward_fn_args",) or name not in OF_DAPO or _reward(of_set, values) != DAPO:
         return False
-    inherits, is_number = len(places(of_set)) > 1, isinstance(given.value, (int, float))  # from the same run-wide set
+    is_number = isinstance(given.value, (int, float)) and not isinstance(given.value, bool)
     if "eval_tasksets" in of_set[2 if given.path[0] == "stages" else 0:]:
         made.idle.append((given, "an evaluation counts what is solved."))
-    elif not _is_on(of_set, values) and name == ON and inherits and _is_on(of_set[2:], values):
-        made.rename(given, (*of_set, "reward_fn_args", FACTOR), 0.0, f"{name} is {given.value} there")
+    elif any(path[-1] == ON and value is not _is_on(of_set, values) for path, value in values.items()
+             if path[0] == "stages"):
+        made.leave(given, said("penalty_of_a_stage"))
     elif not _is_on(of_set, values):
         made.idle.append((given, "disabled there too: enable_overlong_penalty is not true."))
     elif name == ON:
         made.entries.pop((*of_set, REWARD[-1]), None)
         made.rename(given, (*of_set, REWARD[-1]), ["accuracy_reward", "overlong_penalty"], f"{DAPO} there, with {name}")
-        for other in OF_DAPO[1:] if inherits and not _is_on(of_set[2:], values) else ():
-            _take_over(made, (*of_set, "reward_fn_args", other), values)
     elif name == FACTOR and is_number:
         made.rename(given, given.path, given.value / 2, f"{given.value} there, where wrong is -1, not 0")
     elif name == FACTOR:
@@ -148,16 +133,6 @@ def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> boo
     else:
         made.keep(given)
     return True
-
-
-def _take_over(made: Translation, path: Path, values: dict[Path, Any]) -> None:
-    """Copies an argument of the same run-wide set for a stage that alone has the penalty: run-wide it has no effect."""
-    own, of_all = (values.get(place) for place in places(path))
-    if own is None and of_all is not None:
-        if path[-1] == FACTOR and not isinstance(of_all, (int, float)):
-            made.leave(Given(path, of_all, 0), said("not_halved"))
-        else:
-            made.choose(path, of_all / 2 if path[-1] == FACTOR else of_all, f"{of_all} in the settings of all")
 
 
 def _is_on(of_set: Path, values: dict[Path, Any]) -> bool:

@@ -1,6 +1,5 @@
 """Reasons why a value of a supported Trinity-RFT key cannot be used."""
 
-import math
 import re
 from typing import Any
 
@@ -10,7 +9,6 @@ from pipeline.bridges.translation import SETTINGS, Path, places
 from pipeline.bridges.trinity_whole import of_stage, stages_of
 from pipeline.settings import guide, schema
 from pipeline.settings.algorithms import WITH_CRITIC, parts
-from pipeline.settings.monitors import MONITORS
 from pipeline.settings.setting import about
 from pipeline.settings.train_batch import REPLAY
 from pipeline.store.errors import UNSAID
@@ -44,11 +42,6 @@ def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     reused = values.get((*of_replay, "reuse_cooldown_time")) is not None
     if general.startswith(REPLAY) and value is not False and (general.endswith("time") or not reused):
         return said("reuse")
-    monitor = values.get(("monitor", "monitor_type"))
-    if general.startswith("monitor.monitor_args.") and monitor in MONITORS:
-        known = [name for names in MONITORS[monitor][2:4] for name in names]
-        if path[2] not in known:
-            return f"monitor_type={monitor} takes {', '.join(known) or 'no arguments'}: leave it out."
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return said("repeat_times_of_a_set")
     if general == "cluster.node_num" and isinstance(value, int) and value > 1:
@@ -95,18 +88,12 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
 
 
 def misfit(key: str, value: Any) -> str | None:
-    """Returns why a value has the wrong type or is not a choice of our setting `key`; None where unknown."""
+    """Returns why a value is not a choice of our setting `key`; None for any other setting."""
     item = SETTINGS.get(guide.general(key))
-    if item is None or value is None or (isinstance(value, str) and "${" in value):
+    choices = about(item).choices if item else ()
+    if not choices or value is None or value in choices or "${" in str(value) or CHOSEN.search(key):
         return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return None  # reported with the bounds
-    if problems := _typed(key, value):
-        return problems[0].needed.removesuffix(".") + "; our default applies."
-    choices = about(item).choices
-    if choices and value not in choices and not CHOSEN.search(key):
-        return f"needed one of {', '.join(map(str, choices))}; our default applies."
-    return None
+    return f"needed one of {', '.join(map(str, choices))}; our default applies."
 
 
 def _typed(key: str, value: Any) -> list[str]:

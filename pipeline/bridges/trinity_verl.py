@@ -12,45 +12,29 @@ from typing import Any
 from pipeline.bridges.source import Given, read_yaml
 from pipeline.bridges.tables import WITHOUT_EFFECT, find, keys, said, table
 from pipeline.bridges.translation import Path, Translation, off
-from pipeline.bridges.trinity_whole import of_stage
+from pipeline.bridges.verl_entry import Refused
 from pipeline.bridges.verl_source import ACTOR
-from pipeline.settings.algorithms import parts
 from pipeline.settings.guide_keys import Renamed
 from pipeline.store.errors import ConfigError
 
 ROOT = ("trainer", "trainer_config")
 PREFIX = "trainer.trainer_config."
-CLIP, CLIP_RANGE = f"{ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args.clip_range"
 TRINITYS = ("buffer", "data_processor", "explorer", "mode", "model", "stages", "synchronizer")  # sections only it has
 Rename = Callable[[Translation, Given, Renamed, dict], None]
 
 
 def translated(made: Translation, given: Given, inner: str, values: dict[Path, Any], rename: Rename) -> bool:
     """Handles a key of veRL; False if no table has it. inner: its name in veRL; rename: writes a key."""
-    stage, read, value = given.path[:2] if given.path[0] == "stages" else (), table("trinity"), given.value
+    read, value = table("trinity"), given.value
     found = find(inner, keys("verl"))
     if inner in read["numbers"] and (value is None or (isinstance(value, (int, float)) and value <= 0)):
         made.idle.append((given, "disabled there too."))
     elif inner in read["numbers"]:
         rename(made, given, Renamed(read["numbers"][inner]), values)
-    elif inner in read["arguments"]:
-        kind, argument = read["arguments"][inner]
-        function = _function(kind, stage, values)
-        if function is not None and (function == "none" or function not in read["takes"].get(argument, (function,))):
-            made.leave(given, f"has no effect with algorithm.{kind}={function}.")
-        else:
-            rename(made, given, Renamed(f"algorithm.{kind}_args.{argument}"), values)
+    elif inner in read["by_hand"]:
+        made.leave(given, f"write {read['by_hand'][inner]}.")
     elif inner in read["said_by"]:
         made.idle.append((given, f"{read['said_by'][inner]} sets it, there and here."))
-    elif inner == CLIP:
-        unset = [side for side in ("low", "high") if values.get((*given.path[:-1], f"clip_ratio_{side}")) is None]
-        targets = [(*stage, *f"{CLIP_RANGE}_{side}".split(".")) for side in unset]
-        if targets:
-            made.rename(given, targets[0], value, f"{PREFIX}{CLIP}")
-        else:
-            made.leave(given, "set by clip_ratio_low and clip_ratio_high.")
-        for target in targets[1:] if targets and targets[0] in made.entries else ():
-            made.choose(target, value, f"{PREFIX}{CLIP}")
     elif found and isinstance(found[1], Renamed):
         rename(made, given, found[1], values)
     elif found:  # it is disabled, or its effect is the default here
@@ -58,22 +42,12 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
         is_off = off(values.get(tuple(str(value)[2:-1].split(".")), value) if is_reference else value, found[1].idle)
         is_idle = is_off or found[1].why in WITHOUT_EFFECT
         (made.idle if is_idle else made.left_out).append((given, is_off + found[1].why))
-    return bool(found) or _is_read(inner) or inner == CLIP
+    return bool(found) or _is_read(inner)
 
 
 def _is_read(inner: str) -> bool:
     """Returns whether a table of trinity.yaml has a key of veRL."""
-    return any(inner in table("trinity")[name] for name in ("numbers", "arguments", "said_by"))
-
-
-def _function(kind: str, stage: Path, values: dict[Path, Any]) -> str | None:
-    """Returns a stage's function of a kind: given, or the algorithm's own; None where unknown."""
-    if (own := of_stage(values, stage, "algorithm", kind)) is not None:
-        return str(own)
-    try:
-        return parts(str(of_stage(values, stage, "algorithm", "algorithm_type"))).get(kind)
-    except ConfigError:
-        return None
+    return any(inner in table("trinity")[name] for name in ("numbers", "by_hand", "said_by"))
 
 
 def with_trainer_file(made: Translation, given: list[Given], place: File | None) -> list[Given]:
@@ -142,7 +116,7 @@ def refuse_others(given: list[Given], source: str) -> None:
     """Raises ConfigError for a configuration of Trinity-RFT or EasyR1 where one of veRL is expected."""
     sections = {str(g.path[0]) for g in given}
     if "worker" in sections and "actor_rollout_ref" not in sections:
-        raise ConfigError(said("a_file_of_easyr1", source=source))
+        raise Refused(said("a_file_of_easyr1", source=source))
     of_trinity = sorted(sections & set(TRINITYS) - {"mode", "model"})
     if of_trinity and not sections & {"actor_rollout_ref", "data", "optim"}:
         raise ConfigError(said("a_file_of_trinity", source=source, sections=", ".join(of_trinity)))

@@ -13,8 +13,9 @@ OURS = ("verl", "recipe")  # packages whose settings are veRL's
 READ = ("verl.trainer.main_ppo and what is built on it (recipe.dapo.main_dapo ...), verl.trainer.fsdp_sft_trainer and "
         "verl.trainer.sft_trainer")
 
-# the last part of an entry point's name -> why it is not a supported training
+# an entry point, or the last part of its name -> why it is not a supported training
 REFUSED = {
+    "verl.trainer.main": "is EasyR1's, whose keys and defaults are its own",
     "main_eval": "scores responses that were made before",
     **dict.fromkeys(("main_generation", "main_generation_server"), "only generates responses"),
     **dict.fromkeys(("model_merger", "legacy_model_merger"), "only converts a checkpoint"),
@@ -54,12 +55,13 @@ def launcher(words: list[str]) -> str | None:
 
 
 class Refused(ConfigError):
-    """A script that starts something other than a veRL training."""
+    """A source of something other than a veRL training."""
 
     exit_code = 1  # as for any source whose recipe does not compose
 
 
 def refused(source: str, entry: Entry) -> Refused:
     """Returns the error for a script that starts only unsupported programs."""
-    why = REFUSED.get(entry.name, "is not known: its settings need not mean what veRL's do")
+    unknown = "is not known: its settings need not mean what veRL's do"
+    why = REFUSED.get(entry.module, REFUSED.get(entry.name, unknown))
     return Refused(f"{source} starts {entry.module}, which {why}. There is no recipe for it. Read are {READ}.")

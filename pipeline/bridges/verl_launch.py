@@ -211,5 +211,6 @@ def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> Non
         elif _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
-    made.skipped += [(line, "the heredoc holds a command that starts veRL or overrides: import it as a file of its own")
-                     for line, text in script.heredocs if any(entry_of(w) or _is_verls(w) for w in text.split())]
+    made.skipped += [(line, "this inner script starts veRL or has overrides: import it as a file of its own")
+                     for line, text in dict.fromkeys(script.nested)
+                     if any(entry_of(word) or _is_verls(word) for word in text.split())]

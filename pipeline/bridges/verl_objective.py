@@ -1,7 +1,5 @@
 """Facts of veRL's objective: algorithm, losses, sampling, old log-probs; and the adapter."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 from pipeline.bridges.tables import keys, table
@@ -111,8 +109,8 @@ def old_logprobs(verl: Verl, facts: Facts) -> Facts:
 def adapter(verl: Verl, facts: Facts) -> None:
     """Writes an adapter if lora_rank is above 0; without one veRL trains all parameters.
 
-    facts["model"]: the trainer's section for the model; settings below `lora` are the Megatron trainer's. An adapter
-    read from a directory has its own rank: veRL uses it, whatever lora_rank is.
+    facts["model"]: the trainer's section for the model; settings below `lora` are the Megatron trainer's. veRL uses the
+    rank of an adapter that is read from a directory, whatever lora_rank is.
     """
     section = facts["model"]
     names = {f"{section}{key.removeprefix(POLICY)}": fate.to.removeprefix(ADAPTER) for key, fate in keys("verl").items()
@@ -123,7 +121,9 @@ def adapter(verl: Verl, facts: Facts) -> None:
         path = next((key for key in (f"{section}.lora_adapter_path", f"{within}adapter_path") if verl.value(key)), None)
         if path:
             known = "the adapter has its own, which counts."
-            _read_adapter(verl, path)
+            verl.done.add(path)
+            verl.made.rename(verl.values[path], (*LORA, "path"), str(verl.value(path)), path)
+            verl.made.ask("rank_of_adapter", path=verl.value(path))
         for key in verl.values:
             if (key in names or key.startswith(within)) and key != path:
                 verl.leave(key, known, idle=True)
@@ -139,18 +139,3 @@ def adapter(verl: Verl, facts: Facts) -> None:
             verl.made.rename(verl.values[key], (*LORA, to), value, key)
     name, alpha = ("lora.alpha", 32) if is_megatrons else ("lora_alpha", 16)
     verl.made.choose((*LORA, "lora_alpha"), alpha, f"veRL's default of {section}.{name}")
-
-
-def _read_adapter(verl: Verl, key: str) -> None:
-    """Writes an adapter's path, which key has, and the rank and alpha of its directory."""
-    place = str(verl.value(key))
-    verl.done.add(key)
-    verl.made.rename(verl.values[key], (*LORA, "path"), place, key)
-    config = Path(place) / "adapter_config.json"
-    read = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    if not isinstance(read, dict) or not isinstance(read.get("r"), int):
-        verl.made.ask("rank_of_adapter", path=place)
-        return
-    for to, name in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
-        if name in read:
-            verl.made.choose((*LORA, to), read[name], f"{name} of its adapter_config.json")

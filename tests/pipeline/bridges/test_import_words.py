@@ -15,8 +15,9 @@ def test_a_configuration_of_trinity_is_not_read_as_one_of_verl():
 
 def test_a_configuration_of_easyr1_is_not_read_as_one_of_verl():
     text = "data: {rollout_batch_size: 512}\nworker: {actor: {global_batch_size: 128}}\ntrainer: {total_epochs: 15}\n"
-    with pytest.raises(ConfigError, match="EasyR1"):
+    with pytest.raises(ConfigError, match="EasyR1") as error:
         from_verl(text, "config.yaml")
+    assert error.value.exit_code == 1
 
 
 def test_files_that_a_yaml_names_are_not_read_which_is_said():

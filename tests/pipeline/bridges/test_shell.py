@@ -48,15 +48,22 @@ def test_words_are_those_of_bash(script, words, tmp_path):
     ("X=$(date); Y=run_$X; Z=(\"$Y\"); run ${Z[@]}", "$(date)"), ("run *.json", "the names of files"),
     ("run {a,b}", "the braces of"), ("run x{1..3}", "the braces of"), ("IFS=,; X=a,b; run $X", "another IFS"),
     ("cd /x; run $PWD", "behind a change of the directory"), ("cd /x; run $(pwd)", "behind a change of the directory"),
-    ("eval 'cd /x'; run $(pwd)", "behind a change of the directory"), ("run $(basename -a x y)", "not run"),
+    ("X=1; eval 'X=3'; run $X", "X, which the `eval` of line 1 may set"), ("run $(basename -a x y)", "not run"),
     ("run $(echo x | tr a b)", "not run"), ("read -r X <<< 8; run $X", "X, which `read` of line 1 sets"),
     ("IFS=, read A X <<< 3,4; run $X", "X, which `read`"), ("read -p 'n ' -n 1 X; run $X", "X, which `read`"),
     ("mapfile -t X < f; run $X", "X, which `mapfile`"), ("printf -v X 3; run $X", "X, which `printf`"),
     ("while read X; do :; done < f; run $X", "X, which the `while` of line 1 sets"),
     ("declare -i X=2*4; run $X", "declared with an option"), ("declare -A X=([a]=1); run ${X[a]}", ""),
     ("declare -i X; X=2*4; run $X", "declared with"), ("declare -u X; X=a; run $X", "declared with an option"),
-    ("let X=64; run $X", "X, which `let` of line 1 sets"), ("run $((0x1F))", "no decimal number"),
-    ("run $((1 << 4))", "the arithmetic"), ("X=abc; run ${X: -1}", "the expansion ${X: -1}"),
+    ("let X=64; run $X", "the arithmetic X=64"), ("run $((0x1F))", "no decimal number"),
+    ("run $((1 << 4))", "the arithmetic"), ("X=4; ((X++)); run $X", "the arithmetic X++"),
+    ("run $((2 ** 10))", "the arithmetic"), ("run $((0 && 1 / 0))", "the arithmetic"),
+    ("A=(1); ((A[0]++)); run $A", "A[0]++"),
+    ("X=$((Y + N++)); run $N", "a part of"), ("A=(1 2); run ${A[1]}", "A[1]"),
+    ("A=($(x)); run ${#A[@]}", "the expansion"), ("X=abc; run ${#X}", "the expansion"),
+    ("X=abc; run ${X:1}", "the expansion"), ("X=abc; run ${X/a/b}", "the expansion"), ("run $(echo x)", "not run"),
+    ("set -- a b; run $1", "only a call"), ("f() { shift; run $1; }; f a b", "only a call"),
+    ("X=abc; run ${X: -1}", "the expansion ${X: -1}"),
     ("while getopts n: X; do :; done; run $X", "X, which the `while` of line 1 sets"),
     ("f() { echo $1; }; run $(f 3)", "not run"), ("run $(basename a > f)", "not run"), ("run $(pwd; date)", "not run"),
     ("for i in 1 2 3; do [ $i = 2 ] && continue; A=$A$i; done; run $A", "A, which the `for` of line 1 sets"),
@@ -100,10 +107,9 @@ def test_of_a_text_only_the_word_that_is_not_known_is_lost(script, words, unknow
 
 @pytest.mark.parametrize(("script", "words"), [
     ("run $HOME/x \"${DATA}\" $(pwd)", ["${oc.env:HOME}/x", "${oc.env:DATA}", "${oc.env:PWD}"]),
-    ("X=1; bash -c 'run $X'", ["${oc.env:X}"]), ('N=a${S:+-}${S}; run $N "$S"', ["a", "${oc.env:S}"]),
-    ("export X=1; srun -n 2 bash -c \"run a=\\$X \\\n b=2\"", ["a=1", "b=2"]),
+    ('N=a${S:+-}${S}; run $N "$S"', ["a", "${oc.env:S}"]),
     ("WANDB_API_KEY=abc; run $WANDB_API_KEY", ["${oc.env:WANDB_API_KEY}"]),
-    ("MAX_TOKENS=5; run $MAX_TOKENS", ["5"]), ("eval \"run $HOME/x\"", ["${oc.env:HOME}/x"])])
+    ("MAX_TOKENS=5; run $MAX_TOKENS", ["5"])])
 def test_what_the_environment_holds_is_left_to_it(script, words):
     assert [a.text for a in runs(script)[-1]] == words
 
@@ -192,8 +198,7 @@ def test_the_directives_of_a_job_decide_its_variables():
     found = job_variables("#!/bin/bash\n#SBATCH --nodes=4      # of the cluster\n#SBATCH --gres=gpu:h100:8\n"
                           "#SBATCH -c 64\n#SBATCH --job-name=\"my sums\"\nset -x\n#SBATCH --gpus-per-node=4\n")
     assert found == {
-        "SLURM_NNODES": "4", "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "64",
-        "SLURM_JOB_NAME": "my sums"}
+        "SLURM_NNODES": "4", "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "8"}
     assert "SLURM_JOB_ID" in last("#SBATCH --nodes=1\nrun $SLURM_JOB_ID").problem
 
 

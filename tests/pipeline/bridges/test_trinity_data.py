@@ -98,8 +98,8 @@ def test_columns_that_operators_look_at_have_our_names():
     key = "data_processor.task_pipeline.target_fields"
     assert values_of_trinity(FIELDS % "problem, truth")[key] == ["question", "answer"]
     assert values_of_trinity(FIELDS % "question")[key] == ["question"]
-    assert left_out_of_trinity(FIELDS % "[a]")[key].startswith("no set calls a column ['a'];")
-    assert left_out_of_trinity(FIELDS % "problem, other")[key].startswith("no set calls a column other;")
+    assert left_out_of_trinity(FIELDS % "[a]")[key].startswith("['a'] is no column of the sets;")
+    assert left_out_of_trinity(FIELDS % "problem, other")[key].startswith("other is no column of the sets;")
     shown = "buffer: {trainer_input: {experience_buffer: {path: /d}}}\nalgorithm: {algorithm_type: dpo}\n"
     assert values_of_trinity(shown + "data_processor: {task_pipeline: {target_fields: [prompt, rejected]}}")[key] == [
         "question", "rejected"]
@@ -155,10 +155,3 @@ def test_a_cosine_with_an_end_keeps_it():
     assert {key: found[key] for key in found if key.endswith("ratio")} == {"algorithm.optimizer.min_lr_ratio": 0.2}
     found = values_of_trinity(CRITIC % "warmup_style: cosine, min_lr_ratio: 0.3")
     assert {key: found[key] for key in found if key.endswith("ratio")} == {"trainer.critic.optimizer.min_lr_ratio": 0.3}
-
-
-def test_a_monitor_is_told_what_it_takes():
-    text = "monitor: {monitor_type: wandb, monitor_args: {base_url: 'https://h', mirror: true}}"
-    assert values_of_trinity(text)["monitor.monitor_args.base_url"] == "https://h"
-    assert left_out_of_trinity(text)["monitor.monitor_args.mirror"] == (
-        "monitor_type=wandb takes base_url, api_key: leave it out.")

@@ -34,7 +34,8 @@ def test_what_is_no_section_or_no_list_of_stages(text, key, why):
     ("cluster: {node_num: 2}", "cluster.node_num", "a stage runs on one machine, so the recipe is for one of the 2"),
     ("algorithm: {optimizer: {lr: fast}}", "algorithm.optimizer.lr", "needed a number, found the text 'fast'"),
     ("algorithm: {optimizer: {lr_scheduler_type: bar}}", "algorithm.optimizer.lr_scheduler_type", "needed one of"),
-    ("trainer: {total_steps: many}", "trainer.total_steps", "needed a whole number, found the text 'many'"),
+    ("trainer: {total_steps: many}", "trainer.total_steps",
+     "as buffer.total_steps: needed a whole number, found the text 'many'"),
     ("model: {min_response_tokens: 16}", "model.min_response_tokens", "the engine would forbid the end"),
     ("buffer: {batch_size: 4.5}", "buffer.batch_size", "needed a whole number, found 4.5"),
 ])

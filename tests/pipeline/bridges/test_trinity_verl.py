@@ -22,22 +22,11 @@ def left_out(made) -> dict[str, str]:
     (f"{ACTOR}.ppo_max_token_len_per_gpu", 24000, "trainer.max_token_len_per_gpu"),
     (f"{ACTOR}.optim.lr_warmup_steps", 30, "algorithm.optimizer.lr_warmup_steps"),
     (f"{ACTOR}.optim.weight_decay", 0.2, "algorithm.optimizer.weight_decay"),
-    ("algorithm.gamma", 0.9, "algorithm.advantage_fn_args.gamma"),
-    ("algorithm.lam", 0.8, "algorithm.advantage_fn_args.lam"),
     ("trainer.max_actor_ckpt_to_keep", 5, "trainer.max_checkpoints_to_keep")])
 def test_a_key_with_a_counterpart_is_translated(theirs, value, ours):
     made = from_trinity(config((theirs, value)))
     assert written(made)[ours] == value
     assert [given.key for given, _ in made.renamed] == [f"trainer.trainer_config.{theirs}"]
-
-
-@pytest.mark.parametrize(("bounds", "low", "high"), [
-    ({}, 0.3, 0.3), ({"high": 0.35}, 0.3, 0.35), ({"low": 0.1}, 0.1, 0.3), ({"low": 0.1, "high": 0.35}, 0.1, 0.35)])
-def test_the_clip_range_is_said_by_the_bound_of_its_own_or_by_clip_ratio(bounds, low, high):
-    found = written(from_trinity(config((f"{ACTOR}.clip_ratio", 0.3),
-                                        *((f"{ACTOR}.clip_ratio_{name}", value) for name, value in bounds.items()))))
-    arguments = "algorithm.policy_loss_fn_args.clip_range"
-    assert (found[f"{arguments}_low"], found[f"{arguments}_high"]) == (low, high)
 
 
 @pytest.mark.parametrize(("key", "value", "algorithm", "why"), [
@@ -47,7 +36,8 @@ def test_the_clip_range_is_said_by_the_bound_of_its_own_or_by_clip_ratio(bounds,
     ("trainer.max_actor_ckpt_to_keep", -1, "ppo", "disabled there too"),
     (f"{ACTOR}.ulysses_sequence_parallel_size", 1, "ppo", "disabled there too: a sequence is not split"),
     (f"{ACTOR}.fsdp_config.fsdp_size", -1, "ppo", "disabled there too: DeepSpeed ZeRO splits the model"),
-    ("algorithm.lam", 0.8, "grpo", "has no effect with algorithm.advantage_fn=grpo."),
+    ("algorithm.lam", 0.8, "grpo", "write algorithm.advantage_fn_args.lam, if the advantage function takes it."),
+    (f"{ACTOR}.clip_ratio", 0.3, "ppo", "write clip_range_low and clip_range_high"),
     (f"{ACTOR}.kl_loss_coef", 0.01, "ppo", "algorithm.kl_loss_fn_args sets it, there and here."),
     ("data.train_batch_size", 64, "ppo", "buffer.batch_size sets it, there and here."),
     ("algorithm.adv_estimator", "gae", "ppo", "algorithm.advantage_fn sets it"),
@@ -58,7 +48,7 @@ def test_a_key_that_says_nothing_is_left_out_with_a_true_reason(key, value, algo
 
 def test_of_a_stage_the_stages_own_settings_are_meant():
     found = written(from_trinity("stages: [{stage_name: a, algorithm: {algorithm_type: ppo}, trainer: {trainer_config: "
-                                 "{actor_rollout_ref: {actor: {clip_ratio: 0.1, clip_ratio_high: 0.2}}}}}]"))
+                                 "{actor_rollout_ref: {actor: {clip_ratio_low: 0.1, clip_ratio_high: 0.2}}}}}]"))
     arguments = "stages.0.algorithm.policy_loss_fn_args.clip_range"
     assert (found[f"{arguments}_low"], found[f"{arguments}_high"]) == (0.1, 0.2)
 

@@ -1,7 +1,5 @@
 """What veRL does by default, or by a key that says little: losses, adapters, batches, lengths of runs."""
 
-import json
-
 import pytest
 
 from tests.bridges import from_verl, launch, written
@@ -46,13 +44,6 @@ def test_an_adapter_with_a_path_and_no_rank_is_lora_and_asks_for_its_rank():
     made = from_verl(launch(f"{MODEL}.lora_adapter_path=adapters/mine", f"{MODEL}.lora_rank=0"))
     assert made.entries[("model", "lora_configs", 0, "path")].value == "adapters/mine"
     assert "lora_rank" in made.asked[0]
-
-
-def test_the_rank_of_an_adapter_that_is_here_is_its_own(tmp_path):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 24}))
-    made = from_verl(launch(f"{MODEL}.lora_adapter_path={tmp_path}"))
-    assert [made.value("model", "lora_configs", 0, name) for name in ("lora_rank", "lora_alpha")] == [8, 24]
-    assert made.asked == []
 
 
 @pytest.mark.parametrize(("overrides", "interval"), [
