@@ -19,7 +19,7 @@ from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
-from stages.explorer.children import run_child
+from stages.explorer.children import RENDEZVOUS, run_child
 from stages.follow import TOTAL
 from stages.learner.actor import Actor, Result
 from stages.learner.batch import Batch
@@ -63,7 +63,7 @@ class Trainer:
             experience = Recorded if "experience" in context.inputs else Rollouts
             self.source = experience(context, self._check, kl_coef.get("kl_penalty_fn"))
             self.terms["kl_penalty_fn"] = self.source.penalty
-        self.process = Process.start(config.seed)
+        self.process = Process.start(config.seed, context.directory / RENDEZVOUS)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
         references = References(context, self.model, self.actor) if refers else None

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
+RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of its trainer meet
+# a stage has one node: nothing listens to the network
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -43,52 +46,50 @@ class Child:
         """Threads for each of its processes."""
         return max(len(self.cores) // self.ranks, 1)
 
-    def command(self, directory: Path) -> list[str]:
-        module = ["-m", self.module, str(directory)]
-        if self.ranks == 1:
-            return [sys.executable, *module]
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}",
-                *module]
+    def commands(self, directory: Path) -> list[tuple[list[str], dict[str, str]]]:
+        """The command of each of its processes, and what torch.distributed needs in its environment."""
+        command = [sys.executable, "-m", self.module, str(directory)]
+        return [(command, {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.ranks),
+                           "LOCAL_WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
+                for rank in range(self.ranks)]
 
 
 def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
     """Runs the children to the end and polls `follow`. Raises StageError when one fails; none survives."""
     record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
-    running: dict[str, subprocess.Popen] = {}
+    running: list[tuple[str, subprocess.Popen]] = []
     try:
         for child in children:
-            running[child.name] = _start(context, child)
+            for process in _start(context, child):
+                running.append((child.name, process))
         while running:
             time.sleep(POLL_SECONDS)
             follow()
-            for name, process in list(running.items()):
+            for name, process in list(running):
                 code = process.poll()
                 if code is not None:
-                    del running[name]
+                    running.remove((name, process))
                     if code != 0:
                         raise StageError(_failure(context.directory, name, code))
         follow()
     finally:
-        _end(list(running.values()))
+        _end([process for _, process in running])
 
 
-def _start(context: Context, child: Child) -> subprocess.Popen:
+def _start(context: Context, child: Child) -> Iterator[subprocess.Popen]:
+    """Starts a child's processes, one for each rank."""
     (context.directory / f"{child.name}.error").unlink(missing_ok=True)
-    environment = our_environment() | thread_environment(child.threads) | child.environment
-    if child.ranks == 1:
-        # torch.distributed requires these even for a single process
-        environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    (context.directory / RENDEZVOUS).unlink(missing_ok=True)
+    environment = our_environment() | thread_environment(child.threads) | LOOPBACK | child.environment
 
     def prepare() -> None:
         die_with_parent()
         os.sched_setaffinity(0, child.cores)
 
     with open(context.directory / f"{child.name}.log", "ab") as log:
-        return subprocess.Popen(
-            child.command(context.directory), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment,
-            preexec_fn=prepare, start_new_session=True,
-        )
+        for command, place in child.commands(context.directory):
+            yield subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment | place,
+                                   preexec_fn=prepare, start_new_session=True)
 
 
 def _failure(directory: Path, name: str, code: int) -> str:

@@ -157,10 +157,8 @@ def test_when_the_parent_cannot_go_on_no_child_survives(start, tmp_path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_the_command_of_one_and_of_several_ranks(tmp_path):
-    one = Child("trainer", "stages.learn", [0]).command(tmp_path)
-    two = Child("trainer", "stages.learn", [0], ranks=2).command(tmp_path)
-    assert one == [sys.executable, "-m", "stages.learn", str(tmp_path)]
-    assert two[1:3] == ["-m", "torch.distributed.run"]
-    assert "--nproc_per_node=2" in two
-    assert two[-2:] == ["stages.learn", str(tmp_path)]
+def test_every_rank_is_a_process_that_knows_its_place(tmp_path):
+    commands = Child("trainer", "stages.learn", [0], ranks=2).commands(tmp_path)
+    assert [command for command, _ in commands] == [[sys.executable, "-m", "stages.learn", str(tmp_path)]] * 2
+    assert [(place["RANK"], place["LOCAL_RANK"], place["WORLD_SIZE"]) for _, place in commands] == [
+        ("0", "0", "2"), ("1", "1", "2")]
