@@ -5,6 +5,7 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 (stages/learner/batches/).
 """
 
+import hashlib
 import shutil
 import time
 from functools import partial
@@ -17,7 +18,7 @@ from pipeline.job.background import Background
 from pipeline.job.context import Context
 from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, hashes, records, tables
 from pipeline.store.errors import ModelError, StageError
 from stages.explorer.children import RENDEZVOUS, run_child
 from stages.follow import TOTAL
@@ -107,6 +108,8 @@ class Trainer:
         if self.critic:
             self.critic.load(checkpoint)
         self.context.log.info("resumes after step %d", manifest["step"])
+        if self.source.awaits(manifest["step"]):
+            self._publish(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
         return manifest["step"]
 
     def run(self) -> None:
@@ -218,9 +221,11 @@ class Trainer:
             raise
         self.process.barrier()
         if self.process.rank == 0:
-            weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
+            sha256 = hashlib.sha256()
+            entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
             coefficients = {name: term.kl_coef for name, term in self.terms.items()}
-            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage, "kl_coef": coefficients}
+            manifest = {"step": step, "weights_hash": sha256.hexdigest()[:16], "zero_stage": self.zero_stage,
+                        "kl_coef": coefficients, hashes.FILES: entries}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 

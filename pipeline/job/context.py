@@ -26,10 +26,11 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pipeline.job.claims import claimed
+from pipeline.job.inputs import require_intact
 from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import walk
-from pipeline.store import files
+from pipeline.store import files, hashes
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
@@ -146,6 +147,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
     (context.directory / "stage.error").unlink(missing_ok=True)
+    require_intact(spec["kind"], context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
     manifest = {
         "name": context.name,
@@ -156,6 +158,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         "seconds": round(time.time() - begin + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
         **context.made,
+        hashes.FILES: hashes.seal(context.directory),
     }
     files.write_json(context.directory / files.MANIFEST, manifest)
     context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])
