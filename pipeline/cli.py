@@ -12,6 +12,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
 from pipeline.process_commands import logs, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
+from pipeline.store_commands import gc, verify
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
 RUNS = words("runs", "[RUN]...")
@@ -251,8 +252,7 @@ def compare(names, root, metric, form):
     shown = [sweep_view.find(root, name) for name in names] or sweeps[:1]
     if not shown:
         raise DataError(f"no sweep below {root / 'runs'}. Start one with `ouro run -m`, or name the runs to compare.")
-    metric = metric or metric_of(shown)
-    rows = compared(shown, metric)
+    rows = compared(shown, metric := metric or metric_of(shown))
     print(query.show(answer(rows), form))
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
         write(shown[0], rows, metric)
@@ -294,7 +294,8 @@ def completion(shell):
     print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
 
 
-for command in (init, run, status, logs, stop, sql, report, compare, replay, config, import_, stages, completion):
+for command in (init, run, status, logs, stop, sql, report, compare, replay, verify, gc, config, import_, stages,
+                completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

@@ -9,6 +9,7 @@ stored values, and under each alternative. Not a stage of the plan: it writes on
 
 import logging
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from pipeline.settings import secrets
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
 from pipeline.settings.config import Config
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, hashes, records, tables
 from pipeline.store.errors import OuroError
 from stages.learner.actor import Actor, Result
 from stages.learner.batches.recorded import Recorded
@@ -71,6 +72,7 @@ class Replay:
         config = context.config
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
         if request["weights"]:
+            _require_intact(Path(request["weights"]))
             load_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
         self.teacher = Teacher(context, model, self.actor.process) if "teacher" in context.inputs else None
@@ -210,12 +212,21 @@ def _damage_named(stage: Path) -> Iterator[None]:
         raise
 
 
+def _require_intact(weights: Path) -> None:
+    """Raises ModelError when the files of a checkpoint are not those that were written."""
+    if weights.parent.name == "checkpoints":
+        checkpoints.require_intact(weights.parents[1], int(weights.name.removeprefix("step=")))
+
+
 def linked(stage: Path, directory: Path) -> None:
     """Fills an empty directory with links to a stage's files, so that writes do not touch the stage."""
     for path in stage.resolve().iterdir():
         if path.is_dir():
             (directory / path.name).mkdir()
         for file in path.iterdir() if path.is_dir() else [path]:
+            if file.name == hashes.LIST:  # appended to
+                shutil.copyfile(file, directory / file.relative_to(stage.resolve()))
+                continue
             (directory / file.relative_to(stage.resolve())).symlink_to(file)
 
 

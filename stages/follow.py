@@ -9,7 +9,7 @@ from pipeline.job.no_signal import ASK, FAILED, Signals
 from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
 from pipeline.job.shares import cores
 from pipeline.job.tracking import open_tracker
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, records, recovery, tables
 from stages.explorer.children import supervise, trainer_child
 
 TOTAL = "total.json"  # written by the trainer once the number of steps is known
@@ -66,7 +66,10 @@ class Follower:
 
     def _rewind(self) -> int:
         """Cleans up after an interrupted earlier run; returns the last step that is kept."""
-        return checkpoints.rewind(self.context.directory)
+        return recovery.rewind(self.context.directory, self._warn, self.context.config.verify)
+
+    def _warn(self, problem: str) -> None:
+        self.context.log.warning("warning: %s", problem)
 
     def _resumed(self, reached: int) -> str:
         """The step at which an interrupted stage that reached `reached` resumes, and why."""
@@ -113,7 +116,7 @@ class RolloutFollower(Follower):
     table, record, unit = "rollouts", records.Rollout, "explorer steps"
 
     def _rewind(self) -> int:
-        return max(tables.steps_present(self.context.directory, self.table), default=0)
+        return recovery.rewind_explorer(self.context.directory, self._warn, self.context.config.verify)
 
     def _report(self, rollout: records.Rollout) -> None:
         self.progress.advance(1, rollout_words(rollout))
@@ -140,4 +143,5 @@ def finish_training(context: Context) -> None:
         if (last / made).exists():
             checkpoints.link_tree(last / made, stage / made)
     checkpoints.forget_versions_before(stage, step + 1)
+    checkpoints.remove_damaged(stage)
     context.made |= {"steps": step, "weights_hash": files.read_json(last / files.MANIFEST)["weights_hash"]}

@@ -5,6 +5,7 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 (stages/learner/batches/).
 """
 
+import hashlib
 import shutil
 import signal
 import time
@@ -23,9 +24,9 @@ from pipeline.job.context import Context
 from pipeline.job.ending import OUT_OF_TIME, Stopped
 from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, hashes, records, tables
 from pipeline.store.errors import ModelError, StageError
-from stages.explorer.children import kept, run_child
+from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
 from stages.learner.actor import Actor, Result
 from stages.learner.batch import Batch
@@ -75,7 +76,7 @@ class Trainer:
             experience = Recorded if "experience" in context.inputs else Rollouts
             self.source = experience(context, self._check, kl_coef.get("kl_penalty_fn"))
             self.terms["kl_penalty_fn"] = self.source.penalty
-        self.process = Process.start(config.seed)
+        self.process = Process.start(config.seed, context.directory / RENDEZVOUS)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
         references = References(context, self.model, self.actor) if refers else None
@@ -120,6 +121,8 @@ class Trainer:
         if self.critic:
             self.critic.load(checkpoint)
         self.context.log.info("resumes after step %d", manifest["step"])
+        if self.source.awaits(manifest["step"]):
+            self._publish(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
         return manifest["step"]
 
     def run(self) -> None:
@@ -271,10 +274,12 @@ class Trainer:
             raise
         self.process.barrier()
         if self.process.rank == 0:
-            weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
+            sha256 = hashlib.sha256()
+            entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
             coefficients = {name: term.kl_coef for name, term in self.terms.items()}
-            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage, "kl_coef": coefficients,
-                        **({"unscheduled": True} if unscheduled else {})}
+            manifest = {"step": step, "weights_hash": sha256.hexdigest()[:16], "zero_stage": self.zero_stage,
+                        "kl_coef": coefficients, **({"unscheduled": True} if unscheduled else {}),
+                        hashes.FILES: entries}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 

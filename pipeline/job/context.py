@@ -27,11 +27,12 @@ from typing import Any, NoReturn
 from pipeline.job.activity import Activity
 from pipeline.job.claims import claimed
 from pipeline.job.ending import Ending, Stopped, end_with_runner
+from pipeline.job.inputs import require_intact
 from pipeline.job.slurm import this_job
 from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import Config
-from pipeline.store import files
+from pipeline.store import files, hashes
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
@@ -161,6 +162,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
     (context.directory / "stage.error").unlink(missing_ok=True)
+    require_intact(spec["kind"], context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
     manifest = {
         "name": context.name,
@@ -172,6 +174,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         "threads": recorded_threads(context.directory),
         **({"slurm_job": this_job()} if this_job() else {}),
         **context.made,
+        hashes.FILES: hashes.seal(context.directory),
     }
     files.write_json(context.directory / files.MANIFEST, manifest)
     context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])

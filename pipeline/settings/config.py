@@ -90,6 +90,10 @@ class Config(Section):
     continue_from_checkpoint: bool = setting(
         True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
               "anew (stages that are complete stay)", how=True)
+    verify: str = setting(
+        "hash", "how a stage compares its inputs, and its own files when it resumes, with what was written: hash, "
+                "every byte; size, their sizes only (tables are compared by hash whenever they are read)",
+        choices=("hash", "size"), how=True)
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
     ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
                                                  how=True)

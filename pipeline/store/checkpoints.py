@@ -13,10 +13,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.store import files, records, tables
-from pipeline.store.errors import ModelError
+from pipeline.store import files, hashes, tables
+from pipeline.store.errors import ModelError, StageError
 
 WEIGHTS = "model.safetensors"
+ASIDE = "damaged-step="
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf")  # of any framework
 
 
@@ -88,6 +89,39 @@ def complete_checkpoints(stage: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step=")) for path in found)
 
 
+def difference(stage: Path, step: int, verify: str, part: str = "") -> str | None:
+    """Returns which file of a checkpoint is damaged and how, or None. verify: as in hashes.difference.
+
+    part: only files whose name begins so.
+    """
+    directory = checkpoint_directory(stage, step)
+    try:
+        entries = files.read_json(directory / files.MANIFEST).get(hashes.FILES, {})
+    except StageError as error:
+        return str(error).partition(" Delete")[0]
+    chosen = {name: entry for name, entry in entries.items() if name.startswith(part)}
+    for name, words in hashes.differences(directory, chosen, verify).items():
+        return f"{directory / name} is damaged: {words}"
+    return None
+
+
+def require_intact(stage: Path, step: int, verify: str = "hash", part: str = "") -> None:
+    """Raises ModelError when `difference` finds one."""
+    if words := difference(stage, step, verify, part):
+        raise ModelError(f"{words}. {hashes.advice(stage / files.MANIFEST)}")
+
+
+def set_aside(stage: Path, step: int) -> None:
+    """Renames a damaged checkpoint, so that it is not used; only the last one is kept, until the stage ends."""
+    remove_damaged(stage)
+    checkpoint_directory(stage, step).rename(stage / "checkpoints" / f"{ASIDE}{step:06d}")
+
+
+def remove_damaged(stage: Path) -> None:
+    for directory in (stage / "checkpoints").glob(f"{ASIDE}*"):
+        shutil.rmtree(directory)
+
+
 def keep_newest(stage: Path, count: int | None) -> None:
     """Deletes all but the newest `count` complete checkpoints; None keeps all. count: at least 1.
 
@@ -110,7 +144,7 @@ def copy_model_files(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         weights = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
-        ours = path.name in (files.MANIFEST, "stage.json") or path.suffix == ".log"
+        ours = path.name in hashes.WORKING or path.suffix in hashes.LOGS
         if path.is_file() and not weights and not ours and not path.name.startswith("."):
             shutil.copyfile(path, target / path.name)
 
@@ -133,30 +167,3 @@ def begin_anew(stage: Path) -> None:
     made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
     for name in (*made, "weights", "checkpoints", "model", "adapter"):
         shutil.rmtree(stage / name, ignore_errors=True)
-
-
-def rewind(stage: Path) -> int:
-    """Resets an interrupted stage to its last checkpoint; returns that step, 0 when there is none.
-
-    Deletes rows and weights of later, lost optimizer steps, so that the files have a single history; rollouts by
-    weights up to the checkpoint are kept and not generated again.
-    """
-    complete = complete_checkpoints(stage)
-    step = complete[-1] if complete else 0
-    for table in ("steps", "trained", "samples", "scores"):  # the step of the last two is a weights version
-        for later in tables.steps_present(stage, table):
-            if later > step:
-                tables.step_file(stage, table, later).unlink()
-    for explored in tables.steps_present(stage, "experience"):
-        record = tables.step_file(stage, "rollouts", explored)
-        version = tables.read(record, records.Rollout)["weights_version"][0].as_py() if record.exists() else step + 1
-        if version > step:
-            record.unlink(missing_ok=True)
-            tables.step_file(stage, "experience", explored).unlink()
-            for scored in ("reference", "teacher"):
-                tables.step_file(stage, scored, explored).unlink(missing_ok=True)
-    for directory in (stage / "weights").glob("version=*"):
-        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it meanwhile
-        if int(directory.name.removeprefix("version=")) > step or not complete:
-            shutil.rmtree(directory)
-    return step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.store import files, records
+from pipeline.store import hashes, records
 from pipeline.store.errors import DataError
 
 # Dictionary pages make the small files of single steps larger and slower to write.
@@ -26,30 +26,31 @@ def to_arrow(rows: Sequence, record: type) -> pa.Table:
 
 
 def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:
-    """Writes rows (or an Arrow table with the record's columns) to one Parquet file, atomically."""
+    """Writes rows (or an Arrow table with the record's columns) to one Parquet file atomically; records its hash."""
     table = rows.cast(records.schema(record)) if isinstance(rows, pa.Table) else to_arrow(rows, record)
-    files.write_atomic(Path(path), lambda temporary: pq.write_table(table, temporary, **FORMAT))
+    hashes.write(Path(path), lambda temporary: pq.write_table(table, temporary, **FORMAT))
 
 
 def read(path: Path, record: type) -> pa.Table:
     """Reads a Parquet file and checks it against the record.
 
-    Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, damaged, no
-    Parquet, of another schema, or has a null where none is allowed.
+    Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, not what was
+    written, no Parquet, of another schema, or has a null where none is allowed.
     """
     path = Path(path)
+    hashes.require([path])
     if not path.exists():
         raise DataError(f"{path} does not exist; it should hold the table '{record.__name__}'.")
     try:
         found = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is not a readable Parquet file ({error}). {_remake(path)}") from error
+        raise DataError(f"{path} is not a readable Parquet file ({error}). {hashes.advice(path)}") from error
     older = [name for name in records.later(record) if name not in found.names]
     wrong = _differences(found, records.schema(record), older)
     if wrong:
         raise DataError(
             f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
-            + _remake(path)
+            + hashes.advice(path)
         )
     try:
         names = records.schema(record).names
@@ -58,14 +59,7 @@ def read(path: Path, record: type) -> pa.Table:
             table = table.append_column(name, pa.nulls(len(table)))
         return table.select(names).cast(records.schema(record))
     except (pa.ArrowException, OSError, ValueError) as error:  # corrupt data, or an unexpected null
-        raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {_remake(path)}") from error
-
-
-def _remake(path: Path) -> str:
-    stage = next((p for p in path.parents if p.parent.name == "store"), None)
-    if stage is None:
-        return "Make the file again, or point the configuration at another one."
-    return f"Delete {stage} and run the same command again: that stage is then made anew."
+        raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {hashes.advice(path)}") from error
 
 
 def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[str]:
@@ -173,11 +167,13 @@ def refuse_damaged(error: Exception) -> None:
     words = str(error).partition("\n")[0]
     named = re.search(r"""['"](.+\.parquet)['"]""", words)
     if named and (path := Path(named[1])).exists():
-        raise DataError(f"{path} is not a readable Parquet file ({words}). {_remake(path)}") from error
+        raise DataError(f"{path} is not a readable Parquet file ({words}). {hashes.advice(path)}") from error
 
 
 def source(paths: Iterable[Path]) -> str:
-    """Returns the files as a table in SQL."""
+    """Returns the files as a table in SQL. Raises DataError for a file that is not what was written."""
+    paths = list(paths)
+    hashes.require(paths)
     return f"read_parquet([{', '.join(map(literal, paths))}], hive_partitioning=false)"
 
 

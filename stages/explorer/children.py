@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,9 @@ POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0  # for a child that saves nothing when it ends
 TRAINER = "trainer"  # the child that saves a checkpoint
 NOTABLE_SECONDS = 10.0
-LONG = 86400  # seconds: this process ends the ranks, not their launcher
+RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
+# on one node: nothing listens to the network
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -53,14 +55,33 @@ class Child:
         """Threads for each of its processes."""
         return max(len(self.cores) * max(len(self.nodes), 1) // self.ranks, 1)
 
-    def command(self, directory: Path) -> list[str]:
-        module = ["-m", self.module, str(directory)]
+    def commands(self, directory: Path) -> list[tuple[list[str], dict[str, str]]]:
+        """Returns the command of each of its processes, one for each rank, and what torch.distributed needs in its
+        environment; with several nodes, the one `srun` that starts all ranks."""
+        module = [self.module, str(directory)]
         if self.nodes:
-            return step.command(module[1:], 0, self.gpus, self.nodes, self.ranks)
-        if self.ranks == 1:
-            return [sys.executable, *module]
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}",
-                "--shutdown-timeout", str(LONG), *module]
+            return [(step.command(module, 0, self.gpus, self.nodes, self.ranks), {})]
+        return [([sys.executable, "-m", *module],
+                 {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.ranks),
+                  "LOCAL_WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
+                for rank in range(self.ranks)]
+
+
+@dataclass
+class Running:
+    """The processes of a child."""
+
+    processes: list[subprocess.Popen]
+
+    @property
+    def alive(self) -> bool:
+        return any(process.poll() is None for process in self.processes)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code: of the first process that failed; None while others run and none failed."""
+        failed = [process.returncode for process in self.processes if process.poll()]
+        return failed[0] if failed else None if self.alive else 0
 
 
 def trainer_child(config, own_cores: list[int]) -> Child:
@@ -75,26 +96,31 @@ def trainer_child(config, own_cores: list[int]) -> Child:
 def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
     """Runs the children to the end and polls `follow`. Raises StageError when one fails; none survives."""
     record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
-    running: dict[str, subprocess.Popen] = {}
+    running: dict[str, Running] = {}
     dogs: dict[str, Watchdog] = {}
     try:
         for child in children:
-            running[child.name] = _start(context, child)
-            dogs[child.name] = watchdog(context, child.name, running[child.name].pid)
+            running[child.name] = Running([])
+            running[child.name].processes.extend(_start(context, child))
+            pids = [process.pid for process in running[child.name].processes]
+            dogs[child.name] = watchdog(context, child.name, pids)
         while running:
             time.sleep(POLL_SECONDS)
             follow()
             for hanging in [name for name in running if dogs[name].hangs()]:
                 error = StageError(dogs[hanging].explain())
                 if hanging == TRAINER:  # it cannot save anything
-                    _end([running.pop(TRAINER)])
+                    _end(running.pop(TRAINER).processes)
                 raise error
-            for name, process in list(running.items()):
-                code = process.poll()
-                if code is not None:
+            for name, child in list(running.items()):
+                if child.code == 0:
                     del running[name]
-                    if code != 0:
-                        raise _failure(context.directory, name, code, [dogs[other] for other in running])
+                elif child.code is not None:
+                    failure = _failure(context.directory, name, child.code, [
+                        dogs[other] for other in running if other != name])
+                    if isinstance(failure, StageError):  # its other ranks cannot go on
+                        _end(running.pop(name).processes)
+                    raise failure
         follow()
     except Stopped as stopped:
         raise _end_softly(context, running, stopped, follow) from None
@@ -104,29 +130,27 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
         saved = _end_softly(context, running, Stopped(signal.SIGTERM), follow).note  # its steps need not be repeated
         raise StageError(f"{error}\n  {saved}" if saved else str(error)) from error
     finally:
-        _end(list(running.values()))
+        _end([process for each in running.values() for process in each.processes])
         for child in children:
             activity_file(context.directory, child.name).unlink(missing_ok=True)
 
 
-def _start(context: Context, child: Child) -> subprocess.Popen:
-    for old in (context.directory / f"{child.name}.error", activity_file(context.directory, child.name)):
+def _start(context: Context, child: Child) -> Iterator[subprocess.Popen]:
+    """Starts a child's processes, one for each rank."""
+    for old in (context.directory / f"{child.name}.error", activity_file(context.directory, child.name),
+                context.directory / RENDEZVOUS):
         old.unlink(missing_ok=True)
-    environment = our_environment() | thread_environment(child.threads) | child.environment
-    if child.ranks == 1 and not child.nodes:
-        # torch.distributed requires these even for a single process
-        environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    own = child.environment if child.nodes else LOOPBACK | child.environment
+    environment = our_environment() | thread_environment(child.threads) | own
 
     def prepare() -> None:
         die_with_parent()
         os.sched_setaffinity(0, child.cores)
 
     with open(context.directory / f"{child.name}.log", "ab") as log:
-        return subprocess.Popen(
-            child.command(context.directory), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment,
-            preexec_fn=prepare, start_new_session=True,
-        )
+        for command, place in child.commands(context.directory):
+            yield subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment | place,
+                                   preexec_fn=prepare, start_new_session=True)
 
 
 def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] = ()) -> StageError | Stopped:
@@ -149,28 +173,28 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
     return StageError(f"the {name} of stage {directory.name} died: {reason}{note}{busy}\n  its log: {log}")
 
 
-def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped: Stopped,
+def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,
                 follow: Callable[[], None]) -> Stopped:
     """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved."""
     deadline = (context.ending.began or time.monotonic()) + context.config.log.grace_seconds
     trainer = running.get(TRAINER)
-    _signal(list(running.values()), signal.SIGTERM)
-    _end([process for name, process in running.items() if name != TRAINER])
-    while trainer and trainer.poll() is None and time.monotonic() < deadline:
+    _signal([process for each in running.values() for process in each.processes], signal.SIGTERM)
+    _end([process for name, each in running.items() if name != TRAINER for process in each.processes])
+    while trainer and trainer.alive and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         follow()
     if trainer is None:
         return stopped
-    late = trainer.poll() is None
-    _end([trainer], grace=0.0)
+    late = trainer.alive
+    _end(trainer.processes, grace=0.0)
     follow()
     if late:
         saved = (checkpoints.complete_checkpoints(context.directory) or [0])[-1]
         return Stopped(stopped.number, f"its trainer did not end within {context.config.log.grace_seconds:g} s "
                                        f"(log.grace_seconds), {kept(saved)}")
-    if trainer.returncode == 0:
+    if not trainer.code:
         return Stopped(stopped.number, "all its steps are saved")
-    ended = _failure(context.directory, TRAINER, trainer.returncode)
+    ended = _failure(context.directory, TRAINER, trainer.code)
     if isinstance(ended, StageError):
         context.log.warning("%s", ended)
     return Stopped(stopped.number, ended.note if isinstance(ended, Stopped) else "")
@@ -180,11 +204,11 @@ def kept(step: int) -> str:
     return f"the checkpoint of step {step} is kept" if step else "there is no checkpoint yet"
 
 
-def watchdog(context: Context, name: str, pid: int) -> Watchdog:
+def watchdog(context: Context, name: str, pids: list[int]) -> Watchdog:
     """The watchdog of a child; its limit is a setting of the section trainer, or else explorer."""
     section = TRAINER if name == TRAINER else "explorer"
     limit = getattr(context.config, section).step_timeout_seconds
-    return Watchdog(name, context.directory, pid, limit, f"{section}.step_timeout_seconds")
+    return Watchdog(name, context.directory, pids, limit, f"{section}.step_timeout_seconds")
 
 
 def _signal(processes: list[subprocess.Popen], number: int) -> None:

@@ -25,7 +25,7 @@ class Watchdog:
 
     name: str
     directory: Path
-    pid: int
+    pids: list[int]
     limit: float | None
     setting: str
     seconds: float = 0.0  # since the last sign of life
@@ -55,7 +55,7 @@ class Watchdog:
         return self.seconds > self.allowed()
 
     def _family(self) -> list[int]:
-        return [self.pid, *descendants(self.pid)]
+        return [pid for own in self.pids for pid in (own, *descendants(own))]
 
     def _renewed(self, changed: int, text: str, now: float) -> None:
         if text != self._seen[1]:

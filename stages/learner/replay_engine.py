@@ -84,4 +84,4 @@ def _read(model: nn.Module, file: Path) -> None:
 
 def load_critic(module: nn.Module, checkpoint: Path) -> None:
     """Loads the critic of a checkpoint that DeepSpeed wrote under ZeRO 0 to 2."""
-    module.load_state_dict(torch.load(checkpoint / CRITIC_STATE, "cpu", weights_only=False)["module"])
+    module.load_state_dict(torch.load(checkpoint / CRITIC_STATE, "cpu", weights_only=True)["module"])

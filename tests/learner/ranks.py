@@ -1,6 +1,6 @@
 """Two steps of PPO with every part, of DPO and of mix, on as many ranks as started it: what they saw, as JSON.
 
-    python -m torch.distributed.run --nproc_per_node N -m tests.learner.ranks MODEL OUT key=value ...
+    RANK=... LOCAL_RANK=... WORLD_SIZE=... python -m tests.learner.ranks MODEL OUT key=value ...
 """
 
 import sys
@@ -71,8 +71,8 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
 
 
 if __name__ == "__main__":
-    group = Process.start(1)
     _, path, out, *given = sys.argv
+    group = Process.start(1, Path(f"{out}.ranks"))
     made = {kind: train(Path(path), group, (*own, *given), kind == "ppo") for kind, own in KINDS.items()}
     if group.rank == 0:
         files.write_json(Path(out), made)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.settings.data import AuxiliaryBuffer
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, records, recovery, tables
 from stages import learn
 from tests.configs import TINY, element
 from tests.factories import row
@@ -67,7 +67,7 @@ def test_cut_off_and_taken_up_it_trains_on_the_same_rows_to_the_same_weights(sta
     assert sum(r["is_expert"] for r in trained) == 10
 
     cut_off(cut.directory, 4, lambda: learn.Trainer(cut).run())
-    assert checkpoints.rewind(cut.directory) == 2
+    assert recovery.rewind(cut.directory, print) == 2
     files.remove_leftovers(cut.directory)
     roll(cut)  # what later weights made is made again
     learn.Trainer(cut).run()

@@ -19,11 +19,13 @@ WAYS = [
 
 
 def trained(model, out, ranks: int, settings: tuple[str, ...]) -> dict:
-    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
-    done = subprocess.run([sys.executable, *start, "-m", "tests.learner.ranks", str(model), str(out), *settings],
-                          cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-                          check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    command = [sys.executable, "-m", "tests.learner.ranks", str(model), str(out), *settings]
+    started = [subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, env=os.environ | {
+        "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)})
+        for rank in range(ranks)]
+    for process in started:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors[-4000:]
     return files.read_json(out)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, records, recovery, tables
 from pipeline.store.errors import ModelError
 from tests.factories import row
 
@@ -173,7 +173,7 @@ def test_rewinding_goes_back_to_the_last_checkpoint_and_keeps_what_it_can(tmp_pa
     checkpoint(tmp_path, 2)
     checkpoint(tmp_path, 4)
     checkpoints.checkpoint_directory(tmp_path, 6).mkdir()  # half-written
-    assert checkpoints.rewind(tmp_path) == 4
+    assert recovery.rewind(tmp_path, print) == 4
     six = [1, 2, 3, 4, 5, 6]
     assert present(tmp_path) == {"experience": six, "rollouts": six, "trained": [1, 2, 3, 4], "steps": [1, 2, 3, 4]}
     assert names(tmp_path / "weights") == ["version=000004"]
@@ -194,23 +194,23 @@ def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
         for table in ("samples", "scores"):
             tables.write(tables.step_file(tmp_path, table, version), records.TABLES[table], [])
     checkpoint(tmp_path, 3)
-    checkpoints.rewind(tmp_path)
+    recovery.rewind(tmp_path, print)
     assert [tables.steps_present(tmp_path, table) for table in ("samples", "scores")] == [[2], [2]]
 
 
 def test_rewinding_without_a_checkpoint_keeps_what_the_first_model_made(tmp_path):
     cut_off(tmp_path)
     checkpoints.publish(tmp_path, 0, export, {})
-    assert checkpoints.rewind(tmp_path) == 0
+    assert recovery.rewind(tmp_path, print) == 0
     assert present(tmp_path) == {"experience": [1, 2], "rollouts": [1, 2], "trained": [], "steps": []}
     assert names(tmp_path / "weights") == []  # the trainer publishes version 0 again
 
 
 def test_rewinding_at_the_last_checkpoint_or_in_a_new_stage_changes_nothing(tmp_path):
-    assert checkpoints.rewind(tmp_path) == 0
+    assert recovery.rewind(tmp_path, print) == 0
     explore(tmp_path, 1, 0)
     train(tmp_path, 1)
     checkpoint(tmp_path, 1)
     before = present(tmp_path)
-    assert checkpoints.rewind(tmp_path) == 1
+    assert recovery.rewind(tmp_path, print) == 1
     assert present(tmp_path) == before

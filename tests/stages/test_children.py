@@ -260,14 +260,14 @@ def test_a_child_that_waits_for_another_is_alive(start):
     (None, [], 3600), (None, [1.0, 1.0], 3600), (None, [1.0, 2.0, 3.0], 120), (None, [10.0, 20.0, 60.0], 400),
     (30.0, [], 3600), (30.0, [1.0], 30), (9000.0, [], 9000)])
 def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, durations, allowed):
-    dog = Watchdog("trainer", tmp_path, 1, limit, "trainer.step_timeout_seconds")
+    dog = Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds")
     dog._seen = (1, "trains|step 9")
     dog._durations["trains"] = durations
     assert dog.allowed() == allowed
 
 
 def test_a_limit_holds_for_the_first_checkpoint_too(tmp_path):
-    dog = Watchdog("trainer", tmp_path, 1, 30.0, "trainer.step_timeout_seconds")
+    dog = Watchdog("trainer", tmp_path, [1], 30.0, "trainer.step_timeout_seconds")
     dog._seen = (1, "saves a checkpoint|step 2")
     dog._durations["trains"] = [1.0]
     assert dog.allowed() == 3600
@@ -275,10 +275,8 @@ def test_a_limit_holds_for_the_first_checkpoint_too(tmp_path):
     assert dog.allowed() == 30
 
 
-def test_the_command_of_one_and_of_several_ranks(tmp_path):
-    one = Child("trainer", "stages.learn", [0]).command(tmp_path)
-    two = Child("trainer", "stages.learn", [0], ranks=2).command(tmp_path)
-    assert one == [sys.executable, "-m", "stages.learn", str(tmp_path)]
-    assert two[1:3] == ["-m", "torch.distributed.run"]
-    assert "--nproc_per_node=2" in two
-    assert two[-2:] == ["stages.learn", str(tmp_path)]
+def test_every_rank_is_a_process_that_knows_its_place(tmp_path):
+    commands = Child("trainer", "stages.learn", [0], ranks=2).commands(tmp_path)
+    assert [command for command, _ in commands] == [[sys.executable, "-m", "stages.learn", str(tmp_path)]] * 2
+    assert [(place["RANK"], place["LOCAL_RANK"], place["WORLD_SIZE"]) for _, place in commands] == [
+        ("0", "0", "2"), ("1", "1", "2")]

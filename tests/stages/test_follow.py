@@ -150,6 +150,7 @@ def test_a_stage_that_is_not_to_go_on_begins_anew(tmp_path, context_of, tracker)
 def test_explorer_steps_are_followed_where_there_is_no_trainer(tmp_path, context_of, tracker):
     def explored(step):
         made = row(records.Rollout, step=step, rows=8, tokens=500, rollout_seconds=0.25, other_seconds=0.05)
+        tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [])
         tables.write(tables.step_file(tmp_path, "rollouts", step), records.Rollout, [made])
 
     explored(1)

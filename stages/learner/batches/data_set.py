@@ -60,3 +60,7 @@ class DataSet:
     def publishes(self, step: int) -> bool:
         """No explorer needs weights."""
         return False
+
+    def awaits(self, step: int) -> bool:
+        """As `publishes`."""
+        return False

@@ -44,6 +44,10 @@ class Recorded(Rollouts):
         """No explorer needs weights."""
         return False
 
+    def awaits(self, step: int) -> bool:
+        """As `publishes`."""
+        return False
+
     def _wait(self, step: int, explorer_step: int) -> None:
         """All rollouts already exist."""
 

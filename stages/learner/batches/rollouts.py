@@ -18,7 +18,7 @@ from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.settings.train_batch import train_batch
-from pipeline.store import records, tables
+from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import StageError
 from stages.learner.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.batches.sampling import Sampling
@@ -78,6 +78,15 @@ class Rollouts:
         """Whether an explorer uses the weights of this step; 0: the initial ones."""
         return step == 0 or self.schedule.publishes(step)
 
+    def awaits(self, step: int) -> bool:
+        """Whether the explorer's next step uses the weights of this step, and they are not there: they, or rollouts by
+        them, were damaged."""
+        # in this order: the explorer deletes weights after it wrote the rollouts that need them no more
+        absent = not files.is_complete(checkpoints.version_directory(self.context.directory, step))
+        explored = max(tables.steps_present(self.context.directory, "rollouts"), default=0)
+        return (absent and explored < self.schedule.explorer_steps
+                and self.schedule.weights_version(explored + 1) == step)
+
     def cut(self, step: int) -> Batch:
         """Waits for and reads the explorer steps that trainer step `step` is cut from; its rows lack advantages.
 
@@ -91,9 +100,9 @@ class Rollouts:
         read = sorted({*explored, *drawn["explored"].to_pylist()})
         usable = self._usable(tables.source(map(self._file, read)), explored, begin, end, drawn)
         if not any(begin <= position < end for position in usable["position"].to_pylist()):
-            files = tables.source(map(self._file, explored))
+            table = tables.source(map(self._file, explored))
             raise StageError(f"trainer step {step} has no usable row in explorer steps {explored[0]} to {explored[-1]}:"
-                             f" {shortfall(self.session, files, self._condition(explored, begin, end))}")
+                             f" {shortfall(self.session, table, self._condition(explored, begin, end))}")
         table, demonstrations = self.sampling.select(step, usable)
         limits_staleness = self.sampling.name == "staleness_control"
         metrics = BatchMetrics(failed_rows=usable["failed_rows"][0].as_py(), expert_rows=len(demonstrations),

@@ -31,8 +31,12 @@ class Process:
     ranks: int
 
     @classmethod
-    def start(cls, seed: int) -> "Process":
-        """Joins the other ranks, using torch.distributed's environment variables. Call once per process."""
+    def start(cls, seed: int, rendezvous: Path | None = None) -> "Process":
+        """Joins the other ranks (RANK, WORLD_SIZE, LOCAL_RANK in the environment). Call once per process.
+
+        rendezvous: a file where the ranks of one node meet; not needed for a single rank. Those of several nodes meet
+        at MASTER_ADDR, MASTER_PORT: torch's TCP store accepts connections from the whole network, unauthenticated.
+        """
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
         deepspeed = _import_deepspeed()
         gpu = torch.cuda.is_available()
@@ -42,8 +46,13 @@ class Process:
         torch.manual_seed(seed)
         # On CPU DeepSpeed would compile a shared-memory all-reduce at run time (30 s, a C++ compiler); use Gloo.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(dist_backend="nccl" if gpu else "gloo", verbose=False)
-        return cls(device, torch.distributed.get_rank(), torch.distributed.get_world_size())
+        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        store = _store(rendezvous, rank, ranks)
+        backend = "nccl" if gpu else "gloo"
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks,
+                                             device_id=device if gpu and ranks > 1 else None)
+        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+        return cls(device, rank, ranks)
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Sums over ranks, in place."""
@@ -117,6 +126,7 @@ class ZeroEngine:
         self.engine, *_ = deepspeed.initialize(
             model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype)
         )
+        self.engine.checkpoint_engine = _weights_only(self.engine.checkpoint_engine)
 
     def forward(self, micro: MicroBatch, **options):
         """The module's outputs for one packed micro-batch. options: further arguments of its forward."""
@@ -198,6 +208,35 @@ class ZeroEngine:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
         self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
+
+
+def _store(rendezvous: Path | None, rank: int, ranks: int):
+    """Returns where the ranks exchange addresses."""
+    if ranks == 1:
+        return torch.distributed.HashStore()
+    if (port := int(os.environ.get("MASTER_PORT", "0"))) == 0:
+        return torch.distributed.FileStore(str(rendezvous), ranks)
+    return torch.distributed.TCPStore(os.environ["MASTER_ADDR"], port, ranks, is_master=rank == 0)
+
+
+def _weights_only(usual):
+    """A reader and writer of checkpoint files as DeepSpeed's `usual` one, which unpickles tensors and three classes.
+
+    The usual one would run any code that a file contains.
+    """
+    from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    class WeightsOnly(TorchCheckpointEngine):
+        def load(self, path: str, map_location=None):
+            with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
+                return torch.load(path, map_location=map_location, weights_only=True)
+
+    made = WeightsOnly()
+    made.zipfile_serialization = usual.zipfile_serialization
+    return made
 
 
 def _deepspeed_config(settings, dtype: torch.dtype) -> dict:

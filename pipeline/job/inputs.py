@@ -1,0 +1,46 @@
+"""Compares the files that a stage reads of other stages with what those wrote, before it starts."""
+
+import logging
+import time
+from pathlib import Path
+
+from pipeline.job.progress import FILE_ONLY
+from pipeline.store import checkpoints, files, hashes, tables
+
+TABLES = {f"{location.partition('/')[0]}/{hashes.LIST}" for location in tables.LOCATIONS.values() if "/" in location}
+
+
+def require_intact(kind: str, inputs: dict[str, Path], root: str, verify: str, log: logging.Logger) -> None:
+    """Raises DataError or ModelError for an input that is damaged or incomplete.
+
+    kind: of the reading stage. inputs: role -> directory; models from outside the store have no hashes.
+    """
+    begin, total = time.perf_counter(), []
+    made = {place: role for role, place in inputs.items() if files.in_store(place, root)}
+    unknown = []
+    for place, role in made.items():
+        lists = _lists_read(kind, role)
+        entries = hashes.contents(place, lambda name, lists=lists: name in lists)
+        if entries is None:
+            unknown.append(place.name)
+            continue
+        for name, words in hashes.differences(place, entries, verify).items():
+            raise hashes.damaged(place / name, words)
+        if kind == "bench" and role == "model":
+            for step in checkpoints.complete_checkpoints(place)[:-1]:
+                checkpoints.require_intact(place, step, verify, "model/")
+        total += [size for size, _ in entries.values()]
+    if unknown:
+        log.info("written by a release without hashes, so used unchecked: %s", ", ".join(unknown))
+    if total:
+        log.info("%d files of its inputs (%.1f MB) are intact: checked by %s in %.2f s", len(total), sum(total) / 1e6,
+                 verify, time.perf_counter() - begin, extra=FILE_ONLY)
+
+
+def _lists_read(kind: str, role: str) -> set[str]:
+    """Returns the names of the lists of files that a stage reads of an input."""
+    if kind == "report":
+        return TABLES | {hashes.LIST}
+    if role == "experience":
+        return {f"{table}/{hashes.LIST}" for table in ("experience", "rollouts")}
+    return {hashes.LIST}  # tasks, or a model

@@ -1,0 +1,77 @@
+"""`ouro gc`: finds what no run needs in store/: stages, checkpoints, leftovers of killed processes."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.results import view
+from pipeline.results.query import aligned
+from pipeline.store import checkpoints, files
+from pipeline.store.checkpoints import ASIDE
+
+
+@dataclass(frozen=True)
+class Unneeded:
+    """A file or directory that can be deleted, and why. bytes: freed by that; hard links elsewhere keep theirs."""
+
+    path: Path
+    bytes: int
+    reason: str
+
+
+def find(root: Path) -> list[Unneeded]:
+    """Returns what can be deleted below root/store. Raises DataError for a run whose plan cannot be read."""
+    runs = view.views(root)
+    # by name in all that a run names: a setting may be the path of a model in another run's stage
+    named = "".join(path.read_text(encoding="utf-8") for run in runs
+                    for path in (run.path / "plan.json", run.path / "config.yaml") if path.exists())
+    benched = {Path(directory).name for run in runs for stage in run.stages if stage.kind == "bench"
+               for directory in _inputs(stage.directory)}
+    found = []
+    for stage in sorted(path for path in (root / "store").glob("*") if path.is_dir() and not path.is_symlink()):
+        if view.is_locked(stage / ".lock"):
+            continue
+        if stage.name not in named and (stage / "stage.json").exists():
+            found.append(_unneeded(stage, "a stage of no run"))
+        else:
+            found += _inside(stage, stage.name in benched)
+    return found
+
+
+def _inputs(stage: Path) -> list[str]:
+    spec = stage / "stage.json"
+    return list(files.read_json(spec)["inputs"].values()) if spec.exists() else []
+
+
+def _inside(stage: Path, benched: bool) -> Iterator[Unneeded]:
+    """Yields what is not needed of a stage that is. benched: whether a stage evaluates each of its checkpoints."""
+    for path in sorted(stage.rglob(".*.tmp")):
+        yield _unneeded(path, "left by a killed process")
+    for path in sorted((stage / "checkpoints").glob(f"{ASIDE}*")):
+        yield _unneeded(path, "a damaged checkpoint, set aside")
+    for step in checkpoints.complete_checkpoints(stage)[:-1] if files.is_complete(stage) and not benched else ():
+        yield _unneeded(checkpoints.checkpoint_directory(stage, step), "superseded; only bench and replay read it")
+
+
+def _unneeded(path: Path, reason: str) -> Unneeded:
+    inside = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file() and not one.is_symlink()]
+    names: dict[int, list[int]] = {}  # inode -> size, links, names among these
+    for stat in (one.stat() for one in inside):
+        names.setdefault(stat.st_ino, [stat.st_size, stat.st_nlink, 0])[2] += 1
+    return Unneeded(path, sum(size for size, links, here in names.values() if here == links), reason)
+
+
+def report(found: list[Unneeded], delete: bool) -> str:
+    """Returns a line per path, and the total."""
+    total = f"{sum(one.bytes for one in found) / 1e6:,.1f} MB"
+    if not found:
+        return "nothing in store/ can be deleted"
+    rows = [(files.near(one.path), f"{one.bytes / 1e6:,.1f} MB", one.reason) for one in found]
+    done = f"deleted: {total}" if delete else f"{total} in all; `ouro gc --delete` deletes them"
+    return "\n".join([aligned(["path", "size", "reason"], rows), done])
+
+
+def remove(found: list[Unneeded]) -> None:
+    for one in found:
+        shutil.rmtree(one.path) if one.path.is_dir() else one.path.unlink()

@@ -1,0 +1,233 @@
+"""Sizes and hashes of stored files: recorded when a file is written, compared before it is used.
+
+A directory of tables has a list, `hashes.jsonl`, with a line [name, bytes, xxh3] per file; a later line of the same
+name replaces an earlier one, and nulls mean that the file was deleted. A checkpoint's list is in its manifest. A
+complete stage also has a list of its other files (model, report), and its manifest has the hashes of all its lists.
+This detects damage, not tampering. Files of older releases have no hashes, and pass.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from pipeline.store import files
+from pipeline.store.errors import DataError
+
+LIST = "hashes.jsonl"
+FILES = "files"  # key of a manifest: name -> [bytes, xxh3]
+CHUNK = 4 << 20
+THREADS = 4
+WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json", LIST}  # of a stage, read by no other
+LOGS = (".log", ".error")
+PARTS = ("model", "adapter")  # directories of a stage that other stages read
+
+Entry = tuple[int, str]  # bytes, xxh3
+
+
+def hash_of(path: Path, *others: Any) -> Entry:
+    """Returns the size of a file and its 64-bit xxh3. others: hashlib objects to update in the same pass."""
+    made, size = xxhash.xxh3_64(), 0
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            size += len(chunk)
+            for one in (made, *others):
+                one.update(chunk)
+    return size, made.hexdigest()
+
+
+def hash_tree(directory: Path, others: dict[str, Any]) -> dict[str, Entry]:
+    """Maps every file below a directory, by its relative name, to size and hash. others: as in hash_of, by name."""
+    names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    entries = in_threads(lambda name: hash_of(directory / name, *filter(None, [others.get(name)])), names)
+    return dict(zip(names, entries, strict=True))
+
+
+def in_threads(work: Callable, items: Iterable) -> list:
+    """Returns `work` of each item, in order; reading and hashing release the interpreter's lock."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(work, items))
+
+
+# --------------------------------------------------------------------------------------------------- lists of files
+
+
+def listed_as(path: Path) -> tuple[Path, str]:
+    """Returns the directory whose list has a file, and its name there: experience has a directory for each step."""
+    home = path.parent.parent if path.parent.name.startswith("step=") else path.parent
+    return home, str(path.relative_to(home))
+
+
+def write(path: Path, write_to: Callable[[Path], object]) -> None:
+    """Writes a file atomically, as `files.write_atomic`, and adds it to the list of its directory."""
+    made: list[Entry] = []
+
+    def write_and_hash(temporary: Path) -> None:
+        write_to(temporary)
+        made.append(hash_of(temporary))  # from memory: it was just written
+
+    if path.exists():
+        forget(path)  # a process killed before it adds the new line must not leave the old one
+    files.write_atomic(path, write_and_hash)
+    home, name = listed_as(path)
+    add(home, {name: made[0]})
+
+
+def forget(path: Path) -> None:
+    """Removes a file from the list of its directory."""
+    home, name = listed_as(path)
+    if entry_of(path):
+        add(home, {name: (None, None)})
+
+
+def remove(path: Path) -> None:
+    """Deletes a file, if it exists, and its line."""
+    forget(path)
+    path.unlink(missing_ok=True)
+
+
+def add(directory: Path, entries: dict[str, tuple]) -> None:
+    """Appends lines to a directory's list and flushes it: after a power loss a complete file has its line."""
+    lines = "".join(_line_start(name) + json.dumps(entry)[1:] + "\n" for name, entry in entries.items())
+    with files.explained(directory / LIST), open(directory / LIST, "ab+") as file:
+        if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+            lines = f"\n{lines}"
+        file.write(lines.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _line_start(name: str) -> str:
+    return f"[{json.dumps(name)}, "
+
+
+def recorded(directory: Path) -> dict[str, Entry]:
+    """Returns the files in a directory's list; empty without one. A line cut short by a power loss does not count."""
+    found: dict[str, Entry] = {}
+    for line in _text(directory).splitlines():
+        with contextlib.suppress(ValueError):
+            name, size, digest = json.loads(line)
+            found[name] = (size, digest)
+    return {name: entry for name, entry in found.items() if entry[0] is not None}
+
+
+def entry_of(path: Path) -> Entry | None:
+    """Returns what was recorded of a file. Its line is searched, because a long stage has thousands."""
+    home, name = listed_as(path)
+    text = _text(home)
+    at = text.rfind(_line_start(name))
+    if at < 0 or (end := text.find("\n", at)) < 0:
+        return None
+    with contextlib.suppress(ValueError):
+        _, size, digest = json.loads(text[at:end])
+        return None if size is None else (size, digest)
+    return None
+
+
+def _text(directory: Path) -> str:
+    path = directory / LIST
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+# ------------------------------------------------------------------------------------------------------- comparison
+
+
+def difference(path: Path, entry: Entry | None, verify: str = "hash") -> str | None:
+    """Returns how a file differs from what was written, or None. entry: None when nothing was recorded.
+
+    verify: `size` compares sizes only.
+    """
+    if entry is None:
+        return None
+    size, digest = entry  # a list when read from a manifest
+    if not path.exists():
+        return f"it is missing; {size:,} bytes were written"
+    if (found := path.stat().st_size) != size:
+        return f"it has {found:,} bytes; {size:,} were written"
+    if verify == "hash" and (found := hash_of(path)[1]) != digest:
+        return f"its xxh3 is {found}; written was {digest} ({size:,} bytes)"
+    return None
+
+
+def differences(directory: Path, entries: dict[str, Entry], verify: str = "hash") -> dict[str, str]:
+    """Maps the damaged or missing of these files below a directory, by name, to how they differ."""
+    check = partial(difference, verify=verify)
+    found = in_threads(lambda name: check(directory / name, entries[name]), entries)
+    return {name: words for name, words in zip(entries, found, strict=True) if words}
+
+
+def require(paths: Iterable[Path]) -> None:
+    """Raises DataError for a file that is not what was written."""
+    for path in paths:
+        if words := difference(path, entry_of(path)):
+            raise damaged(path, words)
+
+
+def damaged(path: Path, words: str) -> DataError:
+    """Returns the error of a damaged file. A stage that is not complete repairs its own when it resumes."""
+    stage = stage_of(path)
+    again = "Run the same command again: the stage makes it again, or says why it cannot."
+    return DataError(f"{path} is damaged: {words}. {again if stage and not files.is_complete(stage) else advice(path)}")
+
+
+def stage_of(path: Path) -> Path | None:
+    return next((p for p in path.parents if p.parent.name == "store"), None)
+
+
+def advice(path: Path) -> str:
+    """Returns what makes a file of a stage again."""
+    if (stage := stage_of(path)) is None:
+        return "Make the file again, or point the configuration at another one."
+    return f"Delete {stage} and run the same command again: that stage is then made again."
+
+
+# ----------------------------------------------------------------------------------------------- stages as a whole
+
+
+def seal(stage: Path) -> dict[str, Entry]:
+    """Lists the files of a finished stage that no list has yet; returns the entries of all its lists.
+
+    A model is a link to that of the last checkpoint, whose manifest has its hashes.
+    """
+    known = recorded(stage)
+    direct = [path for path in stage.iterdir() if path.is_file() and not path.name.startswith(".")
+              and path.name not in WORKING and path.suffix not in LOGS]
+    inside = [path for part in PARTS for path in (stage / part).rglob("*") if path.is_file()]
+    names = sorted(str(path.relative_to(stage)) for path in (*direct, *inside))
+    linked = _linked(stage)
+    if new := [name for name in names if name not in known]:
+        entries = in_threads(lambda name: linked.get(name) or hash_of(stage / name), new)
+        add(stage, dict(zip(new, entries, strict=True)))
+    lists = [path for path in (stage / LIST, *sorted(stage.glob(f"*/{LIST}"))) if path.exists()]
+    return {str(path.relative_to(stage)): hash_of(path) for path in lists}
+
+
+def _linked(stage: Path) -> dict[str, Entry]:
+    """Returns the entries of files that are links to those of the newest checkpoint."""
+    newest = max((stage / "checkpoints").glob(f"step=*/{files.MANIFEST}"), default=None)
+    entries = files.read_json(newest).get(FILES, {}) if newest else {}
+    return {name: tuple(entry) for name, entry in entries.items() if (stage / name).exists()
+            and (newest.parent / name).exists() and (stage / name).samefile(newest.parent / name)}
+
+
+def contents(stage: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Entry] | None:
+    """Maps the files of a complete stage to what was written; None for one of a release without hashes.
+
+    wanted: chooses lists by name, such as `steps/hashes.jsonl`.
+    """
+    lists = files.read_json(stage / files.MANIFEST).get(FILES)
+    if lists is None:
+        return None
+    found: dict[str, Entry] = {}
+    for name, entry in lists.items():
+        if wanted(name):
+            home = (stage / name).parent
+            found[name] = entry
+            found |= {str((home / file).relative_to(stage)): listed for file, listed in recorded(home).items()}
+    return found

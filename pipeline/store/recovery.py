@@ -1,0 +1,174 @@
+"""What an interrupted stage keeps: its newest intact checkpoint, and the rows that belong before it.
+
+Files are compared with their hashes first (pipeline/store/hashes.py). A damaged checkpoint is set aside, and the next
+older one is used. A damaged row file is made again, so the stage ends as if undisturbed: optimizer step t from a
+checkpoint of an earlier step; explorer step s with the weights version that it used, from weights/, or else from a
+checkpoint of at most that step, since the trainer then publishes that version again.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.store import checkpoints, files, hashes, records, tables
+from pipeline.store.errors import ModelError, StageError
+
+OF_TRAINER = ("steps", "trained")
+OF_EXPLORER = ("rollouts", "experience")
+SCORED = ("reference", "teacher")  # computed again where a file is absent
+EVALUATED = ("samples", "scores")
+COUNTED = ("steps", "rollouts")  # their files are numbered from 1 without a gap
+
+UNKNOWN = 2**31  # larger than any step
+
+Damage = dict[tuple[str, int], str]  # (table, step) -> the file and how it differs
+
+
+def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash") -> int:
+    """Resets an interrupted stage to its last usable checkpoint; returns that step, 0 when there is none.
+
+    Deletes rows and weights of later, lost optimizer steps, so that the files have a single history; rollouts by
+    weights up to the checkpoint are kept and not generated again. Raises StageError when only a start from step 1
+    could make a damaged file again.
+    """
+    damage = _damaged_rows(stage, verify)
+    versions = _versions(stage, damage)
+    first = min((step for table, step in damage if table in OF_EXPLORER), default=UNKNOWN)
+    step = _choose(stage, _bounds(stage, damage, versions, first), verify, warn)
+    _report(damage, f"made again from {f'the checkpoint of step {step}' if step else 'the start'}", warn)
+    for later in [one for one in checkpoints.complete_checkpoints(stage) if one > step]:
+        shutil.rmtree(checkpoints.checkpoint_directory(stage, later))
+    for table in (*OF_TRAINER, *EVALUATED):  # the step of the last two is a weights version
+        for one in _steps(stage, table):
+            if one > step or (table in EVALUATED and {(name, one) for name in EVALUATED} & damage.keys()):
+                hashes.remove(tables.step_file(stage, table, one))
+    for explored, version in versions.items():
+        if version > step or explored >= first:
+            _remove_explored(stage, explored)
+    for table, explored in damage:
+        if table in SCORED:
+            hashes.remove(tables.step_file(stage, table, explored))
+    for directory in (stage / "weights").glob("version=*"):
+        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it meanwhile
+        version = int(directory.name.removeprefix("version="))
+        if version > step or not step or ("weights", version) in damage:
+            shutil.rmtree(directory)
+    return step
+
+
+def rewind_explorer(stage: Path, warn: Callable[[str], None], verify: str = "hash") -> int:
+    """Resets a stage that only explores to its last step before a damaged one; returns that step."""
+    damage = {key: words for key, words in _damaged_rows(stage, verify).items() if key[0] in OF_EXPLORER}
+    complete = tables.steps_present(stage, "rollouts")
+    last = min((step - 1 for _, step in damage), default=max(complete, default=0))
+    _report(damage, f"made again; explorer steps up to {last} are kept", warn)
+    for explored in {step for table in OF_EXPLORER for step in _steps(stage, table)}:
+        if explored > last:
+            _remove_explored(stage, explored)
+    return last
+
+
+def _remove_explored(stage: Path, step: int) -> None:
+    """Deletes an explorer step, and what fixed models scored of it."""
+    for table in (*OF_EXPLORER, *SCORED):
+        hashes.remove(tables.step_file(stage, table, step))
+
+
+def _report(damage: Damage, repair: str, warn: Callable[[str], None]) -> None:
+    """Warns about damage, one line for each group of tables that is repaired in the same way."""
+    for group, what in (((*OF_EXPLORER, *OF_TRAINER, "weights"), repair), (SCORED, "computed again"),
+                        (EVALUATED, "this evaluation is lost; the training does not depend on it")):
+        found = [words for (table, _), words in sorted(damage.items(), key=lambda one: one[0][1]) if table in group]
+        if found:
+            more = f" (and {len(found) - 1} more files)" if len(found) > 1 else ""
+            warn(f"{found[0]}{more}: {what}")
+
+
+def _steps(stage: Path, table: str) -> set[int]:
+    """Returns the steps of a table that are there, or were written."""
+    return {*tables.steps_present(stage, table), *map(_step_of, hashes.recorded(stage / table))}
+
+
+def _step_of(name: str) -> int:
+    return int(Path(name).parts[0].removeprefix("step=").removesuffix(".parquet"))
+
+
+def _damaged_rows(stage: Path, verify: str) -> Damage:
+    """Finds files of tables and published weights that differ from what was written, and gaps in numbered tables."""
+    found: Damage = {}
+    for table in (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location):
+        home = stage / table
+        for name, words in hashes.differences(home, hashes.recorded(home), verify).items():
+            found[table, _step_of(name)] = f"{home / name} is damaged: {words}"
+    for table in COUNTED:
+        present = {*tables.steps_present(stage, table)}
+        for step in {*range(1, max(present, default=0))} - present:
+            found.setdefault((table, step), f"{tables.step_file(stage, table, step)} is missing")
+    for step in tables.steps_present(stage, "rollouts"):
+        if not (path := tables.step_file(stage, "experience", step)).exists():
+            found.setdefault(("experience", step), f"{path} is missing")
+    for manifest in (stage / "weights").glob(f"version=*/{files.MANIFEST}") if verify == "hash" else ():
+        if words := _damaged_weights(manifest.parent):
+            found["weights", int(manifest.parent.name.removeprefix("version="))] = words
+    return found
+
+
+def _damaged_weights(directory: Path) -> str | None:
+    try:
+        written, found = files.read_json(directory / files.MANIFEST)["hash"], checkpoints.weights_hash(directory)
+    except (StageError, ModelError) as error:
+        return str(error)
+    return None if found == written else f"{directory} is damaged: the hash of its weights is {found}; {written} was " \
+                                         "written"
+
+
+def _versions(stage: Path, damage: Damage) -> dict[int, int]:
+    """Maps explorer steps to the weights version that they used; where unreadable, to that of the step before."""
+    found, last = {}, 0
+    complete = {*tables.steps_present(stage, "rollouts")}
+    damaged = {step for table, step in damage if table == "rollouts"}
+    for step in sorted({*damaged, *(one for table in OF_EXPLORER for one in _steps(stage, table))}):
+        if step in complete - damaged:
+            record = tables.step_file(stage, "rollouts", step)
+            last = tables.read(record, records.Rollout)["weights_version"][0].as_py()
+        found[step] = last if step in complete | damaged else UNKNOWN  # interrupted while it was written
+    return found
+
+
+def _bounds(stage: Path, damage: Damage, versions: dict[int, int], first: int) -> dict[int, str]:
+    """Maps the steps of the newest checkpoints that damaged rows can be made again from to the damage.
+
+    first: explorer step from which rollouts are made again: of the weights that they need, those in weights/ are there.
+    """
+    found = {step - 1: words for (table, step), words in damage.items() if table in OF_TRAINER}
+    found |= {version: words for (table, version), words in damage.items() if table == "weights"}
+    there = {int(path.parent.name.removeprefix("version="))
+             for path in (stage / "weights").glob(f"version=*/{files.MANIFEST}")}
+    for explored, version in versions.items():
+        if explored >= first and version not in {*there, UNKNOWN}:
+            found[version] = next(damage[table, first] for table in OF_EXPLORER if (table, first) in damage)
+    return found
+
+
+def _choose(stage: Path, bounds: dict[int, str], verify: str, warn: Callable[[str], None]) -> int:
+    """Returns the step of the newest intact checkpoint that is within all bounds; 0 without a checkpoint."""
+    kept = checkpoints.complete_checkpoints(stage)
+    newest = _newest_intact(stage, kept, verify, warn)
+    if newest is None or (bound := min(bounds, default=newest)) >= newest:
+        return newest or 0
+    able = [step for step in kept if step <= bound and not checkpoints.difference(stage, step, verify)]
+    if not able:
+        raise StageError(f"{bounds[bound]}. Its rows can only be made again from step 1: needed a checkpoint of step "
+                         f"{bound} or before, found {', '.join(map(str, kept))}. Put a copy of the file back and run "
+                         "the same command again, or add continue_from_checkpoint=false to it: the stage then starts "
+                         "again at step 1.")
+    return able[-1]
+
+
+def _newest_intact(stage: Path, kept: list[int], verify: str, warn: Callable[[str], None]) -> int | None:
+    """Returns the newest intact one of the checkpoints `kept`; sets damaged newer ones aside and drops them."""
+    while kept and (words := checkpoints.difference(stage, kept[-1], verify)):
+        checkpoints.set_aside(stage, kept.pop())
+        warn(f"{words}: set aside; " + (f"the stage goes on from the checkpoint of step {kept[-1]} instead" if kept
+                                        else "no older checkpoint is left, so it starts again at step 1"))
+    return kept[-1] if kept else None

@@ -1,0 +1,131 @@
+"""Hashes of files: recorded with them, kept through deletions, and different after any change."""
+
+import pytest
+import xxhash
+
+from pipeline.job.inputs import require_intact
+from pipeline.store import files, hashes, records, tables
+from pipeline.store.errors import DataError
+from tests.damage import cut_short, flip
+from tests.factories import row
+
+
+def task(path):
+    tables.write(path, records.Task, [row(records.Task, question="1 + 1")])
+    return path
+
+
+def test_a_table_is_listed_with_its_size_and_hash(tmp_path):
+    path = task(tmp_path / "tasks.parquet")
+    content = path.read_bytes()
+    assert hashes.recorded(tmp_path) == {"tasks.parquet": (len(content), xxhash.xxh3_64(content).hexdigest())}
+    assert hashes.entry_of(path) == hashes.recorded(tmp_path)["tasks.parquet"]
+
+
+def test_experience_of_all_steps_has_one_list(tmp_path):
+    for step in (1, 2):
+        tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [])
+    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000001/part-0.parquet",
+                                                              "step=000002/part-0.parquet"]
+    hashes.remove(tables.step_file(tmp_path, "experience", 1))
+    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000002/part-0.parquet"]
+    assert tables.steps_present(tmp_path, "experience") == [2]
+
+
+def test_a_file_that_is_written_again_has_its_new_hash(tmp_path):
+    tables.write(tmp_path / "tasks.parquet", records.Task, [])
+    path = task(tmp_path / "tasks.parquet")
+    assert hashes.difference(path, hashes.entry_of(path)) is None
+
+
+@pytest.mark.parametrize("damage", [flip, cut_short, lambda path: path.unlink()])
+def test_a_damaged_table_is_not_read_and_the_stage_is_named(tmp_path, damage):
+    stage = tmp_path / "store" / "curate-0123abcd"
+    path = task(stage / "tasks.parquet")
+    files.write_json(stage / files.MANIFEST, {})
+    assert len(tables.read(path, records.Task)) == 1
+    damage(path)
+    with pytest.raises(DataError) as caught:
+        tables.read(path, records.Task)
+    assert str(path) in str(caught.value)
+    assert f"Delete {stage} and run the same command again" in str(caught.value)
+    with pytest.raises(DataError, match="damaged"):
+        tables.source([path])
+
+
+def test_a_line_cut_short_by_a_power_loss_does_not_count(tmp_path):
+    path = task(tmp_path / "tasks.parquet")
+    with open(tmp_path / hashes.LIST, "a") as file:
+        file.write('["raw.parquet", 12')
+    assert list(hashes.recorded(tmp_path)) == ["tasks.parquet"]
+    task(tmp_path / "other.parquet")
+    assert list(hashes.recorded(tmp_path)) == ["tasks.parquet", "other.parquet"]
+    assert hashes.entry_of(path)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A complete stage with a model and two steps."""
+    stage = tmp_path / "store" / "sft-0123abcd"
+    for step in (1, 2):
+        tables.write(tables.step_file(stage, "steps", step), records.Step, [])
+    files.write_json(stage / "stage.json", {})
+    files.write_json(stage / "model" / "config.json", {})
+    (stage / "model" / "model.safetensors").write_bytes(b"weights")
+    (stage / "stage.log").write_text("")
+    files.write_json(stage / files.MANIFEST, {"files": hashes.seal(stage)})
+    return stage
+
+
+def test_the_manifest_of_a_stage_covers_its_model_and_its_tables(trained):
+    assert set(hashes.contents(trained)) == {
+        "hashes.jsonl", "model/config.json", "model/model.safetensors", "steps/hashes.jsonl",
+        "steps/step=000001.parquet", "steps/step=000002.parquet"}
+    assert hashes.differences(trained, hashes.contents(trained)) == {}
+
+
+class Log:
+    """Collects lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, line, *arguments, **_):
+        self.lines.append(line % arguments)
+
+
+def checked(stage, kind="rft", verify="hash"):
+    log = Log()
+    require_intact(kind, {"model": stage, "own": stage.parents[1] / "model"}, str(stage.parents[1]), verify, log)
+    return log.lines
+
+
+def test_a_stage_starts_with_intact_inputs_alone(trained):
+    assert "3 files" in checked(trained)[0]
+    flip(trained / "model" / "model.safetensors")
+    checked(trained, verify="size")
+    with pytest.raises(DataError, match=r"model\.safetensors is damaged.*Delete .*sft-0123abcd and run the same"):
+        checked(trained)
+    cut_short(trained / "model" / "model.safetensors")
+    with pytest.raises(DataError, match="6 bytes; 7 were written"):
+        checked(trained, verify="size")
+
+
+def test_what_a_stage_does_not_read_may_be_damaged(trained):
+    tables.step_file(trained, "steps", 1).unlink()
+    checked(trained)
+    with pytest.raises(DataError, match=r"step=000001\.parquet is damaged: it is missing"):
+        checked(trained, kind="report")
+
+
+def test_a_damaged_list_is_named_itself(trained):
+    flip(trained / hashes.LIST)
+    with pytest.raises(DataError, match=r"hashes\.jsonl is damaged"):
+        checked(trained)
+
+
+def test_a_stage_of_an_older_release_is_used_and_said_once(trained):
+    files.write_json(trained / files.MANIFEST, {})
+    (trained / hashes.LIST).unlink()
+    (line,) = checked(trained)
+    assert "unchecked: sft-0123abcd" in line

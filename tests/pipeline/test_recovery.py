@@ -1,0 +1,182 @@
+"""What a resumed stage makes of damaged files: the next older checkpoint, rows that are made again, or a refusal."""
+
+import shutil
+
+import pytest
+
+from pipeline.store import checkpoints, files, hashes, records, recovery, tables
+from pipeline.store.errors import StageError
+from tests.damage import cut_short, flip
+from tests.factories import row
+
+
+def train(stage, step):
+    tables.write(tables.step_file(stage, "steps", step), records.Step, [row(records.Step, step=step)])
+    tables.write(tables.step_file(stage, "trained", step), records.Trained, [row(records.Trained, train_step=step)])
+
+
+def explore(stage, step, version):
+    made = row(records.Experience, step=step)
+    tables.write(tables.step_file(stage, "experience", step), records.Experience, [made])
+    rollout = row(records.Rollout, step=step, weights_version=version)
+    tables.write(tables.step_file(stage, "rollouts", step), records.Rollout, [rollout])
+
+
+def checkpoint(stage, step):
+    directory = checkpoints.checkpoint_directory(stage, step)
+    (directory / "state").mkdir(parents=True)
+    (directory / "state" / "optim.pt").write_bytes(b"state of %d" % step)
+    files.write_json(directory / files.MANIFEST, {"step": step, "files": hashes.hash_tree(directory, {})})
+    return directory / "state" / "optim.pt"
+
+
+def export(directory):
+    (directory / checkpoints.WEIGHTS).write_bytes(b"abc")
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """On-policy: explorer step s uses version s - 1. Six steps, checkpoints 2, 4 and 6; step 7 is explored, and the
+    explorer waits for version 7."""
+    for step in range(1, 8):
+        explore(tmp_path, step, step - 1)
+    for step in range(1, 7):
+        train(tmp_path, step)
+    for step in (2, 4, 6):
+        checkpoint(tmp_path, step)
+    return tmp_path
+
+
+def state(stage, step):
+    return checkpoints.checkpoint_directory(stage, step) / "state" / "optim.pt"
+
+
+def rewound(stage, verify="hash"):
+    said = []
+    step = recovery.rewind(stage, said.append, verify)
+    return step, tables.steps_present(stage, "steps"), tables.steps_present(stage, "rollouts"), said
+
+
+def test_an_intact_stage_keeps_all(stage):
+    assert rewound(stage) == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [])
+
+
+@pytest.mark.parametrize("damage", [flip, cut_short, lambda path: path.unlink()])
+def test_of_a_damaged_checkpoint_the_next_older_one_is_used(stage, damage):
+    damage(state(stage, 6))
+    step, steps, explored, said = rewound(stage)
+    assert (step, steps, explored) == (4, [1, 2, 3, 4], [1, 2, 3, 4, 5])
+    assert len(said) == 1
+    assert str(state(stage, 6)) in said[0]
+    assert "from the checkpoint of step 4" in said[0]
+    assert checkpoints.complete_checkpoints(stage) == [2, 4]
+
+
+def test_with_no_intact_checkpoint_the_stage_starts_again(stage):
+    for step in (2, 4, 6):
+        cut_short(state(stage, step))
+    step, steps, explored, said = rewound(stage)
+    assert (step, steps, explored) == (0, [], [1])  # the first was explored with the initial weights
+    assert "starts again at step 1" in said[-1]
+
+
+def test_sizes_alone_do_not_see_a_flipped_byte_but_a_truncation(stage):
+    flip(state(stage, 6))
+    assert rewound(stage, "size")[0] == 6
+    cut_short(state(stage, 6))
+    assert rewound(stage, "size")[0] == 4
+
+
+def test_a_checkpoint_manifest_that_cannot_be_read_is_damaged(stage):
+    (checkpoints.checkpoint_directory(stage, 6) / files.MANIFEST).write_text("{")
+    assert rewound(stage)[0] == 4
+
+
+@pytest.mark.parametrize("table", ["steps", "trained"])
+def test_an_optimizer_step_is_repeated_from_a_checkpoint_before_it(stage, table):
+    path = flip(tables.step_file(stage, table, 5))
+    step, steps, explored, said = rewound(stage)
+    assert (step, steps, explored) == (4, [1, 2, 3, 4], [1, 2, 3, 4, 5])
+    assert str(path) in said[0]
+    assert checkpoints.complete_checkpoints(stage) == [2, 4]
+
+
+def test_a_missing_explorer_step_is_made_again_with_the_weights_of_a_checkpoint(stage):
+    """Step 6 used version 5, which the trainer publishes again after checkpoint 4; steps 1 to 4 are kept."""
+    shutil.rmtree(tables.step_file(stage, "experience", 6).parent)
+    step, steps, explored, said = rewound(stage)
+    assert (step, steps, explored) == (4, [1, 2, 3, 4], [1, 2, 3, 4, 5])
+    assert tables.steps_present(stage, "experience") == [1, 2, 3, 4, 5]
+    assert "step=000006" in said[0]
+
+
+def test_the_last_explorer_step_costs_no_training(stage):
+    """Step 7 used version 6, that of the newest checkpoint."""
+    flip(tables.step_file(stage, "experience", 7))
+    step, steps, explored, said = rewound(stage)
+    assert (step, steps, explored) == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])
+    assert "step=000007" in said[0]
+
+
+def test_weights_that_are_still_there_make_an_explorer_step_again_without_training(stage):
+    for version in (5, 6):
+        checkpoints.publish(stage, version, export, {})
+    flip(tables.step_file(stage, "experience", 6))
+    assert rewound(stage)[:3] == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5])
+    assert (stage / "weights" / "version=000005").exists()
+
+
+def test_damaged_weights_do_not_count(stage):
+    for version in (5, 6):
+        checkpoints.publish(stage, version, export, {})
+    flip(stage / "weights" / "version=000005" / checkpoints.WEIGHTS)
+    step, _, explored, _ = rewound(stage)
+    assert (step, explored) == (4, [1, 2, 3, 4, 5])
+
+
+def test_rows_older_than_every_checkpoint_are_refused_and_nothing_is_lost(stage):
+    path = tables.step_file(stage, "experience", 2)
+    content = path.read_bytes()
+    flip(path)
+    with pytest.raises(StageError) as caught:
+        rewound(stage)
+    assert str(path) in str(caught.value)
+    assert "continue_from_checkpoint=false" in str(caught.value)
+    path.write_bytes(content)  # the copy that the message asks for
+    assert rewound(stage) == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [])
+
+
+def test_a_whole_table_that_is_gone_is_noticed(stage):
+    shutil.rmtree(stage / "experience")
+    with pytest.raises(StageError, match="experience/step=000001"):
+        rewound(stage)
+
+
+def test_scores_of_a_fixed_model_are_computed_again_and_an_evaluation_is_lost(stage):
+    for table in ("reference", "samples", "scores"):
+        tables.write(tables.step_file(stage, table, 2), records.TABLES[table], [])
+    flip(tables.step_file(stage, "reference", 2))
+    flip(tables.step_file(stage, "scores", 2))
+    step, _, _, said = rewound(stage)
+    assert (step, len(said)) == (6, 2)
+    assert [tables.steps_present(stage, name) for name in ("reference", "samples", "scores")] == [[], [], []]
+    assert rewound(stage)[3] == []
+
+
+def test_files_of_an_older_release_are_kept(stage):
+    for path in stage.rglob(hashes.LIST):
+        path.unlink()
+    flip(state(stage, 6))
+    files.write_json(checkpoints.checkpoint_directory(stage, 6) / files.MANIFEST, {"step": 6})
+    assert rewound(stage) == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [])
+
+
+def test_an_explorer_without_a_trainer_goes_on_before_the_damage(tmp_path):
+    for step in range(1, 6):
+        explore(tmp_path, step, 0)
+    said = []
+    assert recovery.rewind_explorer(tmp_path, said.append) == 5
+    path = flip(tables.step_file(tmp_path, "experience", 4))
+    assert recovery.rewind_explorer(tmp_path, said.append) == 3
+    assert tables.steps_present(tmp_path, "experience") == [1, 2, 3]
+    assert str(path) in said[0]
