@@ -10,7 +10,7 @@ import torch
 from pipeline.results import counterfactual
 from pipeline.results.view import Node, View
 from pipeline.settings.setting import plain
-from pipeline.store import records, tables
+from pipeline.store import files, records, tables
 from pipeline.store.errors import DataError
 from stages import counterfactual as process_of_replay
 from stages import learn
@@ -52,7 +52,7 @@ def trained(directory, tiny_model, context_of, process, *overrides, without_acti
         made = row(records.Rollout, step=step, weights_version=step - 1, rows=4)
         tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [made])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Process, "start", lambda seed: process)
+        patch.setattr(Process, "start", lambda *_: process)
         patch.setattr(Process, "stop", lambda self: None)
         learn.Trainer(context).run()
     spec = {"run": "toy/one", "name": "rft", "identity": "0123abcd", "root": str(directory),
@@ -238,9 +238,10 @@ def test_only_stages_that_train_on_rollouts_are_replayed(tmp_path):
 def test_a_damaged_table_is_named_by_its_place_in_the_stage(stage, tmp_path, table, damage):
     damaged = tmp_path / "store" / "rft-0123abcd"
     shutil.copytree(stage, damaged)
+    files.write_json(damaged / files.MANIFEST, {})
     file = tables.step_file(damaged, table, 2)
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(DataError, match=rf"(?s){file} (is not a readable Parquet|cannot be read).*Delete {damaged} "):
+    with pytest.raises(DataError, match=rf"(?s){file} is damaged.*Delete {damaged} "):
         process_of_replay.answer(asked(damaged, 2, {}))
 
 

@@ -20,7 +20,7 @@ SETTINGS = (*TINY, *SMALL, "algorithm.algorithm_type=mix", "algorithm.sample_str
 @pytest.fixture
 def stage(tmp_path, tiny_model, context_of, process, monkeypatch):
     """stage(name): the same stage in another directory, with the rollouts of five steps; a checkpoint after 2 and 4."""
-    monkeypatch.setattr(learn.Process, "start", lambda seed: process)
+    monkeypatch.setattr(learn.Process, "start", lambda *_: process)
     monkeypatch.setattr(learn.Process, "stop", lambda self: None)
     tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question="1") for i in range(3)]
     tasks += [row(records.Task, task_id=f"s{i}", row=i + 3, split="sft", question="1", solution=f"{i}")

@@ -19,7 +19,7 @@ SET_BY_SNAKEMAKE = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS
 @pytest.fixture
 def stage(tmp_path, environment_kept):
     spec = {"run": "toy/one", "name": "tasks", "kind": "tasks", "identity": "0123abcd", "root": str(tmp_path),
-            "inputs": {}, "config": {"continue_from_checkpoint": True, "log": {"level": "INFO"}}}
+            "inputs": {}, "config": {"continue_from_checkpoint": True, "verify": "hash", "log": {"level": "INFO"}}}
     files.write_json(tmp_path / "stage.json", spec)
     return tmp_path
 
