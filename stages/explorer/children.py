@@ -63,6 +63,7 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
     record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
     running: dict[str, subprocess.Popen] = {}
     dogs: dict[str, Watchdog] = {}
+    complete: set[str] = set()
     try:
         for child in children:
             running[child.name] = _start(context, child)
@@ -81,9 +82,10 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
                     del running[name]
                     if code != 0:
                         raise _failure(context.directory, name, code, [dogs[other] for other in running])
+                    complete.add(name)
         follow()
     except Stopped as stopped:
-        raise _end_softly(context, running, stopped, follow) from None
+        raise _end_softly(context, running, stopped, follow, TRAINER in complete) from None
     except StageError as error:
         if TRAINER not in running:
             raise
@@ -136,8 +138,11 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
 
 
 def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped: Stopped,
-                follow: Callable[[], None]) -> Stopped:
-    """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved."""
+                follow: Callable[[], None], trained: bool = False) -> Stopped:
+    """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved.
+
+    trained: whether a trainer has completed its steps before.
+    """
     deadline = (context.ending.began or time.monotonic()) + context.config.log.grace_seconds
     trainer = running.get(TRAINER)
     _signal(list(running.values()), signal.SIGTERM)
@@ -146,7 +151,7 @@ def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped:
         time.sleep(POLL_SECONDS)
         follow()
     if trainer is None:
-        return stopped
+        return Stopped(stopped.number, "all its steps are saved") if trained else stopped
     late = trainer.poll() is None
     _end([trainer], grace=0.0)
     follow()
