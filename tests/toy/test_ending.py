@@ -129,7 +129,10 @@ def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, v
     wait_until(reached(stage, 3), 400, process)
     target = process_of(process, victim)
     os.kill(target, signal.SIGSTOP)
-    _, errors = process.communicate(timeout=60)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 2
     assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
     assert f"process {target} is stopped (state T)" in errors
