@@ -22,7 +22,7 @@ from pipeline.job.activity import Activity, show_stack_on_signal
 from pipeline.job.context import Context, advised, ending, open_stage, our_environment
 from pipeline.job.ending import INTERRUPTED, SIGNALS, Stopped, die_with_parent
 from pipeline.job.threads import record_threads, thread_environment
-from pipeline.store import checkpoints, files
+from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 from stages.explorer.watchdog import Watchdog, activity_file
@@ -63,7 +63,6 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
     record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
     running: dict[str, subprocess.Popen] = {}
     dogs: dict[str, Watchdog] = {}
-    complete: set[str] = set()
     try:
         for child in children:
             running[child.name] = _start(context, child)
@@ -82,10 +81,9 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
                     del running[name]
                     if code != 0:
                         raise _failure(context.directory, name, code, [dogs[other] for other in running])
-                    complete.add(name)
         follow()
     except Stopped as stopped:
-        raise _end_softly(context, running, stopped, follow, TRAINER in complete) from None
+        raise _end_softly(context, running, stopped, follow) from None
     except StageError as error:
         if TRAINER not in running:
             raise
@@ -138,11 +136,8 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
 
 
 def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped: Stopped,
-                follow: Callable[[], None], trained: bool = False) -> Stopped:
-    """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved.
-
-    trained: whether a trainer has completed its steps before.
-    """
+                follow: Callable[[], None]) -> Stopped:
+    """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved."""
     deadline = (context.ending.began or time.monotonic()) + context.config.log.grace_seconds
     trainer = running.get(TRAINER)
     _signal(list(running.values()), signal.SIGTERM)
@@ -150,8 +145,8 @@ def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped:
     while trainer and trainer.poll() is None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         follow()
-    if trainer is None:
-        return Stopped(stopped.number, "all its steps are saved") if trained else stopped
+    if trainer is None:  # it has ended, maybe because it was asked
+        return Stopped(stopped.number, stopped.note or _saved(context.directory))
     late = trainer.poll() is None
     _end([trainer], grace=0.0)
     follow()
@@ -159,12 +154,20 @@ def _end_softly(context: Context, running: dict[str, subprocess.Popen], stopped:
         saved = (checkpoints.complete_checkpoints(context.directory) or [0])[-1]
         return Stopped(stopped.number, f"its trainer did not end within {context.config.log.grace_seconds:g} s "
                                        f"(log.grace_seconds), {kept(saved)}")
-    if trainer.returncode == 0:
-        return Stopped(stopped.number, "all its steps are saved")
-    ended = _failure(context.directory, TRAINER, trainer.returncode)
+    ended = _failure(context.directory, TRAINER, trainer.returncode) if trainer.returncode else stopped
     if isinstance(ended, StageError):
         context.log.warning("%s", ended)
-    return Stopped(stopped.number, ended.note if isinstance(ended, Stopped) else "")
+    return Stopped(stopped.number, getattr(ended, "note", "") or _saved(context.directory))
+
+
+def _saved(stage: Path) -> str:
+    """What is saved of a stage whose trainer left no note; empty for one without steps."""
+    steps, checkpoint = tables.steps_present(stage, "steps"), (checkpoints.complete_checkpoints(stage) or [0])[-1]
+    if not steps:
+        return ""
+    if checkpoint == steps[-1]:
+        return f"step {checkpoint} is saved"
+    return f"step {steps[-1]} is not saved; {kept(checkpoint)}"
 
 
 def kept(step: int) -> str:
