@@ -8,11 +8,36 @@ import os
 import signal
 import time
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 LINE = 128  # bytes: written at once, so that a reader never sees a part of it
+KEPT = 50  # durations of a kind
 RENEW_SECONDS = 1.0
 STACK_SIGNAL = signal.SIGUSR1
 UNLIMITED = "scores all rows"  # kind of an activity of any duration
+
+
+class Doing(NamedTuple):
+    """An activity: its kind, such as `trains`, and which one.
+
+    completed: how often this kind was completed before. typical: the median of its last durations, seconds. steps: how
+    often the most frequent kind was completed.
+    """
+
+    kind: str
+    detail: str = ""
+    completed: int = 0
+    typical: float = 0.0
+    steps: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> "Doing":
+        kind, detail, completed, typical, steps = path.read_text(encoding="utf-8").split("|")
+        return cls(kind, detail, int(completed), float(typical), int(steps))
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.detail}" if self.detail else self.kind
 
 
 class Activity:
@@ -20,12 +45,19 @@ class Activity:
 
     def __init__(self, path: Path | None = None):
         self._file = None if path is None else os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        self._text, self._written = "starts", 0.0
-        self.now("starts")
+        self._durations: dict[str, list[float]] = {}
+        self._doing, self._since, self._written = Doing("starts"), time.monotonic(), 0.0
+        self._write()
 
     def now(self, kind: str, detail: str = "") -> None:
-        """Says what the process does from now on. kind: its usual duration is known by it, such as `trains`."""
-        self._text = f"{kind}|{detail}"
+        """Says what the process does from now on."""
+        of_kind = self._durations.setdefault(self._doing.kind, [])
+        of_kind.append(time.monotonic() - self._since)
+        del of_kind[:-KEPT]
+        known = self._durations.get(kind, [])
+        self._doing = Doing(kind, detail, len(known), round(median(known), 3) if known else 0.0,
+                            max(map(len, self._durations.values())))
+        self._since = time.monotonic()
         self._write()
 
     def alive(self) -> None:
@@ -36,7 +68,9 @@ class Activity:
     def _write(self) -> None:
         self._written = time.monotonic()
         if self._file is not None:
-            os.pwrite(self._file, self._text.encode()[: LINE - 1].ljust(LINE - 1) + b"\n", 0)
+            line = "|".join(map(str, self._doing)).encode()
+            assert len(line) < LINE, "an activity is a few words"
+            os.pwrite(self._file, line.ljust(LINE - 1) + b"\n", 0)
 
 
 def show_stack_on_signal() -> None:

@@ -23,7 +23,7 @@ from pipeline.job.activity import Activity, show_stack_on_signal
 from pipeline.job.context import Context, advised, ending, open_stage, our_environment
 from pipeline.job.ending import INTERRUPTED, SIGNALS, Stopped, die_with_parent
 from pipeline.job.threads import record_threads, thread_environment
-from pipeline.store import checkpoints, files
+from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 from stages.explorer.watchdog import Watchdog, activity_file
@@ -183,8 +183,8 @@ def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,
     while trainer and trainer.alive and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         follow()
-    if trainer is None:
-        return stopped
+    if trainer is None:  # it has ended, maybe because it was asked
+        return Stopped(stopped.number, stopped.note or _saved(context.directory))
     late = trainer.alive
     _end(trainer.processes, grace=0.0)
     follow()
@@ -192,12 +192,20 @@ def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,
         saved = (checkpoints.complete_checkpoints(context.directory) or [0])[-1]
         return Stopped(stopped.number, f"its trainer did not end within {context.config.log.grace_seconds:g} s "
                                        f"(log.grace_seconds), {kept(saved)}")
-    if not trainer.code:
-        return Stopped(stopped.number, "all its steps are saved")
-    ended = _failure(context.directory, TRAINER, trainer.code)
+    ended = _failure(context.directory, TRAINER, trainer.code) if trainer.code else stopped
     if isinstance(ended, StageError):
         context.log.warning("%s", ended)
-    return Stopped(stopped.number, ended.note if isinstance(ended, Stopped) else "")
+    return Stopped(stopped.number, getattr(ended, "note", "") or _saved(context.directory))
+
+
+def _saved(stage: Path) -> str:
+    """What is saved of a stage whose trainer left no note; empty for one without steps."""
+    steps, checkpoint = tables.steps_present(stage, "steps"), (checkpoints.complete_checkpoints(stage) or [0])[-1]
+    if not steps:
+        return ""
+    if checkpoint == steps[-1]:
+        return f"step {checkpoint} is saved"
+    return f"step {steps[-1]} is not saved; {kept(checkpoint)}"
 
 
 def kept(step: int) -> str:

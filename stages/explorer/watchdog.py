@@ -4,17 +4,15 @@ import contextlib
 import math
 import os
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
-from pipeline.job.activity import STACK_SIGNAL, UNLIMITED
+from pipeline.job.activity import STACK_SIGNAL, UNLIMITED, Doing
 from pipeline.job.processes import called, descendants, status, stopped
 
 START_SECONDS = 3600.0  # limit of an activity that this process has not completed before: loading, compilation
 LEAST_SECONDS, FACTOR = 120.0, 20  # automatic limit of others: FACTOR times their median, at least LEAST_SECONDS
-ENOUGH, KEPT = 3, 50  # completed activities that a median needs, and those that it is taken of
+ENOUGH = 3  # completed activities of a kind that its median needs
 LARGEST_GAP = 1.0  # seconds between two looks that count at most: this process may have been stopped itself
 STACK_SECONDS, FRAMES = 2.0, 8  # time for a process to write its stack; lines of it that are shown
 
@@ -29,16 +27,9 @@ class Watchdog:
     limit: float | None
     setting: str
     seconds: float = 0.0  # since the last sign of life
-    _seen: tuple[int, str] = (0, "")
-    _since: float = 0.0
+    activity: Doing = Doing("starts")
+    _renewed: int = 0
     _looked: float = field(default_factory=time.monotonic)
-    _durations: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-    @property
-    def activity(self) -> str:
-        """What the child is doing, for a sentence: `computes rewards, step 3`."""
-        kind, _, detail = self._seen[1].partition("|")
-        return ", ".join(filter(None, (kind or "starts", detail)))
 
     def hangs(self) -> bool:
         """Whether the child is over its limit; call several times a second."""
@@ -47,9 +38,9 @@ class Watchdog:
         self._looked = now
         with contextlib.suppress(FileNotFoundError):  # it has not started yet
             file = activity_file(self.directory, self.name)
-            changed = file.stat().st_mtime_ns
-            if changed != self._seen[0]:
-                self._renewed(changed, file.read_text().strip(), now)
+            renewed = file.stat().st_mtime_ns
+            if renewed != self._renewed and file.stat().st_size:
+                self._renewed, self.seconds, self.activity = renewed, 0.0, Doing.read(file)
         if self.seconds > START_SECONDS and stopped(self._family()):
             return True
         return self.seconds > self.allowed()
@@ -57,23 +48,15 @@ class Watchdog:
     def _family(self) -> list[int]:
         return [pid for own in self.pids for pid in (own, *descendants(own))]
 
-    def _renewed(self, changed: int, text: str, now: float) -> None:
-        if text != self._seen[1]:
-            kind = self._seen[1].partition("|")[0]
-            self._durations[kind] = [*self._durations[kind], now - self._since][-KEPT:]
-            self._since = now
-        self._seen, self.seconds = (changed, text), 0.0
-
     def allowed(self) -> float:
         """The limit of the present activity, seconds."""
-        kind = self._seen[1].partition("|")[0]
-        before = self._durations[kind]
-        if kind == UNLIMITED:
+        if self.activity.kind == UNLIMITED:
             return math.inf
-        if self.limit is not None:
-            repeats = any(len(durations) > 1 for durations in self._durations.values())  # it is past its first step
-            return self.limit if before or repeats else max(self.limit, START_SECONDS)
-        return START_SECONDS if len(before) < ENOUGH else max(LEAST_SECONDS, FACTOR * median(before))
+        if self.limit is not None:  # once the child is past its first step
+            return self.limit if self.activity.steps > 1 else max(self.limit, START_SECONDS)
+        if self.activity.completed < ENOUGH:
+            return START_SECONDS
+        return max(LEAST_SECONDS, FACTOR * self.activity.typical)
 
     def explain(self) -> str:
         """What hangs, since when, and where in its code. Asks its processes for their stacks."""

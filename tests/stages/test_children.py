@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from pipeline.job import activity
+from pipeline.job.activity import Activity, Doing
 from pipeline.job.ending import Stopped
 from pipeline.job.shares import cores
 from pipeline.store import files
@@ -163,6 +165,8 @@ def test_when_the_parent_cannot_go_on_no_child_survives(start, tmp_path):
 SAVES = """
 import sys, time
 from stages.explorer.children import run_child
+from pipeline.job import activity
+from pipeline.job.activity import Activity, Doing
 from pipeline.job.ending import Stopped
 def work(context):
     with context.ending.deferred():
@@ -256,23 +260,28 @@ def test_a_child_that_waits_for_another_is_alive(start):
                                                         "activity.RENEW_SECONDS = 0.0"))
 
 
-@pytest.mark.parametrize(("limit", "durations", "allowed"), [
-    (None, [], 3600), (None, [1.0, 1.0], 3600), (None, [1.0, 2.0, 3.0], 120), (None, [10.0, 20.0, 60.0], 400),
-    (30.0, [], 3600), (30.0, [1.0], 30), (9000.0, [], 9000)])
-def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, durations, allowed):
-    dog = Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds")
-    dog._seen = (1, "trains|step 9")
-    dog._durations["trains"] = durations
-    assert dog.allowed() == allowed
+@pytest.mark.parametrize(("limit", "doing", "allowed"), [
+    (None, Doing("starts"), 3600), (None, Doing("trains", "step 3", 2, 1.0, 2), 3600),
+    (None, Doing("trains", "step 4", 3, 2.0, 3), 120), (None, Doing("trains", "step 9", 8, 20.0, 8), 400),
+    (30.0, Doing("trains", "step 2", 1, 1.0, 1), 3600), (30.0, Doing("trains", "step 3", 2, 1.0, 2), 30),
+    (30.0, Doing("saves a checkpoint", "step 2", 0, 0.0, 2), 30), (9000.0, Doing("starts"), 9000)])
+def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, doing, allowed):
+    assert Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds", activity=doing).allowed() == allowed
 
 
-def test_a_limit_holds_for_the_first_checkpoint_too(tmp_path):
-    dog = Watchdog("trainer", tmp_path, [1], 30.0, "trainer.step_timeout_seconds")
-    dog._seen = (1, "saves a checkpoint|step 2")
-    dog._durations["trains"] = [1.0]
-    assert dog.allowed() == 3600
-    dog._durations["trains"] = [1.0, 1.0]
-    assert dog.allowed() == 30
+def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatch):
+    """Steps of 1, 2 and 6 seconds, and a checkpoint of 10."""
+    clock = [0.0]
+    monkeypatch.setattr(activity.time, "monotonic", lambda: clock[0])
+    doing = Activity(tmp_path / "a")
+    for seconds in (1.0, 2.0, 6.0):
+        doing.now("trains", "step 1")
+        clock[0] += seconds
+    doing.now("saves")
+    clock[0] += 10.0
+    doing.now("trains", "step 4")
+    assert Doing.read(tmp_path / "a") == Doing("trains", "step 4", 3, 2.0, 3)
+    assert (tmp_path / "a").stat().st_size == 128
 
 
 def test_every_rank_is_a_process_that_knows_its_place(tmp_path):

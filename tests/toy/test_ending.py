@@ -111,7 +111,7 @@ def test_a_detached_run_is_stopped_from_another_terminal(finished, tmp_path):
     stopped = ouro(tmp_path, "stop", "toy", "--root", str(tmp_path))
     output, _ = stopped.communicate(timeout=100)
     assert stopped.returncode == 0
-    assert re.search(r"rft: interrupted by SIGTERM; (step \d is saved|all its steps are saved)", output)
+    assert re.search(r"rft: interrupted by SIGTERM; step \d is saved", output)
     time.sleep(3.0)
     assert not alive(family)
     logs, _ = ouro(tmp_path, "logs", "toy", "--root", str(tmp_path), "--stage", "rft", "--level",
@@ -129,10 +129,13 @@ def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, v
     wait_until(reached(stage, 3), 400, process)
     target = process_of(process, victim)
     os.kill(target, signal.SIGSTOP)
-    _, errors = process.communicate(timeout=60)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 2
     assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
-    assert f"process {target} is stopped (state T)" in errors
+    assert re.search(rf"process {target} \(stages\.\w+\) is stopped \(state T\)", errors)
     kept = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
     assert kept == 2 if victim == "trainer" else kept >= 3
     assert_as_undisturbed(stage, finished)
