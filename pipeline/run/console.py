@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.job.ending import INTERRUPTED
@@ -78,6 +79,17 @@ class Output:
     @staticmethod
     def _read(end: int, begin: int) -> bytes:
         return os.pread(end, max(os.fstat(end).st_size - begin, 0), begin)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The result of snakemake. began: start time, seconds since 1970. signal: the one that requested the stop. output:
+    its output, unless the terminal showed it."""
+
+    began: float
+    code: int
+    signal: int | None = None
+    output: Output | None = None
 
 
 class Console:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
     from pipeline.results.sweep_view import SweepView
     from pipeline.results.view import View
-    from pipeline.run.console import Output
+    from pipeline.run.console import Ended
     from pipeline.run.sweep import Sweep
 
 SIGNALLED = 128  # the exit code of a command ended by a signal is this plus the signal
@@ -29,17 +28,6 @@ STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", s
            signal.SIGQUIT: "stopped by SIGQUIT"}
 PRINTS_ONLY = re.compile(  # arguments with which snakemake runs nothing
     r"-\w*[hn]\w*|--(help|version|report|dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The result of snakemake. began: start time, seconds since 1970. signal: the one that requested the stop. output:
-    its output, unless the terminal showed it."""
-
-    began: float
-    code: int
-    signal: int | None = None
-    output: "Output | None" = None
 
 
 def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool, detach: bool = False,
@@ -101,7 +89,7 @@ def start_detached(shown: "View | SweepView", command: list[str]) -> int:
     return 0
 
 
-def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bool) -> int:
+def report(shown: "View | SweepView", ended: "Ended", command: str, progressed: bool) -> int:
     """Prints the last lines of a run; returns its exit code. command: the command to continue. progressed: a stage was
     completed (a dry run completes none)."""
     from pipeline.job.context import exit_code
@@ -128,7 +116,7 @@ def typed(words: list[str], extra: list[str], profile: str | None = None, verbos
     return ["ouro", "run", *options, *words, *(["--", *extra] if extra else [])]
 
 
-def explain(shown, ended: Ended, command: str) -> str:
+def explain(shown, ended: "Ended", command: str) -> str:
     """Returns the last lines of a failed run. command: the command to continue."""
     from pipeline.job.context import ending
     from pipeline.run.failure import what_failed
@@ -156,14 +144,14 @@ def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
     return []
 
 
-def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -> Ended:
+def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -> "Ended":
     """Runs snakemake on the configuration. extra: arguments for snakemake. plan: the plan to display.
 
     verbose: the terminal shows the output of snakemake and the stages, and no file keeps it.
     """
     from pipeline.job.process_group import run_group
     from pipeline.plan import hub
-    from pipeline.run.console import Console, Output
+    from pipeline.run.console import Console, Ended, Output
     from pipeline.run.failure import asked_to_end
     from pipeline.run.planning import SUMMARY_FOLLOWS
 

@@ -21,7 +21,7 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME
 
 if TYPE_CHECKING:
-    from pipeline.run.invoke import Ended
+    from pipeline.run.console import Ended
 
 STOPPED = ("TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED")  # by SLURM, not by the stage
 TIMELY = f"{INTERRUPTED} by {OUT_OF_TIME.name}"  # a stage that ended by itself, before its job's time limit

@@ -150,7 +150,7 @@ def test_all_problems_come_at_once_and_each_once(overrides, expected):
 
 
 @pytest.mark.parametrize(("key", "value", "meant"), [
-    ("model.top_p", 1.5, ""), ("cluster.node_num", 2, ""), ("algorithm.repeat_times", 0, ""),
+    ("model.top_p", 1.5, ""), ("cluster.node_num", 0, ""), ("algorithm.repeat_times", 0, ""),
     ("algorithm.algorithm_type", "grop", "grpo"), ("algorithm.advantage_fn", "gpro", "grpo"),
     ("algorithm.policy_loss_fn", "pppo", "ppo"), ("algorithm.optimizer.lr", float("inf"), ""),
     ("buffer.explorer_input.default_reward_fn_type", "contdown_reward", "countdown_reward"),

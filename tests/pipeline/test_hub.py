@@ -332,7 +332,7 @@ def test_difference_shows_ids_and_not_the_cache(served, config):
     again()
     served.requests.clear()
     side = _planned("x", config())
-    assert side.config.model.model_path == f"org/m@{sha}"
+    assert side.config["model"]["model_path"] == f"org/m@{sha}"
     assert served.requests == []
 
 

@@ -11,6 +11,7 @@ from pipeline.job.process_group import run_group
 from pipeline.results import sweep_view
 from pipeline.results.compare import compared
 from pipeline.run import invoke, search
+from pipeline.run.console import Ended
 from pipeline.run.planning import make_checked_plan
 from pipeline.store import files, records, tables
 from pipeline.store.errors import ConfigError, DataError, StageError
@@ -24,7 +25,7 @@ def started(monkeypatch):
     """Stands in for snakemake: makes what is missing; the solve rate is 1 - |lr - 0.3|. Returns what it was given."""
     calls = []
 
-    def start(overrides: list[str], extra: list[str], plan) -> invoke.Ended:
+    def start(overrides: list[str], extra: list[str], plan) -> Ended:
         calls.append((overrides, extra))
         plan.freeze()
         for stage in plan.stages:
@@ -35,7 +36,7 @@ def started(monkeypatch):
                     row(records.Score, model=stage.name, taskset=taskset, metric="sampled_accuracy", value=value - less)
                     for taskset, less in (("first", 0), ("second", 0.1))])
             files.write_json(directory / files.MANIFEST, {"seconds": 1.0})
-        return invoke.Ended(0.0, 0)
+        return Ended(0.0, 0)
 
     monkeypatch.setattr(invoke, "start", start)
     return calls
@@ -79,7 +80,7 @@ def test_a_stage_that_fails_is_an_error_that_says_why(tmp_path, monkeypatch):
     def start(overrides, extra, plan):
         plan.freeze()
         (Path(plan.stages[0].directory) / "stage.error").write_text("no such file\nlog")
-        return invoke.Ended(0.0, 1)
+        return Ended(0.0, 1)
 
     monkeypatch.setattr(invoke, "start", start)
     with pytest.raises(StageError, match="ouro: tasks failed: no such file"):
@@ -94,7 +95,7 @@ def test_a_mistake_is_told_before_anything_runs(tmp_path, started):
 
 
 def test_ctrl_c_ends_the_search_and_not_only_its_point(tmp_path, monkeypatch):
-    monkeypatch.setattr(invoke, "start", lambda *_: invoke.Ended(0.0, 1, signal.SIGINT))
+    monkeypatch.setattr(invoke, "start", lambda *_: Ended(0.0, 1, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         search.objective([f"checkpoint_root_dir={tmp_path}", f"{LR}=0.25"])
 

@@ -266,7 +266,8 @@ def test_a_child_that_waits_for_another_is_alive(start):
     (30.0, Doing("trains", "step 2", 1, 1.0, 1), 3600), (30.0, Doing("trains", "step 3", 2, 1.0, 2), 30),
     (30.0, Doing("saves a checkpoint", "step 2", 0, 0.0, 2), 30), (9000.0, Doing("starts"), 9000)])
 def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, doing, allowed):
-    assert Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds", activity=doing).allowed() == allowed
+    dog = Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds", activity=doing)
+    assert dog.allowed() == allowed
 
 
 def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatch):
