@@ -32,6 +32,7 @@ from stages.learner.batches.rollouts import Rollouts
 from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
+from stages.learner.recompute import resolve
 from stages.learner.reference import References
 from stages.learner.replay_engine import GradientEngine, inner_product, load_critic, load_policy, single_process
 from stages.learner.teacher import Teacher
@@ -65,6 +66,7 @@ class Replay:
         every = [self.original, *request["alternatives"].values()]
         refers = any(self._refers(algorithm) for algorithm in every)
         config = context.config
+        resolve(config, model)
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
         if request["weights"]:
             load_policy(self.actor, Path(request["weights"]))

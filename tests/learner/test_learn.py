@@ -8,6 +8,7 @@ from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
 from stages import learn
 from stages.learner.actor import Result
+from stages.learner.engine.budget import Budget
 from tests.configs import TINY
 from tests.factories import row
 
@@ -16,7 +17,7 @@ class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
     def __init__(self, model, config, process, temperature, keep_initial):
-        self.steps, self.rates, self.zero = 0, [], self
+        self.steps, self.rates, self.zero, self.budget = 0, [], self, Budget(config.trainer.max_token_len_per_gpu)
 
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
@@ -80,7 +81,8 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     last = checkpoints.checkpoint_directory(stage.directory, 5)
     assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1,
-                                                      "kl_coef": {"kl_loss_fn": 0.001}}
+                                                      "kl_coef": {"kl_loss_fn": 0.001},
+                                                      "token_budget": {"configured": 4096, "tokens": 4096}}
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
@@ -109,6 +111,18 @@ def test_a_finished_stage_has_nothing_left_to_do(stage):
     trainer = learn.Trainer(stage)
     trainer.run()
     assert trainer.actor.rates == []
+
+
+def test_a_resumed_stage_keeps_the_halved_token_budget(stage, cut_off):
+    def halved():
+        trainer = learn.Trainer(stage)
+        trainer.actor.budget.tokens = 2048
+        trainer.run()
+
+    cut_off(stage.directory, 5, halved)
+    assert learn.Trainer(stage).actor.budget.tokens == 2048
+    stage.config.trainer.max_token_len_per_gpu = 3000
+    assert learn.Trainer(stage).actor.budget.tokens == 3000
 
 
 def test_a_stage_goes_on_with_the_zero_stage_it_began_with(stage, monkeypatch):
