@@ -35,6 +35,7 @@ from stages.learner.batches.rollouts import Rollouts
 from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
+from stages.learner.recompute import resolve
 from stages.learner.reference import References
 from stages.learner.replay_engine import GradientEngine, inner_product, load_critic, load_policy, single_process
 from stages.learner.teacher import Teacher
@@ -70,6 +71,7 @@ class Replay:
         every = [self.original, *self.alternatives.values()]
         refers = any(self._refers(algorithm) for algorithm in every)
         config = context.config
+        resolve(config, model)
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
         if request["weights"]:
             _require_intact(Path(request["weights"]))

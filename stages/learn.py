@@ -36,10 +36,12 @@ from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
+from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.rates import learning_rate
 from stages.learner.engine.zero import Process
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
+from stages.learner.recompute import resolve
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
 from stages.learner.teacher import Teacher
@@ -78,6 +80,7 @@ class Trainer:
             self.terms["kl_penalty_fn"] = self.source.penalty
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
+        self._log(resolve(config, self.model))
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
@@ -90,7 +93,9 @@ class Trainer:
     def _estimates(self, references: References | None) -> Estimates:
         """The model estimates of rollouts."""
         context, config = self.context, self.context.config
-        critic = Critic(self.model, config, self.process) if config.algorithm.advantage_fn in WITH_CRITIC else None
+        critic = None
+        if config.algorithm.advantage_fn in WITH_CRITIC:
+            critic = Critic(self.model, config, self.process, budget=self.actor.budget)
         teacher = Teacher(context, self.model, self.process) if "teacher" in context.inputs else None
         return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
 
@@ -120,6 +125,7 @@ class Trainer:
         self.actor.zero.load(checkpoint)
         if self.critic:
             self.critic.load(checkpoint)
+        self.actor.budget.restore(manifest.get("token_budget"))
         self.context.log.info("resumes after step %d", manifest["step"])
         if self.source.awaits(manifest["step"]):
             self._publish(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
@@ -151,6 +157,8 @@ class Trainer:
         train = time.perf_counter()
         result, values = self._learn(batch)
         trained = time.perf_counter()
+        for line in GRAPHS.news():
+            self._log(line)
         self.actor.release_cache()
         publishes = self.source.publishes(step)
         if publishes:
@@ -198,6 +206,11 @@ class Trainer:
             note = f"step {step} is saved"
         self.process.stop()
         raise Stopped(stopped.number, note + why)
+
+    def _log(self, line: str | None) -> None:
+        """Writes a line to the log, once for all ranks."""
+        if line and self.process.rank == 0:
+            self.context.log.info("%s", line)
 
     def _learn(self, batch: Batch) -> tuple[Result, ValueResult | None]:
         """Makes the optimizer steps of policy and critic. Critic warmup leaves the policy as is."""
@@ -278,8 +291,8 @@ class Trainer:
             entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
             coefficients = {name: term.kl_coef for name, term in self.terms.items()}
             manifest = {"step": step, "weights_hash": sha256.hexdigest()[:16], "zero_stage": self.zero_stage,
-                        "kl_coef": coefficients, **({"unscheduled": True} if unscheduled else {}),
-                        hashes.FILES: entries}
+                        "kl_coef": coefficients, "token_budget": self.actor.budget.saved(),
+                        **({"unscheduled": True} if unscheduled else {}), hashes.FILES: entries}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 

@@ -21,7 +21,7 @@ from pipeline.settings.key_names import general as general_key
 from pipeline.settings.key_names import nearest_key
 from pipeline.settings.schema import default
 from pipeline.settings.secrets import is_name, is_secret, mask
-from pipeline.settings.setting import about, at, bound, plain
+from pipeline.settings.setting import about, at, bound, listed, plain
 from pipeline.store.errors import ConfigError, nearest
 
 
@@ -157,7 +157,7 @@ def type_name(kind: Any) -> str:
 def bounds(field: FieldInfo) -> str:
     """Formats the bounds: `one of a, b`, or `>= 0, <= 1`, or nothing."""
     if choices := about(field).choices:
-        return f"one of {', '.join(map(str, choices))}"
+        return f"one of {listed(choices)}"
     if names := about(field).names:
         return f"one of {', '.join(names)}, or module:function"
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="))

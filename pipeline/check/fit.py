@@ -4,7 +4,7 @@ import math
 import os
 from typing import Any
 
-from pipeline.check.memory import GIB, USABLE, Rollout, Training, rollout, training
+from pipeline.check.memory import GIB, USABLE, Rollout, Training, recomputes, rollout, training
 from pipeline.check.model_size import Size, Sizes, named
 from pipeline.check.workload import explores, workload
 from pipeline.job.devices import Gpus
@@ -67,12 +67,21 @@ def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:
 def problems(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> list[Problem]:
     """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
     `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
+    config = resolved(size, config, gpus, judges)
     trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
     if config.mode == "colocate" and trains(config) and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
     answers = explores(config) or not trains(config)
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if answers else None)
             if problem]
+
+
+def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Config:
+    """Returns the configuration with `auto` of gradient checkpointing resolved, if the GPU's memory is known."""
+    if not gpus.gib:
+        return config
+    chosen = recomputes(size, config, element_bytes(config, gpus), USABLE * gpus.gib * GIB - judges)
+    return _with(config, ("enable_gradient_checkpointing", chosen))
 
 
 def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
@@ -160,7 +169,7 @@ def adapter_words(size: Size, config: Config) -> str | None:
 
 def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     """Returns the estimate of a stage as (word, sentence) pairs."""
-    element, lines = element_bytes(config, gpus), []
+    config, element, lines = resolved(size, config, gpus), element_bytes(config, gpus), []
     if trains(config):
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({_parts(found)})"))

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pipeline.check.model_size import Layer, Size
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
-from pipeline.settings.trainer import Trainer
+from pipeline.settings.trainer import Trainer, compiles
 
 GIB = 2**30
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
+KERNEL = 2**28  # entries of the logits' gradient that the kernel of the output head keeps at once
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 
@@ -80,6 +81,12 @@ def training(size: Size, config: Config, element: int) -> Training:
     )
 
 
+def recomputes(size: Size, config: Config, element: int, room: float) -> bool:
+    """Returns whether layers are recomputed. room: bytes of a GPU that the trainer may fill; decides `auto`."""
+    asked = config.trainer.enable_gradient_checkpointing
+    return training(size, config, element).peak > room if asked == "auto" else asked
+
+
 def has_critic(config: Config) -> bool:
     return config.algorithm.advantage_fn in WITH_CRITIC
 
@@ -97,20 +104,21 @@ def activations(size: Size, config: Config, element: int) -> float:
     """Returns the peak bytes of the backward pass above the states: output head or last layer.
 
     Saved by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
-    recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients (`_within`),
-    and the layer itself when it is recomputed. An adapter saves A x of every layer it applies to, c rank T; the head is
-    then frozen and has no gradient.
+    recomputed (`auto` counts as not); the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the
+    gradients (`_within`), and the layer itself when it is recomputed. An adapter saves A x of every layer it applies
+    to, c rank T; the head is then frozen and has no gradient.
     """
-    settings, adapters = config.trainer, config.model.lora_configs
-    tokens, recomputed = settings.max_token_len_per_gpu, settings.enable_gradient_checkpointing
+    settings, adapters, compiled = config.trainer, config.model.lora_configs, compiles(config.trainer, True)
+    tokens, recomputed = settings.max_token_len_per_gpu, settings.enable_gradient_checkpointing is True
     kept, backward = tokens * (4 + 2 * element) * size.width, 0.0
     for count, layer in size.layers:
-        saved = layer_tokens(size, layer, element, settings.attention)
+        saved = layer_tokens(size, layer, element, settings.attention, compiled)
         saved += sum(element * one.lora_rank * layer.adapted for one in adapters)
         kept += tokens * count * (element * size.width if recomputed else saved)
         backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))
-    chunk = min(settings.logprob_chunk_tokens, tokens)
-    return kept + max(head(size, chunk, 0 if adapters else element), backward)
+    chunk, own = min(settings.logprob_chunk_tokens, tokens), 0 if adapters else element
+    of_head = kernel(size, tokens, own) if compiled and element == 2 else head(size, chunk, own)
+    return kept + max(of_head, backward)
 
 
 def _within(size: Size, layer: Layer, element: int) -> float:
@@ -121,21 +129,23 @@ def _within(size: Size, layer: Layer, element: int) -> float:
                layer.chosen * size.width * (2 * weighted + element))
 
 
-def layer_tokens(size: Size, layer: Layer, element: int, attention: str = "auto") -> float:
+def layer_tokens(size: Size, layer: Layer, element: int, attention: str = "auto", compiled: bool = False) -> float:
     """Returns the bytes per token that one layer saves for the backward pass.
 
     Norms: the input in float32, 4, normalised and scaled, 2c, for each normed entry; those of heads 4 + c. Attention:
     query, key, value and output, with key and value repeated for every query head (not by flash_attn), 4c times the
     heads' width, and 4 bytes a head of log-normalizers. MLP: the inner values and what their activation makes of them,
     2c. Experts: the router's probabilities and input in float32; for each chosen expert its input, gate, SiLU, up,
-    product and output.
+    product and output. A compiled layer keeps no float32 value of a norm and no output of the activation function: 2c
+    for each normed entry, 1.5c for each inner one (gate, up, product).
     """
     repeated = size.value_width if size.latent or attention != "flash_attn" else size.key_value_width
-    norms = (4 + 2 * element) * layer.normed + (4 + element) * layer.head_normed
+    single = 0 if compiled else 4
+    norms = (single + 2 * element) * layer.normed + (single + element) * layer.head_normed
     heads = 2 * element * (size.query_width + repeated) + 4 * size.heads
     router = 4 * (layer.experts + size.width) if layer.experts else 0
     chosen = layer.chosen * element * (2 * size.width + 4 * layer.expert_width)
-    return norms + heads + 2 * element * layer.inner + router + chosen
+    return norms + heads + (1.5 if compiled else 2) * element * layer.inner + router + chosen
 
 
 def head(size: Size, chunk: int, element: int) -> float:
@@ -146,6 +156,15 @@ def head(size: Size, chunk: int, element: int) -> float:
     normalizer's, grad x exp(logits - log_normalizer), with the two it is made of. And the head's own gradient, c V h.
     """
     return 20 * chunk * size.vocabulary + element * size.embedding
+
+
+def kernel(size: Size, tokens: int, element: int) -> float:
+    """Returns the peak bytes of the output head's backward pass by the GPU kernel.
+
+    The logits' gradient in parts of KERNEL entries, 2 bytes; that of the hidden states in float32 twice and twice in 2
+    bytes, 12 h T; and the head's own, c V h (stages/learner/engine/head_kernel.py).
+    """
+    return 2 * min(KERNEL, tokens * size.vocabulary) + 12 * tokens * size.width + element * size.embedding
 
 
 @dataclass(frozen=True)

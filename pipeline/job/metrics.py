@@ -54,6 +54,7 @@ STEP_METRICS = {  # metric -> column of Step
     "time/publish_weight": "publish_seconds", "time/train_other": "train_other_seconds",
     "time/wait_train_step": "train_wait_seconds", "time/step": "seconds",
     "perf/total_num_tokens": "trained_tokens", "perf/max_memory_allocated_gib": "peak_memory_gib",
+    "perf/token_budget": "token_budget", "perf/compiled_graphs": "compiled_graphs",
 }
 
 ROLLOUT_METRICS = {  # metric -> column of Rollout

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pipeline.settings.config import Config
 from pipeline.settings.guide import explain_absent, explain_value
 from pipeline.settings.key_names import exists, nearest_key
-from pipeline.settings.setting import Section, about, bound, is_section, leaves, plain, wrong
+from pipeline.settings.setting import Section, about, bound, is_section, leaves, listed, plain, wrong
 from pipeline.store.errors import Problem, nearest
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
@@ -85,7 +85,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
                 if ":" not in name and name not in names]
     if error["type"] == "choice":
         choices, why = about(field).choices, explain_value(key, value)
-        needed = f"needed one of {', '.join(map(str, choices))}"
+        needed = f"needed one of {listed(choices)}"
         return [Problem(key, f"{needed}: {why}", found=value) if why else
                 Problem(key, f"{needed}.", nearest(str(value), map(str, choices)), found=value)]
     return [_no_section(value, key) if is_section(type_) else wrong(value, _words(type_), key)]

@@ -219,7 +219,7 @@ class About:
         """Returns choices as an enum, and names as suggestions, since a user's path is valid too."""
         made = handler(schema)
         if self.choices:
-            made["enum"] = [*self.choices, *([None] if "anyOf" in made else [])]
+            made["enum"] = [*self.choices, *([None] if {"type": "null"} in made.get("anyOf", []) else [])]
         if self.names:
             made["examples"] = list(self.names)
         return made
@@ -249,6 +249,11 @@ def values_of(value: Any, key: str) -> list[tuple[str, Any]]:
 def about(field: FieldInfo) -> About:
     """Returns what `setting` declared for a field; empty for a section."""
     return next((one for one in field.metadata if isinstance(one, About)), About())
+
+
+def listed(choices: tuple) -> str:
+    """Returns choices as YAML writes them, with commas between."""
+    return ", ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in choices)
 
 
 def bound(field: FieldInfo, name: str) -> float | None:

@@ -1,5 +1,7 @@
 """The sections `trainer` and `synchronizer`: how weights are trained, and how they reach the explorer."""
 
+from typing import Any
+
 from pipeline.settings.algorithm import Critic
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem
@@ -18,7 +20,11 @@ class Trainer(Section):
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
     use_dynamic_bsz: bool = setting(True, "micro-batches are packed to a budget of tokens, never to a number of rows",
                                     choices=(True,), how=True)
-    enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
+    enable_gradient_checkpointing: bool | str = setting(
+        "auto", "recompute activations in the backward pass; auto: where without it the estimated memory exceeds the "
+        "GPU's", choices=("auto", True, False), how=True)
+    compile: bool | str = setting("auto", "torch.compile of decoder layers, and a kernel for the output head; auto: on "
+                                  "GPUs; not with zero_stage=3", choices=("auto", True, False), how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
@@ -34,6 +40,14 @@ class Trainer(Section):
         if self.offload_param and self.zero_stage != 3:
             yield Problem("offload_param", f"with zero_stage={self.zero_stage}: only stage 3 partitions the "
                           "parameters and can keep them in host memory.", "Set trainer.zero_stage=3.", found=True)
+
+
+def compiles(settings: Any, gpu: bool) -> bool:
+    """Returns whether a trainer compiles its models. settings: the section `trainer`.
+
+    ZeRO-3 fetches the weights of each submodule by hooks, which a compiled layer would not run.
+    """
+    return settings.zero_stage < 3 and (gpu if settings.compile == "auto" else settings.compile)
 
 
 class Synchronizer(Section):

@@ -184,6 +184,11 @@ class Step:
     critic_grad_norm: float | None = column(pa.float64(), "critic: gradient norm before clipping", null=True)
     critic_lr: float | None = column(pa.float64(), "critic: learning rate of this step", null=True)
     peak_memory_gib: float | None = column(pa.float64(), "peak accelerator memory; null on CPU", null=True)
+    token_budget: int | None = column(
+        pa.int32(), "largest micro-batch of a rank, tokens: max_token_len_per_gpu, or half of it after a step that the "
+        "GPU's memory did not suffice for", later=True, default=None)
+    compiled_graphs: int | None = column(
+        pa.int32(), "graphs that torch.compile made since the last step", later=True, default=None)
 
 
 @dataclass(slots=True)

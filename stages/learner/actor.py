@@ -11,7 +11,9 @@ from pipeline.settings.config import longest_sequence
 from stages.learner.batch import Row
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
-from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.budget import Budget
+from stages.learner.engine.compiled import GRAPHS
+from stages.learner.engine.packing import MicroBatch, lengths, pack
 from stages.learner.engine.zero import Process, ZeroEngine
 from stages.learner.objective import Objective
 
@@ -22,7 +24,8 @@ class Result:
 
     loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. kl_loss_coef: None without a KL loss.
     statistics: token means; loss statistics of rollouts and of off-policy rows are each averaged over their own tokens.
-    tokens: processed by the model, prompts included. logprobs: of each row, in order [N].
+    tokens: processed by the model, prompts included. logprobs: of each row, in order [N]. token_budget: of its
+    micro-batches; compiled_graphs: compiled since the last step. Both None in a result that no model made.
     """
 
     loss: float
@@ -32,6 +35,8 @@ class Result:
     statistics: dict[str, float]
     tokens: int
     logprobs: list[np.ndarray]
+    token_budget: int | None = None
+    compiled_graphs: int | None = None
 
 
 class Actor:
@@ -44,7 +49,7 @@ class Actor:
         keep_initial: keep the initial weights (or adapter) in host memory, for `reference_logprobs`. engine: of a
         replay, which does not train (stages/learner/replay_engine.py).
         """
-        self.process, self.budget = process, config.trainer.max_token_len_per_gpu
+        self.process, self.budget, self.graphs = process, Budget(config.trainer.max_token_len_per_gpu), 0
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest)
@@ -61,9 +66,13 @@ class Actor:
 
         number: of the step, from 1. update: if false, everything is measured and nothing trained.
         """
+        longest = max(lengths(rows, objective.aggregation.unit))
+        return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update), longest)
+
+    def _step(self, budget: int, rows: list[Row], objective: Objective, lr: float, number: int, update: bool) -> Result:
+        """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
         process, totals, logprobs = self.process, {}, {}
-        micro_batches = pack(rows, self.budget, process.rank, process.ranks, objective.row_columns,
-                             objective.aggregation)
+        micro_batches = pack(rows, budget, process.rank, process.ranks, objective.row_columns, objective.aggregation)
 
         def loss_of(micro: MicroBatch) -> Tensor:
             return self._loss(micro, objective, number, totals, logprobs)
@@ -79,7 +88,11 @@ class Actor:
         summed = process.all_reduce(torch.stack([totals[name] for name in names]))
         statistics = dict(zip(names, summed.tolist(), strict=True))
         return Result(statistics.pop("loss"), grad_norm, lr, objective.kl.kl_coef if objective.kl else None, statistics,
-                      sum(len(row.tokens) for row in rows), process.gather_rows(logprobs))
+                      sum(lengths(rows)), process.gather_rows(logprobs), budget, self._new_graphs())
+
+    def _new_graphs(self) -> int:
+        before, self.graphs = self.graphs, GRAPHS.count
+        return self.graphs - before
 
     def _loss(self, micro: MicroBatch, objective: Objective, number: int, totals: dict[str, Tensor],
               logprobs: dict[int, np.ndarray]) -> Tensor:
@@ -105,7 +118,7 @@ class Actor:
     def score_rows(self, rows: list[Row]) -> list[np.ndarray]:
         """Log-prob of each action token under the current weights, [N] for each row."""
         with self.zero.scoring():
-            return self.process.score_rows(rows, self.budget, lambda micro: self.zero.forward(micro)[0])
+            return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0])
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the stage's initial weights."""
@@ -114,7 +127,7 @@ class Actor:
 
     def score(self, tokens: list[int]) -> list[float]:
         """Log-prob at temperature 1 of each token after the first, [L - 1]."""
-        (micro,) = pack([Row("probe", tokens, 1, [1] * (len(tokens) - 1))], max(self.budget, len(tokens)), 0, 1)
+        (micro,) = pack([Row("probe", tokens, 1, [1] * (len(tokens) - 1))], max(self.budget.tokens, len(tokens)), 0, 1)
         with self.zero.scoring():
             return self.zero.forward(micro, temperature=1.0)[0].tolist()
 

@@ -15,7 +15,8 @@ from pipeline.store.checkpoints import model_directory
 from pipeline.store.digests import resolve
 from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
-from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.budget import Budget
+from stages.learner.engine.packing import MicroBatch, lengths, pack
 from stages.learner.engine.zero import Process, ZeroEngine
 
 
@@ -71,14 +72,15 @@ def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
 class Critic:
     """One rank of the critic. All methods are collective."""
 
-    def __init__(self, model_path: Path, config, process: Process, engine: type[ZeroEngine] = ZeroEngine):
+    def __init__(self, model_path: Path, config, process: Process, engine: type[ZeroEngine] = ZeroEngine,
+                 budget: Budget | None = None):
         """config: the stage's settings (trainer, model). model_path: of the policy, which it starts from without
-        `model.critic_model_path`. engine: as for the policy (stages/learner/actor.py).
+        `model.critic_model_path`. engine: as for the policy (stages/learner/actor.py). budget: shared with the policy.
         """
         if own := config.model.critic_model_path:
             model_path = model_directory(resolve(own))
         self.process, self.settings = process, config.trainer.critic
-        self.budget = config.trainer.max_token_len_per_gpu
+        self.budget = budget or Budget(config.trainer.max_token_len_per_gpu)
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest)
@@ -88,10 +90,13 @@ class Critic:
     def values(self, rows: list[Row]) -> list[np.ndarray]:
         """The value of the state before each action token, [N] for each row."""
         with self.zero.scoring():
-            return self.process.score_rows(rows, self.budget, self.zero.forward)
+            return self.process.score_rows(rows, self.budget.tokens, self.zero.forward)
 
     def step(self, rows: list[Row], lr: float) -> ValueResult:
         """One optimizer step towards the rows' column `returns`, clipped around the column `values`."""
+        return self.budget.attempt(lambda budget: self._step(budget, rows, lr), max(lengths(rows)))
+
+    def _step(self, budget: int, rows: list[Row], lr: float) -> ValueResult:
         process = self.process
         totals = torch.zeros(2, dtype=torch.float64, device=process.device)
 
@@ -102,7 +107,7 @@ class Critic:
             totals.add_(torch.stack([loss.detach().double(), (clipped.sum() * micro.share).double()]))
             return loss
 
-        micro_batches = pack(rows, self.budget, process.rank, process.ranks, ("values", "returns"))
+        micro_batches = pack(rows, budget, process.rank, process.ranks, ("values", "returns"))
         grad_norm = self.zero.step(micro_batches, loss_of, lr)
         loss, clipped = process.all_reduce(totals).tolist()
         before, returns = (np.concatenate([row.of_actions(name) for row in rows]) for name in ("values", "returns"))

@@ -63,9 +63,9 @@ def trained(learner, loss, tiny_model, tmp_path_factory):
     plain = PlainTorch(tiny_model)
     directory = tmp_path_factory.mktemp("checkpoint")
     first = learner.step(rows(), loss, 1e-3, 1), plain.step(rows())
-    learner.budget = 36  # the longest row alone
+    learner.budget.tokens = 36  # the longest row alone
     second = learner.step(rows(), loss, 1e-3, 1), plain.step(rows())
-    learner.budget = 4096
+    learner.budget.tokens = 4096
     learner.zero.save(directory)
     return first, second, plain, directory
 

@@ -5,13 +5,12 @@ import pickle
 import pytest
 import torch
 
-from pipeline.job.context import namespace
 from stages.learner.actor import Actor
 from tests.configs import TINY, overridden
 
 
 def actor(tiny_model, process, stage, dtype="float32"):
-    settings = namespace(overridden(*TINY, f"trainer.zero_stage={stage}", f"model.dtype={dtype}"))
+    settings = overridden(*TINY, f"trainer.zero_stage={stage}", f"model.dtype={dtype}")
     return Actor(tiny_model, settings, process)
 
 

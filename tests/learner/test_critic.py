@@ -117,7 +117,7 @@ def test_its_steps_are_those_of_plain_torch_and_come_back_from_a_checkpoint(crit
     assert all(not values.any() for values in critic.values(rows()))  # the head begins at zero
     plain, found = PlainTorch(tiny_model), []
     for budget in (4096, 36, 40):
-        critic.budget = budget
+        critic.budget.tokens = budget
         found.append(critic.step(with_values(critic, rows()), 1e-3))
         loss, norm = plain.step(rows())
         assert found[-1].vf_loss == pytest.approx(loss, abs=1e-5)

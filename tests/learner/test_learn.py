@@ -12,6 +12,7 @@ from pipeline.store import checkpoints, files, records, recovery, tables
 from pipeline.store.errors import ModelError, StageError
 from stages import learn
 from stages.learner.actor import Result
+from stages.learner.engine.budget import Budget
 from tests.configs import TINY
 from tests.factories import row
 
@@ -20,7 +21,7 @@ class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
     def __init__(self, model, config, process, temperature, keep_initial):
-        self.steps, self.rates, self.zero = 0, [], self
+        self.steps, self.rates, self.zero, self.budget = 0, [], self, Budget(config.trainer.max_token_len_per_gpu)
 
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
@@ -86,7 +87,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     manifest = files.read_json(last / files.MANIFEST)
     assert manifest.pop("files").keys() >= {"state", "model/model.safetensors", "model/config.json"}
     assert manifest == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1,
-                        "kl_coef": {"kl_loss_fn": 0.001}}
+                        "kl_coef": {"kl_loss_fn": 0.001}, "token_budget": {"configured": 4096, "tokens": 4096}}
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
@@ -128,7 +129,7 @@ def test_asked_to_end_it_saves_the_step_that_it_makes_and_goes_on_there(stage, m
     with pytest.raises(Stopped, match=rf"interrupted by SIGTERM; step {step} is saved"):
         learn.Trainer(stage).run()
     assert checkpoints.complete_checkpoints(stage.directory) == there
-    assert checkpoints.rewind(stage.directory) == step
+    assert recovery.rewind(stage.directory, print) == step
     stage.ending = Ending()
     trainer = learn.Trainer(stage)
     trainer.run()
@@ -170,6 +171,18 @@ def test_a_finished_stage_has_nothing_left_to_do(stage):
     trainer = learn.Trainer(stage)
     trainer.run()
     assert trainer.actor.rates == []
+
+
+def test_a_resumed_stage_keeps_the_halved_token_budget(stage, cut_off):
+    def halved():
+        trainer = learn.Trainer(stage)
+        trainer.actor.budget.tokens = 2048
+        trainer.run()
+
+    cut_off(stage.directory, 5, halved)
+    assert learn.Trainer(stage).actor.budget.tokens == 2048
+    stage.config.trainer.max_token_len_per_gpu = 3000
+    assert learn.Trainer(stage).actor.budget.tokens == 3000
 
 
 def test_a_stage_goes_on_with_the_zero_stage_it_began_with(stage, monkeypatch):

@@ -19,7 +19,8 @@ NAMES = ("input_ids", "positions", "cu_seqlens", "source", "targets")
 
 
 def trainer(chunk=4096, checkpointing=False):
-    return SimpleNamespace(attention="padded", enable_gradient_checkpointing=checkpointing, logprob_chunk_tokens=chunk)
+    return SimpleNamespace(attention="padded", enable_gradient_checkpointing=checkpointing, logprob_chunk_tokens=chunk,
+                           compile="auto", zero_stage=1)
 
 
 def rows():

@@ -106,6 +106,11 @@ def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequ
         least += count_multiple
 
 
+def lengths(rows: Sequence[Row], unit: int = 1) -> list[int]:
+    """Tokens of each row, or of each `unit` rows that stay together."""
+    return [sum(len(row.tokens) for row in rows[i : i + unit]) for i in range(0, len(rows), unit)]
+
+
 def pack(
     rows: list[Row], budget: int, rank: int, ranks: int, columns: Sequence[str] = (),
     aggregation: Aggregation = Aggregation(),
@@ -116,8 +121,7 @@ def pack(
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
-    lengths = [sum(len(row.tokens) for row in rows[i : i + unit]) for i in range(0, len(rows), unit)]
-    filled = bins(lengths, budget, ranks, "sequence" if unit == 1 else "pair of sequences")
+    filled = bins(lengths(rows, unit), budget, ranks, "sequence" if unit == 1 else "pair of sequences")
     chosen = [[unit * i + k for i in units for k in range(unit)] for units in filled]
     share = 1.0 / int(counts.sum())
     return [_pack_one(rows, indices, (weights, shares), share, columns, unit) for indices in chosen[rank::ranks]]
@@ -131,8 +135,8 @@ def _pack_one(
     empty = not indices
     indices = indices or list(range(unit))  # filler with weight 0: every rank must run the same number of forwards
     chosen = [rows[i] for i in indices]
-    lengths = np.array([len(row.tokens) for row in chosen])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    counts = np.array([len(row.tokens) for row in chosen])
+    starts = np.concatenate([[0], np.cumsum(counts)])
     source, targets, row_of = [], [], []
     for k, row in enumerate(chosen):
         acts = np.flatnonzero(np.asarray(row.mask)) + row.prompt_length  # positions within the row
@@ -144,9 +148,9 @@ def _pack_one(
                        for values in of_rows)
     return MicroBatch(
         input_ids=np.concatenate([np.asarray(row.tokens, np.int64) for row in chosen]),
-        positions=np.concatenate([np.arange(n) for n in lengths]),
+        positions=np.concatenate([np.arange(n) for n in counts]),
         cu_seqlens=starts.astype(np.int32),
-        longest=int(lengths.max()),
+        longest=int(counts.max()),
         source=np.concatenate(source).astype(np.int64),
         targets=np.concatenate(targets).astype(np.int64),
         weights=weights,

@@ -2,7 +2,8 @@
 
 `Policy` wraps a Hugging Face causal LM. Its forward takes one packed micro-batch and returns log-prob and entropy at
 each action token. The output head runs over chunks of positions, each recomputed in the backward pass, so logits exist
-for `chunk` positions at a time: at a vocabulary of 150k and 32k tokens that is 2.4 GiB instead of 20.
+for `chunk` positions at a time: at a vocabulary of 150k and 32k tokens that is 2.4 GiB instead of 20. On GPUs a kernel
+replaces it where it can (head_kernel.py); both are part of `trainer.compile`.
 """
 
 from functools import partial
@@ -13,21 +14,27 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeline.settings import config
+from pipeline.settings.trainer import compiles
 from pipeline.store.architecture import untrainable
 from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
+from stages.learner.engine.compiled import GRAPHS
 from workflows.engines.hugging_face import import_transformers
+
+SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
 
 
 class Policy(nn.Module):
     """A causal LM that scores tokens."""
 
-    def __init__(self, model: nn.Module, attention_name: str, temperature: float, chunk: int):
+    def __init__(self, model: nn.Module, attention_name: str, temperature: float, chunk: int, compiled: bool = False):
         super().__init__()
         self.model = model
         self.attention_name = attention_name
         self.temperature = temperature
         self.chunk = chunk
+        self.fused = compiled and no_kernel(model) is None
+        self.score = GRAPHS.compile(self._score) if compiled else self._score
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor,
@@ -40,7 +47,12 @@ class Policy(nn.Module):
         """
         places = attention.layout(cu_seqlens, longest, self.attention_name)
         chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
-        score = partial(self._score, temperature or self.temperature, entropy_gradient)
+        if self.fused and len(targets):
+            from stages.learner.engine.head_kernel import Score
+
+            return Score.apply(chosen, self.model.lm_head.weight, targets, temperature or self.temperature,
+                               entropy_gradient)
+        score = partial(self.score, temperature or self.temperature, entropy_gradient)
         if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
             return score(chosen, targets)
         parts = [
@@ -74,7 +86,23 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
     settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
     """
     model, name = read(path, device, dtype, settings, longest)
-    return Policy(model, name, temperature, settings.logprob_chunk_tokens)
+    return Policy(model, name, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"))
+
+
+def no_kernel(model: nn.Module) -> str | None:
+    """Why the GPU kernel cannot compute the output head of a causal LM; None if it can."""
+    head = model.lm_head
+    if not torch.cuda.is_available():
+        return "it needs a GPU"
+    if torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin < SHARED:
+        return f"it needs {SHARED // 1024} KiB of shared memory"
+    if getattr(model.config, "final_logit_softcapping", None):
+        return "final_logit_softcapping caps the logits"
+    if type(head) is not nn.Linear or head.bias is not None:
+        return "the output head is no plain matrix product"
+    if head.weight.dtype != torch.bfloat16 or head.in_features % 8:
+        return "it multiplies bfloat16, in rows of a multiple of 8"
+    return None
 
 
 def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) -> tuple[nn.Module, str]:
@@ -97,8 +125,10 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
     for module in model.modules():
         if isinstance(module, nn.Dropout):  # Phi-2 has some: engine and trainer would score different models
             module.p = 0.0
-    if settings.enable_gradient_checkpointing:
+    if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/learner/recompute.py)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if compiles(settings, device != "cpu"):
+        GRAPHS.compile_layers(model)
     model.train()
     return model, name
 

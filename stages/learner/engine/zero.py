@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pipeline.store.errors import ModelError
 from stages.learner.batch import Row
+from stages.learner.engine.budget import Exhausted
 from stages.learner.engine.packing import MicroBatch, pack
 
 
@@ -59,6 +60,12 @@ class Process:
         if self.ranks > 1:
             torch.distributed.all_reduce(values)
         return values
+
+    def any(self, happened: bool) -> bool:
+        """Whether it happened on any rank."""
+        if self.ranks == 1:
+            return happened
+        return bool(self.all_reduce(torch.tensor(float(happened), device=self.device)))
 
     def gather_rows(self, of_rank: dict[int, np.ndarray]) -> list[np.ndarray]:
         """The values of all rows in order, on every rank. of_rank: those of this rank, by index of the row."""
@@ -138,16 +145,49 @@ class ZeroEngine:
     def step(self, micro_batches: list[MicroBatch], loss_of: Callable[[MicroBatch], Tensor], lr: float) -> float:
         """Makes one optimizer step; returns the gradient norm before clipping.
 
-        loss_of(micro) -> its part (0-d) of the batch loss, which is the sum of the parts over all ranks.
+        loss_of(micro) -> its part (0-d) of the batch loss, which is the sum of the parts over all ranks. Raises
+        Exhausted when a GPU's memory does not suffice; under ZeRO-2 and 3, whose backward passes communicate, torch's
+        error instead, as the other ranks could not be told.
         """
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
-        for index, micro in enumerate(micro_batches):
-            self.engine.set_gradient_accumulation_boundary(index == len(micro_batches) - 1)
-            # DeepSpeed averages gradients over ranks; the batch needs their sum
-            self.engine.backward(loss_of(micro) * self.process.ranks)
+        if self.zero_stage == 1:
+            self._accumulate(micro_batches, loss_of)
+        else:
+            for index, micro in enumerate(micro_batches):
+                self._backward(loss_of(micro), index == len(micro_batches) - 1)
         self.engine.step()
         return float(self.engine.get_global_grad_norm())
+
+    def _backward(self, loss: Tensor, last: bool) -> None:
+        """last: whether the micro-batch is the last one of the step; then gradients are reduced over ranks."""
+        self.engine.set_gradient_accumulation_boundary(last)
+        # DeepSpeed averages gradients over ranks; the batch needs their sum
+        self.engine.backward(loss * self.process.ranks)
+
+    def _accumulate(self, micro_batches: list[MicroBatch], loss_of: Callable[[MicroBatch], Tensor]) -> None:
+        """The gradients of a step under ZeRO-1: reduced when all ranks have theirs, or discarded on all of them."""
+        exhausted = False
+        try:
+            for micro in micro_batches:
+                self._backward(loss_of(micro), last=False)
+        except torch.OutOfMemoryError:
+            exhausted = True
+        if self.process.any(exhausted):
+            self._discard()
+            raise Exhausted
+        self.engine.set_gradient_accumulation_boundary(True)
+        self.engine.allreduce_gradients()
+
+    def _discard(self) -> None:
+        """Drops accumulated gradients, and DeepSpeed's state of a backward pass that did not end."""
+        optimizer = self.engine.optimizer
+        while optimizer._backward_active_depth:
+            optimizer.exit_backward()
+        optimizer.clear_backward_seen_flag()
+        optimizer.zero_grad()
+        if self.process.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @contextmanager
     def scoring(self):

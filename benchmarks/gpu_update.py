@@ -1,0 +1,187 @@
+"""Measures the update alone on one GPU: forward, backward and optimizer of GRPO steps, of this tree and of another.
+
+    python -m benchmarks.gpu_update --root /tmp/update --other /path/to/older/checkout --out update.json
+
+A random model in the shape of Qwen2.5-0.5B (bfloat16); 512 rows of 128 prompt and 512 response tokens (327,680 tokens a
+step), ZeRO 1, micro-batches of at most 32,768 tokens. Each variant is a process of its own, and the variants take
+turns, so that a machine that changes its speed changes it for all. The other tree runs with gradient checkpointing, as
+its `benchmarks.gpu_path` does. Prints medians and spreads over all measured steps, and how far the log-probs of 16 rows
+are from those of a float32 model. Requires a GPU and deepspeed, but neither vllm nor Snakemake.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+ROWS, PROMPT, RESPONSE, WARM = 512, 128, 512, 2
+RECOMPUTE = "trainer.enable_gradient_checkpointing=true"
+VARIANTS = {  # name -> overrides, of this tree
+    "as set by default": [],
+    "gradient checkpointing": [RECOMPUTE],
+    "eager, gradient checkpointing": ["trainer.compile=false", RECOMPUTE],
+}
+EXACT = ["model.dtype=float32", "trainer.attention=padded", "trainer.compile=false", RECOMPUTE]
+
+
+def make_model(path: Path) -> None:
+    """Random bfloat16 weights in the shape of Qwen2.5-0.5B; a tokenizer is not needed."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=151936, hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
+        intermediate_size=4864, tie_word_embeddings=True, max_position_embeddings=32768, rope_theta=1e6)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+
+
+def make_rows(count: int) -> list:
+    from stages.learner.batch import Row
+
+    random = np.random.default_rng(0)
+    return [Row(f"r{i}", random.integers(0, 151936, PROMPT + RESPONSE).tolist(), PROMPT, [1] * RESPONSE,
+                {"advantages": 1.0 if i % 2 else -1.0}) for i in range(count)]
+
+
+def settings(overrides: list[str]):
+    from pipeline.check.judge import compose
+    from pipeline.compose.stage_settings import effective
+    from pipeline.job.context import namespace
+
+    usual = ["monitor.monitor_type=none", "trainer.zero_stage=1", "trainer.max_token_len_per_gpu=32768",
+             "algorithm.optimizer.lr=1e-6", f"model.max_prompt_tokens={PROMPT}",
+             f"model.max_response_tokens={RESPONSE}"]
+    given = {override.partition("=")[0] for override in overrides}
+    config = compose([*(one for one in usual if one.partition("=")[0] not in given), *overrides])
+    return namespace(effective(config, config["stages"][1]))
+
+
+def measure(model: Path, overrides: list[str], steps: int, logprobs: Path) -> dict:
+    """Steps of one variant in this process: seconds of each, the first one's, memory, loss and gradient norm."""
+    import torch
+
+    from stages.learner.actor import Actor
+    from stages.learner.engine.zero import Process
+    from stages.learner.objective import Objective
+
+    config, process = settings(overrides), Process.start(1)
+    if hasattr(config.trainer, "compile"):
+        from stages.learner.recompute import resolve
+
+        print(resolve(config, model), file=sys.stderr)
+    actor = Actor(model, config, process)
+    np.save(logprobs, np.concatenate(actor.score_rows(make_rows(16))))
+    found = {"seconds": [], "losses": [], "norms": []}
+    if steps:
+        objective, rows = Objective(config), make_rows(ROWS)
+        for row, values in zip(rows, actor.score_rows(rows), strict=True):
+            row.columns |= dict.fromkeys(("rollout_logprobs", "old_logprobs"), values.tolist())
+        actor.peak_memory_gib()
+        for number in range(1, WARM + steps + 1):
+            begin = time.perf_counter()
+            result = actor.step(rows, objective, 1e-6, number)
+            torch.cuda.synchronize()
+            found["seconds"].append(time.perf_counter() - begin)
+            found["losses"].append(result.loss)
+            found["norms"].append(result.grad_norm)
+        found |= {"peak_gib": actor.peak_memory_gib(), "tokens": result.tokens,
+                  "graphs": getattr(result, "compiled_graphs", None)}
+    if hasattr(config.trainer, "compile"):
+        from stages.learner.engine.compiled import GRAPHS
+
+        found |= {"graphs": GRAPHS.count, "compile_seconds": GRAPHS.seconds, "refused": GRAPHS.refused,
+                  "checkpointing": config.trainer.enable_gradient_checkpointing}
+    process.stop()
+    return found
+
+
+def started(tree: Path, root: Path, name: str, overrides: list[str], steps: int) -> dict:
+    """`measure` in a process of its own, with the code of a tree."""
+    answer, wrapped = root / f"{name}.json", [f"--set={one}" for one in overrides]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
+                                "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    begin = time.time()
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(root), "--steps", str(steps)]
+    done = subprocess.run([*command, "--one", str(answer), *wrapped], cwd=tree, env=environment, capture_output=True,
+                          text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr[-1500:]}
+    return json.loads(answer.read_text()) | {"process_seconds": time.time() - begin}
+
+
+def line(name: str, runs: list[dict], exact: np.ndarray | None, scored: Path) -> dict:
+    """The figures of a variant over all of its processes."""
+    failed = [run["failed"] for run in runs if "failed" in run]
+    if failed:
+        return {"variant": name, "failed": failed[0]}
+    seconds = sorted(second for run in runs for second in run["seconds"][WARM:])
+    speeds = [runs[0]["tokens"] / second for second in seconds]
+    made = {"variant": name, "tokens/s": round(median(speeds)), "lowest": round(min(speeds)),
+            "highest": round(max(speeds)), "steps": len(speeds), "seconds": round(median(seconds), 3),
+            "peak GiB": round(max(run["peak_gib"] for run in runs), 1),
+            "first step s": round(median(run["seconds"][0] for run in runs), 1),
+            "loss": runs[0]["losses"][0], "norms": [round(norm, 5) for norm in runs[0]["norms"][:3]],
+            **{key: runs[0].get(key) for key in ("graphs", "compile_seconds", "refused", "checkpointing")}}
+    if exact is not None:
+        off = np.abs(np.load(scored) - exact)
+        made["|log-prob - float32|"] = {"mean": float(off.mean()), "p95": float(np.quantile(off, 0.95)),
+                                        "max": float(off.max()),
+                                        "ratio outside [0.9, 1.1]": float((off > np.log(1.1)).mean())}
+    return made
+
+
+def compare(given) -> list[dict]:
+    root, here = given.root, Path(__file__).resolve().parent.parent
+    root.mkdir(parents=True, exist_ok=True)
+    if not (root / "model").exists():
+        make_model(root / "model")
+    runs = {f"this tree, {name}": (here, overrides) for name, overrides in VARIANTS.items()}
+    if given.other:
+        runs = {"the other tree": (given.other, [RECOMPUTE]), **runs}
+    exact, found = started(here, root, "exact", EXACT, 0), {name: [] for name in runs}
+    for turn in range(given.rounds):
+        for index, (name, (tree, overrides)) in enumerate(runs.items()):
+            if turn == 0 or index < 3:  # the last one shows that nothing else changed
+                found[name].append(started(tree, root, f"v{index}", overrides, given.steps))
+                if given.out:
+                    given.out.write_text(json.dumps(found, indent=1))
+    reference = None if "failed" in exact else np.load(root / "exact.npy")
+    return [line(name, runs, reference, root / f"v{index}.npy") for index, (name, runs) in enumerate(found.items())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="an empty directory for model and results")
+    parser.add_argument("--other", type=Path, help="a checkout to compare with")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps of a process, after two that warm up")
+    parser.add_argument("--rounds", type=int, default=2, help="how often the variants take turns")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--set", action="append", default=[], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        found = measure(given.root / "model", given.set, given.steps, given.one.with_suffix(".npy"))
+        given.one.write_text(json.dumps(found))
+        return
+    lines = compare(given)
+    for one in lines:
+        print(json.dumps(one))
+    base, *ours = lines
+    if given.other and "failed" not in base:
+        for one in ours:
+            if "failed" not in one:
+                print(f"{one['variant']}: {one['tokens/s'] / base['tokens/s']:.2f} x the other tree")
+    if given.out:
+        given.out.write_text(json.dumps(lines, indent=1))
+
+
+if __name__ == "__main__":
+    main()

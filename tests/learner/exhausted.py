@@ -1,0 +1,70 @@
+"""Two optimizer steps in which the second rank runs out of memory on micro-batches of over 40 tokens, as JSON.
+
+    python -m torch.distributed.run --nproc_per_node 2 -m tests.learner.exhausted MODEL OUT PLACE BUDGET
+
+PLACE: where it runs out: forward, backward, or nowhere.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from pipeline.job.context import namespace
+from pipeline.store import files
+from stages.learner.actor import Actor
+from stages.learner.engine.zero import Process, ZeroEngine
+from stages.learner.objective import Objective
+from tests.configs import TINY, overridden
+from tests.learner.ranks import rows
+
+SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
+ROOM = 40
+
+
+class Out(torch.autograd.Function):
+    """Passes a tensor on, and has no memory left for its gradient."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise torch.OutOfMemoryError
+
+
+def limited(place: str, rank: int) -> type[ZeroEngine]:
+    """An engine that runs out of memory on one rank."""
+
+    class Limited(ZeroEngine):
+        def forward(self, micro, **options):
+            logprobs, entropy = super().forward(micro, **options)
+            if self.process.rank == rank and len(micro.input_ids) > ROOM:
+                if place == "forward":
+                    raise torch.OutOfMemoryError
+                if place == "backward":
+                    logprobs = Out.apply(logprobs)
+            return logprobs, entropy
+
+    return Limited
+
+
+def train(model: Path, process: Process, place: str, budget: int, rank: int) -> dict:
+    config = namespace(overridden(*TINY, *SETTINGS, f"trainer.max_token_len_per_gpu={budget}"))
+    actor, objective = Actor(model, config, process, engine=limited(place, rank)), Objective(config)
+    results = [actor.step(rows(), objective, 1e-3, number) for number in (1, 2)]
+    state = actor.full_state() or {}
+    return {"losses": [result.loss for result in results], "norms": [result.grad_norm for result in results],
+            "budgets": [result.token_budget for result in results],
+            "weights": {name: tensor.flatten().tolist() for name, tensor in state.items()}}
+
+
+if __name__ == "__main__":
+    group = Process.start(1)
+    _, path, out, where, tokens = sys.argv
+    made = train(Path(path), group, where, int(tokens), 1)
+    if group.rank == 0:
+        files.write_json(Path(out), made)
+    group.barrier()
+    group.stop()
