@@ -53,14 +53,13 @@ def make_rows(count: int) -> list:
 def settings(overrides: list[str]):
     from pipeline.check.judge import compose
     from pipeline.compose.stage_settings import effective
-    from pipeline.job.context import namespace
 
     usual = ["monitor.monitor_type=none", "trainer.zero_stage=1", "trainer.max_token_len_per_gpu=32768",
              "algorithm.optimizer.lr=1e-6", f"model.max_prompt_tokens={PROMPT}",
              f"model.max_response_tokens={RESPONSE}"]
     given = {override.partition("=")[0] for override in overrides}
     config = compose([*(one for one in usual if one.partition("=")[0] not in given), *overrides])
-    return namespace(effective(config, config["stages"][1]))
+    return effective(config, config.stages[1])
 
 
 def measure(model: Path, overrides: list[str], steps: int, logprobs: Path) -> dict:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from pipeline.job.context import namespace
 from pipeline.store import files
 from stages.learner.actor import Actor
 from stages.learner.engine.zero import Process, ZeroEngine
@@ -51,7 +50,7 @@ def limited(place: str, rank: int) -> type[ZeroEngine]:
 
 
 def train(model: Path, process: Process, place: str, budget: int, rank: int) -> dict:
-    config = namespace(overridden(*TINY, *SETTINGS, f"trainer.max_token_len_per_gpu={budget}"))
+    config = overridden(*TINY, *SETTINGS, f"trainer.max_token_len_per_gpu={budget}")
     actor, objective = Actor(model, config, process, engine=limited(place, rank)), Objective(config)
     results = [actor.step(rows(), objective, 1e-3, number) for number in (1, 2)]
     state = actor.full_state() or {}

@@ -81,7 +81,7 @@ def test_beyond_the_limit_new_shapes_run_eagerly(graphs, monkeypatch):
     ("auto", 1, True, True), ("auto", 1, False, False), ("auto", 2, True, True), ("auto", 3, True, False),
     (True, 1, False, True), (True, 3, True, False), (False, 1, True, False)])
 def test_auto_compiles_on_gpus_alone_and_never_under_zero_3(setting, stage, gpu, expected):
-    assert compiles({"compile": setting, "zero_stage": stage}, gpu) is expected
+    assert compiles(SimpleNamespace(compile=setting, zero_stage=stage), gpu) is expected
 
 
 def test_without_a_gpu_nothing_is_recomputed_by_itself(settings, tiny_model):
