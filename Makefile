@@ -1,6 +1,7 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-kill, test-adapters, test-wide   all other cases; each prints a table
+# make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm and munge
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -11,7 +12,7 @@ LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
 # two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide
+.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide test-slurm
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -23,6 +24,10 @@ test: lint unit
 # random models in the shapes of known families, each through a whole pipeline; prints the table of docs/models.md
 test-models: .venv/.ready
 	$(BIN)/pytest -m models -s
+
+test-slurm: .venv/.ready
+	command -v slurmctld munged >/dev/null || apt-get install -y --no-install-recommends slurm-wlm munge
+	$(BIN)/pytest -m slurm tests/slurm
 
 # kill: stages killed and resumed; adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
 test-kill test-adapters test-wide: test-%: .venv/.ready

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.check import (
     batch_rules,
+    cluster_rules,
     fit,
     installation,
     model_size,
@@ -34,7 +35,7 @@ from pipeline.plan.models import initial_models, missing_model, teacher_model
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
-from pipeline.settings.config import Config
+from pipeline.settings.config import Config, Slurm
 from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
@@ -63,7 +64,7 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     report.add("", absent, missing_is)
     wrong = _of_run(report, config, stages, elsewhere)
     if not (absent or unlocated or wrong):  # planning stores digests below the run's root
-        _plan(report, config)
+        _plan(report, config, elsewhere)
     hub.judge_downloads(report)
     sizes = _sizes(report, config, stages, starts, teachers, data, code and any(one.gib for one in gpus.values()))
     if code and not data:
@@ -127,11 +128,15 @@ def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None,
     return report.plan
 
 
-def _plan(report: Report, config: Config) -> None:
+def _plan(report: Report, config: Config, elsewhere: bool) -> None:
     try:
         report.plan = make_plan(config)
     except OuroError as error:
         report.add("", getattr(error, "problems", error.args))
+        return
+    usual = Slurm().model_dump()
+    meant = [stage for stage in report.plan.stages if stage.config.cluster.slurm.model_dump() != usual]
+    report.add("", [] if elsewhere else cluster_rules.problems(meant))
 
 
 def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: dict[str, Model],

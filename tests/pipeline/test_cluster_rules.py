@@ -1,0 +1,66 @@
+"""What stages request from SLURM, and what the cluster's partitions can give."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.check import cluster_rules
+from pipeline.job import slurm
+from pipeline.plan import requests
+from pipeline.settings.config import Config
+
+NODES = {"gpu": [slurm.Nodes(4, 64, 512_000, 8, 2880)], "cpu": [slurm.Nodes(2, 32, 64_000, 0, None)]}
+
+
+def stage(kind="rft", gpus=8, **asked):
+    settings = {"partition": None, "account": None, "qos": None, "constraint": None, "gpu_model": None, "runtime": None,
+                "mem": None, "nodes": None, "exclusive": False, "setup_lines": [], "container": None, "submit": "heavy"}
+    config = Config.partial({
+        "cluster": {"slurm": settings | asked, "node_num": 1}, "trainer": {"ranks": 4, "offload_optimizer": False},
+        "explorer": {"rollout_model": {"engine_num": 4, "tensor_parallel_size": 1}, "auxiliary_models": []}})
+    return SimpleNamespace(name="rft", kind=kind, gpus=gpus, threads=64, config=config, inputs={})
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    monkeypatch.setattr(slurm, "partitions", lambda: NODES)
+
+
+@pytest.mark.parametrize(("asked", "keys"), [
+    ({"partition": "gpu", "runtime": 2880}, []),
+    ({"partition": "gpu", "runtime": 2881}, ["cluster.slurm.runtime"]),
+    ({"partition": "gqu"}, ["cluster.slurm.partition"]),
+    ({}, ["cluster.slurm.partition"]),  # there is no default one
+    ({"partition": "cpu"}, ["cluster.slurm.partition"]),  # it has no GPUs
+    ({"partition": "gpu", "mem": 501.0}, ["cluster.slurm.mem"]),
+])
+def test_a_request_that_no_node_can_satisfy_is_a_problem(asked, keys):
+    assert [problem.key for problem in cluster_rules.problems([stage(**asked)])] == keys
+
+
+def test_a_stage_that_runs_here_requests_nothing():
+    assert cluster_rules.problems([stage("curate", 0)]) == []
+    assert len(cluster_rules.problems([stage("curate", 0, submit="all")])) == 1
+
+
+def test_the_memory_of_a_job_is_that_of_its_processes():
+    """One stage, four ranks, four engines: nine processes of 5 GiB; on CPUs of 2 GiB."""
+    assert requests.memory_gib(stage()) == 45.0
+    assert requests.memory_gib(stage(gpus=0)) == 18.0
+    assert requests.resources(stage(mem=1.5))["mem_mb"] == 1536
+
+
+def test_resources_have_the_names_of_the_plugin():
+    found = requests.resources(stage(partition="gpu", account="lab", runtime=60, nodes="gpu[01-02]", exclusive=True))
+    assert found == {"mem_mb": 45 * 1024, "slurm_partition": "gpu", "slurm_account": "lab", "runtime": 60,
+                     "slurm_extra": "--nodelist='gpu[01-02]' --exclusive"}
+
+
+def test_lines_and_a_container_come_before_the_command():
+    assert requests.command_prefix(stage(setup_lines=["module load cuda"], container="apptainer exec a.sif")) == (
+        "module load cuda\nexec apptainer exec a.sif ")
+
+
+@pytest.mark.parametrize(("gres", "gpus"), [("(null)", 0), ("gpu:8", 8), ("gpu:h100:4(S:0-1),gpu:a100:2", 6)])
+def test_gpus_of_a_node(gres, gpus):
+    assert slurm._gpus(gres) == gpus
