@@ -242,7 +242,7 @@ def explore(context: Context) -> None:
             step, rollout.weights_version, row_words(rollout), rollout.tokens, rollout.rollout_seconds,
             rollout.sync_seconds, rollout.wait_seconds,
         )
-    context.activity.now("writes")
+    context.activity.now("ends")
     explorer.writer.finish()
     explorer.engine.close()
 

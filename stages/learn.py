@@ -141,6 +141,7 @@ class Trainer:
                     self._step(step)
         finally:
             self.ended = True
+            self.context.activity.now("ends")
         self.process.stop()
 
     def _check(self) -> None:

@@ -52,8 +52,9 @@ class Watchdog:
         """The limit of the present activity, seconds."""
         if self.activity.kind == UNLIMITED:
             return math.inf
-        if self.limit is not None:  # once the child is past its first step
-            return self.limit if self.activity.steps > 1 else max(self.limit, START_SECONDS)
+        if self.limit is not None:  # holds once the child is past its first step
+            least = START_SECONDS if self.activity.steps < 2 else 0.0 if self.activity.completed else LEAST_SECONDS
+            return max(self.limit, least)
         if self.activity.completed < ENOUGH:
             return START_SECONDS
         return max(LEAST_SECONDS, FACTOR * self.activity.typical)

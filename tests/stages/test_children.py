@@ -264,7 +264,7 @@ def test_a_child_that_waits_for_another_is_alive(start):
     (None, Doing("starts"), 3600), (None, Doing("trains", "step 3", 2, 1.0, 2), 3600),
     (None, Doing("trains", "step 4", 3, 2.0, 3), 120), (None, Doing("trains", "step 9", 8, 20.0, 8), 400),
     (30.0, Doing("trains", "step 2", 1, 1.0, 1), 3600), (30.0, Doing("trains", "step 3", 2, 1.0, 2), 30),
-    (30.0, Doing("saves a checkpoint", "step 2", 0, 0.0, 2), 30), (9000.0, Doing("starts"), 9000)])
+    (30.0, Doing("saves a checkpoint", "step 2", 0, 0.0, 2), 120), (9000.0, Doing("starts"), 9000)])
 def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, doing, allowed):
     dog = Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds", activity=doing)
     assert dog.allowed() == allowed
