@@ -76,7 +76,7 @@ def plan_run(root: Path, steps: int, overrides: list[str]) -> Plan:
         "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={steps}", "buffer.batch_size=64",
         "synchronizer.sync_offset=0", "synchronizer.sync_interval=1",
         "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
-        "trainer.max_token_len_per_gpu=32768", "trainer.enable_gradient_checkpointing=true",
+        "trainer.max_token_len_per_gpu=32768",
         f"stages.sft.buffer.total_steps={steps}", "stages.sft.buffer.batch_size=64",
         "stages.sft.algorithm.optimizer.lr=1e-5", "algorithm.optimizer.lr=1e-6",
     ]
