@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.job.ending import RUNNER
+from pipeline.job.processes import environment, status
 from pipeline.store.files import named_process, take_lock
 
 _held: list[IO] = []  # open until this process ends
@@ -31,12 +32,8 @@ class Holder:
     @property
     def runner(self) -> int | None:
         """The snakemake that runs this process, one of this machine; None if it was started by hand."""
-        try:
-            variables = Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0")
-            parent = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            return None
-        return int(parent) if f"{RUNNER}={parent}".encode() in variables else None
+        parent = status(self.pid, "PPid")
+        return int(parent) if parent and environment(self.pid).get(RUNNER) == parent else None
 
 
 def hold(view: Path) -> None:

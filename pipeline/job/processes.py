@@ -33,10 +33,18 @@ def status(pid: int, key: str) -> str:
     return ""
 
 
+def environment(pid: int) -> dict[str, str]:
+    """The environment that a process was started with; empty once it is gone, or if it is another user's."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return dict(one.partition("=")[::2] for one in text.split("\0"))
+    return {}
+
+
 def called(pid: int) -> str:
     """`process 123 (stages.evaluate)`, or of several ranks `rank 1 (process 123)`."""
+    variables = environment(pid)
     with contextlib.suppress(OSError):
-        variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{pid}/environ").read_text().split("\0"))
         if variables.get("WORLD_SIZE", "1") != "1" and "RANK" in variables:
             return f"rank {variables['RANK']} (process {pid})"
         if module := re.search(r"\0-m\0([\w.]+)\0", Path(f"/proc/{pid}/cmdline").read_text()):
