@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from pipeline.job.activity import Activity
 from pipeline.job.claims import claimed
 from pipeline.job.ending import Ending, Stopped, end_with_runner
+from pipeline.job.error_file import LOG, NAME, write_error
 from pipeline.job.inputs import require_intact
 from pipeline.job.slurm import this_job
 from pipeline.job.threads import cores_taken, recorded_threads
@@ -122,11 +123,11 @@ def _fail(context: Context, problem: str, code: int) -> NoReturn:
 
 def _record(context: Context, problem: str) -> None:
     place = context.directory
-    hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {repeat_command(place)}"
+    hint = f"{place / 'stage.log'}; to go on: the same command again, or {repeat_command(place)}"
     context.log.error("%s", problem)
-    context.log.error("%s", hint)
+    context.log.error("%s%s", LOG, hint)
     with contextlib.suppress(OSError):  # the failure itself may be a full disk
-        (place / "stage.error").write_text(f"{masked(problem)}\n{hint}\n", encoding="utf-8")
+        write_error(place, problem, hint)
 
 
 def repeat_command(directory: Path) -> str:
@@ -161,7 +162,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     begin = time.time()
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
-    (context.directory / "stage.error").unlink(missing_ok=True)
+    (context.directory / NAME).unlink(missing_ok=True)
     require_intact(spec["kind"], context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
     manifest = {

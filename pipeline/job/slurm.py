@@ -75,10 +75,8 @@ def status_command(settings: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of one kind in a partition. cpus, memory (MiB), gpus: of each. minutes: the time limit; None: unlimited."""
+    """Nodes of one kind in a partition. memory (MiB), gpus: of each. minutes: the time limit; None: unlimited."""
 
-    count: int
-    cpus: int
     memory: int
     gpus: int
     minutes: int | None
@@ -88,9 +86,9 @@ class Nodes:
 def partitions() -> dict[str, list[Nodes]]:
     """Returns the partitions that `sinfo` lists, the default one also as ''; empty where there is no SLURM."""
     found: dict[str, list[Nodes]] = {}
-    for line in (ask("sinfo", "-h", "-o", "%P|%D|%c|%m|%G|%l") or "").splitlines():
-        name, count, cpus, memory, gres, limit = line.split("|")
-        nodes = Nodes(int(count), int(cpus.rstrip("+")), int(memory.rstrip("+")), _gpus(gres), _minutes(limit))
+    for line in (ask("sinfo", "-h", "-o", "%P|%m|%G|%l") or "").splitlines():
+        name, memory, gres, limit = line.split("|")
+        nodes = Nodes(int(memory.rstrip("+")), _gpus(gres), _minutes(limit))
         for each in [name.rstrip("*"), *([""] if name.endswith("*") else [])]:
             found.setdefault(each, []).append(nodes)
     return found
@@ -142,11 +140,12 @@ def jobs(view: Path, *options: str) -> list[Job]:
     return found
 
 
-def last_job(view: Path, rule: str, since: float) -> str | None:
-    """Returns the last job submitted for a rule after `since`: from squeue while it remembers, else from its log."""
+def last_job(view: Path, rule: str, shown: list[Job], since: float) -> str | None:
+    """Returns the last job submitted for a rule after `since`: from `shown`, the jobs that squeue remembers, and the
+    logs."""
     kept = [file.stem for file in (log_directory(view) / f"rule_{rule}").glob("*.log") if file.stat().st_mtime >= since]
-    shown = [job.number for job in jobs(view, "--states=all") if job.rule == rule]
-    numbers = [int(number) for number in (*kept, *shown) if number.isdigit()]
+    numbers = [int(number) for number in (*kept, *(job.number for job in shown if job.rule == rule))
+               if number.isdigit()]
     return str(max(numbers)) if numbers else None
 
 

@@ -1,17 +1,18 @@
 """What a stage requests from SLURM: resources of its rule, in the names of Snakemake's executor plugin."""
 
 import math
-import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 from pipeline.plan.identity import HEAVY, Stage
 from pipeline.settings.config import Slurm
+from pipeline.store import checkpoints
+from pipeline.store.errors import ModelError
 
 # host memory of a Python process with torch and vLLM or DeepSpeed loaded; with GPUs also CUDA's libraries and buffers
 GIB_PER_PROCESS, GIB_PER_GPU_PROCESS = 2.0, 5.0
-MIB_PER_GIB = 1024
+MIB_PER_GIB, GIB = 1024, 2**30
 
 
 def is_submitted(stage: Stage) -> bool:
@@ -71,7 +72,11 @@ def memory_gib(stage: Stage) -> float:
 
 
 def _weights_gib(model: str | None) -> float:
-    """Returns the size of a model directory's weight files; 0 for one that a stage has yet to make."""
-    if not model or not os.path.isdir(model):
+    """Returns the GiB of a model's weight files: of a directory, or of what a stage trained; 0 if not made yet."""
+    if not model:
         return 0.0
-    return sum(file.stat().st_size for file in Path(model).rglob("*.safetensors")) / 2**30
+    try:
+        directory = checkpoints.model_directory(Path(model))
+    except ModelError:
+        return 0.0
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors")) / GIB

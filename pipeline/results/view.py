@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pipeline.job.ending import INTERRUPTED
+from pipeline.job.error_file import recorded_error
 from pipeline.job.holders import Holder, holder_of, is_locked
 from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import rollout_words, step_line
@@ -18,7 +19,6 @@ from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import TABLES
 
-HINT = "log: "  # prefix of the last line of stage.error (pipeline/job/context.py)
 TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -171,15 +171,6 @@ def _latest(stage: Node, step: int, total: int | None) -> str:
     evaluated = tables.steps_present(stage.directory, "scores")[-1:]
     scores = [score for of in evaluated for score in tables.read_scores(stage.directory, of)]
     return step_line(_read(stage.directory, "steps", step), total, evaluated=scores)
-
-
-def recorded_error(directory: Path) -> str | None:
-    """Returns the cause in stage.error; None when stage.log is newer, since a later launch was then interrupted."""
-    error, log = directory / "stage.error", directory / "stage.log"
-    if not error.exists() or (log.exists() and log.stat().st_mtime_ns > error.stat().st_mtime_ns):
-        return None
-    lines = error.read_text(encoding="utf-8").splitlines()
-    return "\n".join(lines[:-1] if lines and lines[-1].startswith(HINT) else lines) or None
 
 
 def shortened(reason: str, room: int) -> list[str]:

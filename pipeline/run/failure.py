@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pipeline.job.context import ending, exit_code
 from pipeline.job.ending import INTERRUPTED
+from pipeline.job.error_file import LOG, recorded_error
 from pipeline.plan.identity import Stage
 from pipeline.results.sweep_view import SweepView, points_with
-from pipeline.results.view import HINT, Node, View, recorded_error, shortened
+from pipeline.results.view import Node, View, shortened
 from pipeline.store import files
 from pipeline.store.files import near
 
@@ -93,6 +94,6 @@ def _reason(stage: Node, output: str, since: float) -> str | None:
 def _printed(stage: Node, lines: list[str]) -> str | None:
     """Returns the error that a stage printed but could not record (full disk): the record before its last line."""
     mine = f"{stage.name}: "
-    ends = [i for i, line in enumerate(lines) if line.startswith(mine + HINT) and f"/{stage.directory.name}/" in line]
+    ends = [i for i, line in enumerate(lines) if line.startswith(mine + LOG) and f"/{stage.directory.name}/" in line]
     begins = [i for i in range(ends[-1]) if lines[i].startswith(mine)] if ends else []
     return "\n".join(lines[begins[-1] : ends[-1]]).removeprefix(mine) if begins else None

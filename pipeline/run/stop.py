@@ -6,11 +6,12 @@ import signal
 import time
 from collections.abc import Iterator
 
+from pipeline.job.error_file import recorded_error
 from pipeline.job.holders import Holder, holder_of, is_locked, launches
 from pipeline.job.process_group import GRACE_SECONDS, POLL_SECONDS
 from pipeline.job.processes import state
 from pipeline.results.sweep_view import SweepView, runs_of
-from pipeline.results.view import Node, View, recorded_error
+from pipeline.results.view import Node, View
 from pipeline.settings.config import Log
 from pipeline.store import files
 

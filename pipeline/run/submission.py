@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from pipeline.check import cluster_rules
 from pipeline.job import slurm
 from pipeline.job.ending import INTERRUPTED, OUT_OF_TIME
+from pipeline.job.error_file import recorded_error, write_error
 from pipeline.job.holders import is_locked
 from pipeline.plan import requests
 from pipeline.plan.identity import Stage
-from pipeline.results.view import HINT, recorded_error
 from pipeline.run.sweep import rules
 from pipeline.store import files, tables
 from pipeline.store.errors import ConfigError
@@ -90,9 +90,11 @@ def recorded_endings(plan, since: float) -> tuple[list[Stage], list[Stage]]:
     since: when snakemake was started.
     """
     stopped, failed = [], []
-    for rule, stage in rules(plan.stages):
+    left = [(rule, stage) for rule, stage in rules(plan.stages) if not files.is_complete(stage.directory)]
+    shown = slurm.jobs(plan.view, "--states=all") if left else []
+    for rule, stage in left:
         directory = Path(stage.directory)
-        number = None if files.is_complete(directory) else slurm.last_job(plan.view, rule, since)
+        number = slurm.last_job(plan.view, rule, shown, since)
         if number is None:
             continue
         state = slurm.ended_as(number)
@@ -111,8 +113,7 @@ def _record(stage: Stage, state: str | None, number: str, log: Path) -> None:
     if state == "FAILED":
         how = "its job failed before the stage began" if log.exists() else "sbatch refused its job, see all output"
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "stage.error").write_text(f"{how} (job {number})" + (f" at step {steps[-1]}" if steps else "") +
-                                           f"\n{HINT}{log}\n", encoding="utf-8")
+    write_error(directory, f"{how} (job {number})" + (f" at step {steps[-1]}" if steps else ""), str(log))
 
 
 def _progress(plan) -> tuple[int, int]:

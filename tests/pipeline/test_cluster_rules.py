@@ -9,7 +9,7 @@ from pipeline.job import slurm
 from pipeline.plan import requests
 from pipeline.settings.config import Config
 
-NODES = {"gpu": [slurm.Nodes(4, 64, 512_000, 8, 2880)], "cpu": [slurm.Nodes(2, 32, 64_000, 0, None)]}
+NODES = {"gpu": [slurm.Nodes(512_000, 8, 2880)], "cpu": [slurm.Nodes(64_000, 0, None)]}
 
 
 def stage(kind="rft", gpus=8, **asked):
