@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pipeline.check.model_size import Layer, Size
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
-from pipeline.settings.trainer import Trainer, compiles
+from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles
 
 GIB = 2**30
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
-KERNEL = 2**28  # entries of the logits' gradient that the kernel of the output head keeps at once
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 
@@ -161,10 +160,10 @@ def head(size: Size, chunk: int, element: int) -> float:
 def kernel(size: Size, tokens: int, element: int) -> float:
     """Returns the peak bytes of the output head's backward pass by the GPU kernel.
 
-    The logits' gradient in parts of KERNEL entries, 2 bytes; that of the hidden states in float32 twice and twice in 2
+    The logits' gradient in parts of KERNEL_ENTRIES, 2 bytes; that of the hidden states in float32 twice and twice in 2
     bytes, 12 h T; and the head's own, c V h (stages/learner/engine/head_kernel.py).
     """
-    return 2 * min(KERNEL, tokens * size.vocabulary) + 12 * tokens * size.width + element * size.embedding
+    return 2 * min(KERNEL_ENTRIES, tokens * size.vocabulary) + 12 * tokens * size.width + element * size.embedding
 
 
 @dataclass(frozen=True)

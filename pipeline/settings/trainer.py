@@ -42,6 +42,10 @@ class Trainer(Section):
                           "parameters and can keep them in host memory.", "Set trainer.zero_stage=3.", found=True)
 
 
+# entries of the logits' gradient that the GPU kernel of the output head keeps at once (the memory estimate counts them)
+KERNEL_ENTRIES = 2**28
+
+
 def compiles(settings: Any, gpu: bool) -> bool:
     """Returns whether a trainer compiles its models. settings: the section `trainer`.
 

@@ -14,11 +14,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from pipeline.settings.trainer import KERNEL_ENTRIES
+
 # a tile: positions, vocabulary entries, hidden entries per step of its product; with three stages 144 KiB of shared
 # memory. Of twelve choices on an H200 the fastest (647 TFLOP/s)
 ROWS, WORDS, DEPTH, STAGES, WARPS = 128, 256, 64, 3, 8
 GROUP = 64  # tiles of rows that use a tile of the head one after the other, so that it stays in the cache
-BLOCK = 2**28  # entries of the logits' gradient in memory at once
 
 
 @triton.jit
@@ -108,7 +109,7 @@ class Score(torch.autograd.Function):
         (rows, width), size = hidden.shape, len(weight)
         of_hidden = torch.zeros(rows, width, device=hidden.device)
         of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        columns = min(max(BLOCK // rows // WORDS, 1) * WORDS, size)
+        columns = min(max(KERNEL_ENTRIES // rows // WORDS, 1) * WORDS, size)
         for first in range(0, size, columns):
             count = min(columns, size - first)
             gradient = torch.empty(rows, count, dtype=weight.dtype, device=weight.device)
