@@ -5,11 +5,8 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 (stages/learner/batches/).
 """
 
-import hashlib
-import shutil
 import signal
 import time
-from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +21,7 @@ from pipeline.job.context import Context
 from pipeline.job.ending import OUT_OF_TIME, Stopped
 from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
-from pipeline.store import checkpoints, files, hashes, records, tables
+from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
 from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
@@ -36,6 +33,7 @@ from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
+from stages.learner.deadline import Deadline
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.rates import learning_rate
 from stages.learner.engine.zero import Process
@@ -44,12 +42,10 @@ from stages.learner.objective import Objective
 from stages.learner.recompute import resolve
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
+from stages.learner.saving import Saving
 from stages.learner.teacher import Teacher
-from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
-RECENT = 10  # steps, the slowest of which is expected of the next one
-LEAST_ROOM = 5.0  # seconds for a stage to end its processes
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for
 DATA_SETS = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # other types: rollouts
 
@@ -63,9 +59,7 @@ class Trainer:
         self.writer = Background()  # writes a step's tables while the next step is computed
         self.reader = Background()  # meanwhile prepares the next batch, if its rollouts exist
         self.ended = False
-        self.save_seconds = 0.0  # of the slowest checkpoint so far
-        self.ends_at = slurm.ends_at()
-        self.step_seconds: deque[float] = deque(maxlen=RECENT)
+        self.deadline = Deadline()
         self.measured = 0.0  # when the timings of the last step were taken
         checkpoint, saved = self._newest_checkpoint()
         kl_coef = saved.get("kl_coef", {})
@@ -88,6 +82,7 @@ class Trainer:
             references.add(self.source.rows)
         self.estimates = Estimates(self.actor) if data_set else self._estimates(references)
         self.critic = self.estimates.critic
+        self.saving = Saving(context, self.model, self.process, self.actor, self.critic, self.terms)
         self.step_done = self._resume(checkpoint, saved)
 
     def _estimates(self, references: References | None) -> Estimates:
@@ -170,23 +165,18 @@ class Trainer:
         saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
             save = time.perf_counter()
-            self._write_checkpoint(step)
-            self.save_seconds = max(self.save_seconds, time.perf_counter() - save)
+            self.saving.write(step)
+            self.deadline.saved(time.perf_counter() - save)
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
-            self.step_seconds.append(end - begin)
+            self.deadline.stepped(end - begin)
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
             self.writer.start(self._write, trained_rows(batch, result.logprobs),
                               step_record(self.context.id, batch, result, mismatch, values, seconds))
         if saves:  # last: a resumed stage starts after it, so all files of the step must be written first
             self.writer.finish()
-            self._show_checkpoint(step)
-
-    def _out_of_time(self) -> bool:
-        """Returns whether one more step, and then twice the slowest checkpoint, may pass the job's time limit."""
-        needed = max(self.step_seconds, default=0.0) + 2 * self.save_seconds + LEAST_ROOM
-        return self.ends_at is not None and time.time() + needed > self.ends_at
+            self.saving.show(step)
 
     def _end(self, step: int, number: int = signal.SIGTERM, why: str = "") -> NoReturn:
         """Ends after `step`, the last whole one, on request or for the signal `number`, and saves it if the time
@@ -197,13 +187,13 @@ class Trainer:
         left = grace - (time.monotonic() - ending.began if ending.began else 0.0)
         if step == saved:
             note = f"step {step} is saved" if step else "no step was complete"
-        elif _any(self.process, self.save_seconds > left):
-            note = (f"step {step} is not saved: a checkpoint takes {self.save_seconds:.1f} s, and {left:.1f} s of "
+        elif _any(self.process, (needed := self.deadline.save_seconds) > left):
+            note = (f"step {step} is not saved: a checkpoint takes {needed:.1f} s, and {left:.1f} s of "
                     f"log.grace_seconds={grace:g} were left; {kept(saved)}")
         else:
-            self._write_checkpoint(step, unscheduled=True)
+            self.saving.write(step, unscheduled=True)
             self.writer.finish()
-            self._show_checkpoint(step)
+            self.saving.show(step)
             note = f"step {step} is saved"
         self.process.stop()
         raise Stopped(stopped.number, note + why)
@@ -231,9 +221,9 @@ class Trainer:
         self.context.activity.now("prepares the batch", f"step {step}")
         if step == self.step_done + 1:
             self.reader.start(self._prepare, step)
-        while not (self.reader.wait(POLL_SECONDS) or self.context.ending.stopped or self._out_of_time()):
+        while not (self.reader.wait(POLL_SECONDS) or self.context.ending.stopped or self.deadline.is_near):
             pass
-        late = self._out_of_time()
+        late = self.deadline.is_near
         if _any(self.process, late or self.context.ending.stopped is not None):
             if _any(self.process, late):
                 self._end(step - 1, OUT_OF_TIME, f", before the time limit of job {slurm.this_job()}")
@@ -266,48 +256,6 @@ class Trainer:
         if state is not None:
             export = partial(self.actor.write_trainable, state)
             checkpoints.publish(self.context.directory, version, export, probe)
-
-    def _write_checkpoint(self, step: int, unscheduled: bool = False) -> None:
-        """Writes a checkpoint under a hidden name. unscheduled: the next one replaces it."""
-        temporary = self._temporary(step)
-        self.context.activity.now("saves a checkpoint", f"step {step}")
-        if self.process.rank == 0:
-            shutil.rmtree(temporary, ignore_errors=True)
-            checkpoints.copy_model_files(self.model, temporary / "model")
-            keep_template(temporary / "model", self.context.config.model)
-        self.process.barrier()
-        try:
-            self.actor.zero.save(temporary)
-            if self.critic:
-                self.critic.save(temporary)
-            self.actor.export(temporary / "model")
-            if self.context.config.model.lora_configs:
-                self.actor.export_adapter(temporary / "adapter")
-        except Exception:  # most likely a full disk: free the space that was taken
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self.process.barrier()
-        if self.process.rank == 0:
-            sha256 = hashlib.sha256()
-            entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
-            coefficients = {name: term.kl_coef for name, term in self.terms.items()}
-            manifest = {"step": step, "weights_hash": sha256.hexdigest()[:16], "zero_stage": self.zero_stage,
-                        "kl_coef": coefficients, "token_budget": self.actor.budget.saved(),
-                        **({"unscheduled": True} if unscheduled else {}), hashes.FILES: entries}
-            files.write_json(temporary / files.MANIFEST, manifest)
-            files.flush_tree(temporary)
-
-    def _temporary(self, step: int) -> Path:
-        return self.context.directory / "checkpoints" / f".step={step:06d}.tmp"
-
-    def _show_checkpoint(self, step: int) -> None:
-        """Makes the checkpoint visible with one rename, and deletes old ones."""
-        if self.process.rank == 0:
-            final = checkpoints.checkpoint_directory(self.context.directory, step)
-            shutil.rmtree(final, ignore_errors=True)
-            self._temporary(step).rename(final)
-            checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
-        self.process.barrier()
 
 
 def _arbitrary_tokens(actor: Actor, config) -> list[int]:

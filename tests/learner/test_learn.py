@@ -154,7 +154,7 @@ def test_a_checkpoint_that_takes_longer_than_what_is_left_is_not_begun(stage, mo
     """One takes 5 s; 57 of the 60 s of log.grace_seconds are over."""
     ask_in_step(stage, monkeypatch, 3, seconds_ago=57.0)
     trainer = learn.Trainer(stage)
-    trainer.save_seconds = 5.0
+    trainer.deadline.save_seconds = 5.0
     with pytest.raises(Stopped, match=r"step 3 is not saved: .* takes 5.0 s.*the checkpoint of step 2 is kept"):
         trainer.run()
     assert checkpoints.complete_checkpoints(stage.directory) == [2]
