@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
-from pipeline.process_commands import logs, stop
+from pipeline.process_commands import logs, name_and_overrides, status, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
 from pipeline.store_commands import gc, verify
 
@@ -137,37 +137,6 @@ def run(extra, **given):
     return invoke.run(extra=extra, **given)
 
 
-def _name_and_overrides(root: Path, given: list[str]) -> tuple[list[str], list[str]]:
-    """The name of at most one run, and overrides; `s-lr=1` may also name a sweep's point."""
-    from pipeline.results import sweep_view
-
-    overrides = [word for word in given if "=" in word and not sweep_view.is_known(root, word)]
-    names = [word for word in given if word not in overrides]
-    if len(names) > 1:
-        raise OuroError(f"needed the name of one run, found {', '.join(names)}.")
-    return names, overrides
-
-
-@click.command()
-@words("given", "[RUN | key=value]...")
-@HERE
-def status(given, root):
-    """Show how far each stage of a run or point of a sweep is.
-
-    RUN is project/name or name of a run or sweep, default: the latest; key=value are the overrides of one.
-    """
-    from pipeline.results import sweep_view, view
-    from pipeline.run.planning import make_checked_plan
-
-    name, overrides = _name_and_overrides(root, given)
-    if overrides and name:
-        raise OuroError("`ouro status` takes the name of one run, or overrides (key=value), not both.")
-    if overrides and root != Path():
-        raise OuroError("`ouro status` with overrides looks where they say: write checkpoint_root_dir=DIR for --root.")
-    shown = view.of_plan(make_checked_plan(overrides)) if overrides else sweep_view.find(root, *name)
-    print(sweep_view.status(shown))
-
-
 class _Sql(click.Command):
     def parse_args(self, context, args):
         """Accepts a question that begins with a comment: no option has a blank or line break in its name."""
@@ -272,7 +241,7 @@ def replay(given, root, step, stage, form):
     """
     from pipeline.results import counterfactual, sweep_view
 
-    name, overrides = _name_and_overrides(root, given)
+    name, overrides = name_and_overrides(root, given)
     shown = sweep_view.find(root, *name)
     if not isinstance(shown, sweep_view.View):
         raise DataError(f"{shown.run} is a sweep; name one of its points: "

@@ -23,6 +23,7 @@ class _Path(click.Path):
 
 
 PATH = _Path()
+RUN = click.argument("name", required=False, metavar="[RUN]")
 OVERRIDES = words("overrides", "[key=value]...")
 HERE = click.option("--root", type=PATH, default=Path(), metavar="DIR",
                     help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")

@@ -1,13 +1,45 @@
-"""`ouro logs` and `ouro stop`: the processes of a run, seen from another terminal."""
+"""`ouro status`, `ouro logs` and `ouro stop`: how far a run is, and its processes, seen from another terminal."""
 
 import contextlib
+from pathlib import Path
 
 import click
 
-from pipeline.config_commands import HERE
+from pipeline.config_commands import HERE, RUN, words
+from pipeline.store.errors import OuroError
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
-RUN = click.argument("name", required=False, metavar="[RUN]")
+
+
+def name_and_overrides(root: Path, given: list[str]) -> tuple[list[str], list[str]]:
+    """The name of at most one run, and overrides; `s-lr=1` may also name a sweep's point."""
+    from pipeline.results import sweep_view
+
+    overrides = [word for word in given if "=" in word and not sweep_view.is_known(root, word)]
+    names = [word for word in given if word not in overrides]
+    if len(names) > 1:
+        raise OuroError(f"needed the name of one run, found {', '.join(names)}.")
+    return names, overrides
+
+
+@click.command()
+@words("given", "[RUN | key=value]...")
+@HERE
+def status(given, root):
+    """Show how far each stage of a run or point of a sweep is.
+
+    RUN is project/name or name of a run or sweep, default: the latest; key=value are the overrides of one.
+    """
+    from pipeline.results import sweep_view, view
+    from pipeline.run.planning import make_checked_plan
+
+    name, overrides = name_and_overrides(root, given)
+    if overrides and name:
+        raise OuroError("`ouro status` takes the name of one run, or overrides (key=value), not both.")
+    if overrides and root != Path():
+        raise OuroError("`ouro status` with overrides looks where they say: write checkpoint_root_dir=DIR for --root.")
+    shown = view.of_plan(make_checked_plan(overrides)) if overrides else sweep_view.find(root, *name)
+    print(sweep_view.status(shown))
 
 
 @click.command()

@@ -2,12 +2,11 @@
 
 import click
 
-from pipeline.config_commands import HERE, words
-from pipeline.store.errors import OuroError
+from pipeline.config_commands import HERE, RUN
 
 
 @click.command()
-@words("name", "[RUN]")
+@RUN
 @HERE
 def verify(name, root):
     """Compare every file of a run or sweep with what was written.
@@ -17,9 +16,7 @@ def verify(name, root):
     """
     from pipeline.results import sweep_view, verification
 
-    if len(name) > 1:
-        raise OuroError(f"needed the name of one run, found {', '.join(name)}.")
-    found = verification.verify(sweep_view.find(root, *name))
+    found = verification.verify(sweep_view.find(root, name))
     print(verification.report(found))
     return int(any(verdict.problems for verdict in found))
 
