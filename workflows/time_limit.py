@@ -94,7 +94,7 @@ def _within(left: float, limit: float) -> Iterator[None]:
 
 
 def limited(function: Callable, seconds: float | None) -> Callable:
-    """A reward function that raises TimedOut after so many seconds of a call; itself without a limit."""
+    """A reward function that raises TimedOut when a call takes longer than `seconds`; the same one without a limit."""
     if seconds is None:
         return function
 
@@ -116,7 +116,8 @@ async def _awaited(call: Awaitable, seconds: float) -> Any:
 
 
 def limited_workflow(workflow: Callable[..., Attempt], seconds: float | None) -> Callable[..., Attempt]:
-    """A workflow that raises TimedOut after so many seconds of its own code in an attempt, the engine's not counted."""
+    """A workflow that raises TimedOut when its own code takes longer than `seconds` in an attempt; the engine's time
+    does not count."""
     if seconds is None:
         return workflow
 

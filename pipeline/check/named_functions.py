@@ -166,7 +166,7 @@ def clip_note(config: Config, functions: Functions) -> Problem | None:
     return None
 
 
-def _used(algorithm: Algorithm) -> list[Problem]:
+def _used(algorithm: Algorithm) -> list[str]:
     """Returns the components that a stage of an algorithm calls."""
     if algorithm.algorithm_type in DEMONSTRATED:  # one loss, without arguments
         return []

@@ -40,7 +40,10 @@ def choose(stages: list[Node], name: str | None) -> list[Node]:
 
 
 def show(stages: list[Node], level: str, tail: int | None, follow: bool, out: Callable[[str], object] = print) -> None:
-    """Prints the records of at least a level. tail: only the last so many. follow: and new ones, until interrupted."""
+    """Prints the records of at least a level. tail: the last ones, at most this number.
+
+    follow: new ones too, until interrupted.
+    """
     wanted = LEVELS[LEVELS.index(level):]
     logs: dict[Path, _Log] = {}
     records = (one for one in _new(stages, logs, all_of_it=not follow) if one.level in wanted)

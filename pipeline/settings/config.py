@@ -47,7 +47,7 @@ class Slurm(Section):
 
 class Cluster(Section):
     node_num: int = setting(1, "nodes of a job of SLURM; ranks and engines are spread evenly", ge=1, how=True)
-    gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
+    gpu_per_node: int | None = setting(None, "use at most this number of the visible GPUs; null: all", ge=0, how=True)
     gpu_memory_gib: float | None = setting(None, "memory of one GPU, by which `ouro config check` judges a plan; null: "
                                            "that of the visible ones, GiB", gt=0, how=True)
     slurm: Slurm = section(Slurm)

@@ -106,7 +106,7 @@ class Taskset(Rows):
     split: str = setting("train", "with a path: the split to read where directories tell splits apart (a file is read "
                                   "whole); without: train or test")
     repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
-    limit: int | None = setting(None, "use only the first so many tasks", ge=1)
+    limit: int | None = setting(None, "use only this number of tasks, the first ones", ge=1)
     data_selector: DataSelector = section(DataSelector)
     rollout_args: RolloutArgs = section(RolloutArgs)
     default_workflow_type: str | None = setting(None, "null: that of explorer_input", names=WORKFLOWS)

@@ -131,7 +131,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted key, value) of everything in nested settings that is no section, mapping or list."""
+    """Yields (dotted key, value) of each single value in nested settings, those in lists and mappings included."""
     if (parts := _parts(value)) is None:
         yield key, value
     for name, part in parts or ():

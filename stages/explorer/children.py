@@ -80,8 +80,9 @@ class Running:
     @property
     def code(self) -> int | None:
         """The exit code: of the first process that failed; None while others run and none failed."""
-        failed = [process.returncode for process in self.processes if process.poll()]
-        return failed[0] if failed else None if self.alive else 0
+        codes = [process.poll() for process in self.processes]
+        failed = [code for code in codes if code]
+        return failed[0] if failed else None if None in codes else 0
 
 
 def trainer_child(config, own_cores: list[int]) -> Child:
@@ -112,11 +113,11 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
                 if hanging == TRAINER:  # it cannot save anything
                     _end(running.pop(TRAINER).processes)
                 raise error
-            for name, child in list(running.items()):
-                if child.code == 0:
+            for name, code in [(name, each.code) for name, each in running.items()]:
+                if code == 0:
                     del running[name]
-                elif child.code is not None:
-                    failure = _failure(context.directory, name, child.code, [
+                elif code is not None:
+                    failure = _failure(context.directory, name, code, [
                         dogs[other] for other in running if other != name])
                     if isinstance(failure, StageError):  # its other ranks cannot go on
                         _end(running.pop(name).processes)

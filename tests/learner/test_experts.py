@@ -29,7 +29,7 @@ MIX = ("algorithm.algorithm_type=mix", "algorithm.advantage_fn=grpo", "algorithm
 
 @pytest.fixture
 def stage(tmp_path, context_of, tiny_model):
-    """stage(buffer, solutions, "key=value", ...): an rft stage with so many demonstrations of sft_dataset."""
+    """stage(buffer, solutions, "key=value", ...): an rft stage with this number of demonstrations of sft_dataset."""
     def make(*overrides, demonstrations=3, path="shown.jsonl"):
         tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question="1") for i in range(3)]
         tasks += [row(records.Task, task_id="same", row=10 + i, split="sft", question="1 2", solution=f"{i}",

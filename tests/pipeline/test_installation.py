@@ -18,7 +18,7 @@ GPU = {"torch": "2.11.0", "vllm": "0.26.0"}
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """machine(installed, cuda, gpus): lines told of one with these packages, and so many GPUs (None: no driver)."""
+    """machine(installed, cuda, gpus): the lines for these packages and this number of GPUs (None: no driver)."""
     def make(installed: dict[str, str], cuda: bool, gpus: int | None) -> list[str]:
         if gpus is not None:
             (tmp_path / "version").write_text("NVRM version: 580.159.04")

@@ -7,7 +7,6 @@ import pytest
 from pipeline import cli
 from pipeline.results import logs
 from pipeline.store.errors import DataError
-from tests.fake_run import FakeRun
 
 STAGE = ("2026-11-22 10:00:01,000 INFO started: process 1\n2026-11-22 10:00:05,000 WARNING warning: slow\n"
          "2026-11-22 10:00:07,000 ERROR it failed\nTraceback\n  File x\n")
@@ -15,15 +14,11 @@ TRAINER = "Loading weights\n2026-11-22 10:00:03,500 INFO resumes after step 3\nf
 
 
 @pytest.fixture
-def run(tmp_path):
-    made = FakeRun(tmp_path)
-    made.data()
-    made.sft()
-    made.view()
-    sft = Path(made.stages[-1]["directory"])
+def run(warmed_up):
+    sft = Path(warmed_up.stages[-1]["directory"])
     (sft / "stage.log").write_text(STAGE)
     (sft / "trainer.log").write_text(TRAINER)
-    return made
+    return warmed_up
 
 
 def show(run, capsys, *words: str) -> list[str]:

@@ -13,7 +13,6 @@ import pytest
 from pipeline import cli
 from pipeline.job import holders
 from pipeline.job.ending import RUNNER
-from tests.fake_run import FakeRun
 
 HOLDS = """
 import fcntl, pathlib, sys, time
@@ -26,13 +25,9 @@ time.sleep(60)
 
 
 @pytest.fixture
-def run(tmp_path):
-    made = FakeRun(tmp_path)
-    made.data()
-    made.sft()
-    made.view()
-    (Path(made.stages[-1]["directory"]) / "manifest.json").unlink()
-    return made
+def run(warmed_up):
+    (Path(warmed_up.stages[-1]["directory"]) / "manifest.json").unlink()
+    return warmed_up
 
 
 @pytest.fixture

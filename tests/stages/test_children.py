@@ -258,6 +258,7 @@ def test_a_child_that_waits_for_another_is_alive(start):
         time.sleep(0.05)"""
     start(trainer=STAGE_CHILD.format(body=body).replace("import sys", "import sys\nfrom pipeline.job import activity\n"
                                                         "activity.RENEW_SECONDS = 0.0"))
+    assert not (start.directory / "trainer.error").exists()
 
 
 @pytest.mark.parametrize(("limit", "doing", "allowed"), [

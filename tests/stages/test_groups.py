@@ -95,7 +95,7 @@ def test_without_rounds_the_rows_are_those_that_were_asked_first(stage):
 
 
 def test_what_is_missing_is_left_out_of_the_batch_and_counted(stage):
-    """One task in eight teaches something, and only so many rounds are allowed."""
+    """One task in eight teaches something, and the number of rounds is limited."""
     context = stage("algorithm.max_resample_rounds=1", kinds=("chance", *["always"] * 7))
     rows, rollout = explored(context)
     assert (rollout.resampled_groups, rollout.resample_rounds, rollout.missing_groups) == (2, 1, 2)

@@ -242,7 +242,7 @@ def test_a_file_with_pairs_may_have_other_rows(previewed):
 
 @pytest.fixture
 def directory(tmp_path):
-    """A model directory with the tokenizer of 99 characters, its chat template left out, and so many embeddings."""
+    """A model directory with the tokenizer of 99 characters, its chat template left out, `vocabulary` embeddings."""
     def make(vocabulary=99):
         character_tokenizer(80).save_pretrained(tmp_path / "model")
         (tmp_path / "model" / "chat_template.jinja").unlink()

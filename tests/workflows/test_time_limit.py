@@ -82,7 +82,7 @@ class Engine:
 
 
 def two_turns(seconds):
-    """A workflow whose code takes so many seconds before each of its two turns."""
+    """A workflow whose code takes `seconds` before each of its two turns."""
     def workflow(prompt):
         for _ in range(2):
             time.sleep(seconds)

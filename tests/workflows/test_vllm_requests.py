@@ -49,7 +49,7 @@ def requests(number: int, shortest: int, longest: int, tokens: int = 6) -> list[
     return asked
 
 
-def equal(some, others) -> None:
+def assert_equal(some, others) -> None:
     assert [reply.tokens for reply in some] == [reply.tokens for reply in others]
     for one, other in zip(some, others, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
@@ -60,7 +60,7 @@ def equal(some, others) -> None:
 def test_any_number_and_length_of_prompts_is_answered_as_a_few_are_alone(engine, number, shortest, longest):
     asked = requests(number, shortest, longest)
     few = slice(0, None, max(number // 8 - 1, 1))
-    equal(engine.generate(asked)[few], engine.generate(asked[few]))
+    assert_equal(engine.generate(asked)[few], engine.generate(asked[few]))
 
 
 @pytest.mark.slow
@@ -71,5 +71,5 @@ def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, mo
     monkeypatch.setattr(scheduler, "_preempt_request", lambda request, *rest, **named: (
         preempted.append(request.num_output_tokens), preempt(request, *rest, **named)))
     asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
-    equal(small.generate(asked), engine.generate(asked))
+    assert_equal(small.generate(asked), engine.generate(asked))
     assert max(preempted) > 0, "no request was interrupted in its answer"

@@ -1,5 +1,6 @@
 """Train batches from a fixed data set: demonstrations, pairs or texts."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from pipeline.check.batch_rules import batch_of
@@ -12,7 +13,7 @@ from pipeline.store.errors import DataError
 from stages.learner.batch import Batch, Row
 
 
-class DataSet:
+class DataSet(ABC):
     """Batches of train_batch_size (else batch_size) units, each once per epoch; publishes no weights.
 
     split: of its tasks. what, advice: name of a unit, and what to set without any, in messages. unit: number of
@@ -44,9 +45,9 @@ class DataSet:
                             f"{self.batch_size - self.count} short. Needed at most {self.count}.")
         self.total_steps = buffer.total_steps or max(buffer.total_epochs * self.count // self.batch_size, 1)
 
+    @abstractmethod
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         """The rows of the tasks that are within the token limits, in order."""
-        raise NotImplementedError
 
     def cut(self, step: int) -> Batch:
         """The batch of a step."""

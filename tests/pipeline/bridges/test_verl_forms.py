@@ -133,7 +133,7 @@ def test_all_checkpoints_are_kept_unless_a_number_above_0_is_given(given, kept):
 
 @pytest.mark.parametrize(("gpus", "split", "engines"), [("8", 2, 1), ("16", 2, 2), ("1", 1, 1)])
 def test_engines_have_verls_gpus_where_the_script_is_silent(gpus, split, engines):
-    """veRL's default of tensor_model_parallel_size is 2; a quarter of the GPUs is for engines of so many each."""
+    """veRL's default of tensor_model_parallel_size is 2; a quarter of the GPUs is for engines of 2 each."""
     found = written(from_verl(launch(f"trainer.n_gpus_per_node={gpus}")))
     model = "explorer.rollout_model"
     assert (found[f"{model}.tensor_parallel_size"], found[f"{model}.engine_num"]) == (split, engines)
