@@ -184,8 +184,8 @@ class Rollout:
 
 
 def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
-    """Returns the memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that
-    weights. (Room for an adapter is less than a hundredth of that, and left out.)
+    """Returns the memory of an engine on each of its GPUs of `gib`: its part of `gpu_memory_utilization`, c P / t of
+    that weights. (Room for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width; of latent attention the one narrow vector, c L times its width, on each GPU.
@@ -193,5 +193,6 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     settings = config.explorer.rollout_model
     parts = settings.tensor_parallel_size
     cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
-    return Rollout(settings.gpu_memory_utilization * gib * GIB, element * size.parameters / parts,
+    shared_by = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu  # auto: 2 if both fit
+    return Rollout(settings.gpu_memory_utilization * gib * GIB / shared_by, element * size.parameters / parts,
                    element * sum(count for count, _ in size.layers) * cached)

@@ -65,7 +65,8 @@ def memory_gib(stage: Stage) -> float:
     engine = explorer.rollout_model
     processes = 1 + (trainer.ranks if stage.kind in ("train", "rft", "offline") else 0)
     if stage.kind not in ("train", "offline"):
-        processes += engine.engine_num * engine.tensor_parallel_size + len(explorer.auxiliary_models)
+        shared_by = 1 if not stage.gpus else 2 if engine.engines_per_gpu == "auto" else engine.engines_per_gpu
+        processes += engine.engine_num * engine.tensor_parallel_size * shared_by + len(explorer.auxiliary_models)
     copies = 2 if stage.gpus and not trainer.offload_optimizer else 8
     each = GIB_PER_GPU_PROCESS if stage.gpus else GIB_PER_PROCESS
     return each * processes + copies * _weights_gib(stage.inputs.get("model"))

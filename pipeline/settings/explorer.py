@@ -12,6 +12,9 @@ class RolloutModel(Section):
                                choices=("vllm", "transformers", "scripted"))
     engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
+    engines_per_gpu: int | str = setting(
+        "auto", "vLLM engines that share each GPU and its part gpu_memory_utilization; auto: 2 where both copies of "
+                "the weights take at most a fifth of that part, else 1", choices=("auto", 1, 2, 3, 4), how=True)
     gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
     kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
     max_num_seqs: int = setting(256, "sequences decoded at once", ge=1, how=True)

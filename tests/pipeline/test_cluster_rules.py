@@ -12,12 +12,13 @@ from pipeline.settings.config import Config
 NODES = {"gpu": [slurm.Nodes(512_000, 8, 2880)], "cpu": [slurm.Nodes(64_000, 0, None)]}
 
 
-def stage(kind="rft", gpus=8, **asked):
+def stage(kind="rft", gpus=8, per_gpu=1, **asked):
     settings = {"partition": None, "account": None, "qos": None, "constraint": None, "gpu_model": None, "runtime": None,
                 "mem": None, "nodes": None, "exclusive": False, "setup_lines": [], "container": None, "submit": "heavy"}
     config = Config.partial({
         "cluster": {"slurm": settings | asked, "node_num": 1}, "trainer": {"ranks": 4, "offload_optimizer": False},
-        "explorer": {"rollout_model": {"engine_num": 4, "tensor_parallel_size": 1}, "auxiliary_models": []}})
+        "explorer": {"rollout_model": {"engine_num": 4, "tensor_parallel_size": 1, "engines_per_gpu": per_gpu},
+                     "auxiliary_models": []}})
     return SimpleNamespace(name="rft", kind=kind, gpus=gpus, threads=64, config=config, inputs={})
 
 
@@ -47,6 +48,7 @@ def test_the_memory_of_a_job_is_that_of_its_processes():
     """One stage, four ranks, four engines: nine processes of 5 GiB; on CPUs of 2 GiB."""
     assert requests.memory_gib(stage()) == 45.0
     assert requests.memory_gib(stage(gpus=0)) == 18.0
+    assert requests.memory_gib(stage(per_gpu="auto")) == 65.0  # it may be eight engines
     assert requests.resources(stage(mem=1.5))["mem_mb"] == 1536
 
 

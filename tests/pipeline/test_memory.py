@@ -20,6 +20,10 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
                            "trainer": trainer})
 
 
+def engine(**settings):
+    return Config.partial({"explorer": {"rollout_model": {"engines_per_gpu": "auto", **settings}}})
+
+
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step"), [
     # 4 ranks, 16 bits: 2 P; 12 P / 4; 2 P; own gradients twice (2 + 2) and in float32 (4): 8 P / 4
     (1, 2 * P, 3 * P, 2 * P, 2 * P),
@@ -154,7 +158,7 @@ def test_the_compiled_estimate_is_near_what_was_measured(recompute, tokens, gib,
 
 def test_an_engine_has_its_share_less_its_weights_for_the_cache():
     """80 GiB x 0.9 on each of 2 GPUs, half of 2 P of weights; a token: key and value, 24 layers, 64 wide, 2 bytes."""
-    config = Config.partial({"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}})
+    config = engine(gpu_memory_utilization=0.9, tensor_parallel_size=2)
     found = rollout(SMALL, config, 2, 80.0)
     assert (found.share, found.weights, found.token) == (72 * GIB, P, 2 * 24 * 64 * 2)
     assert found.tokens == int((72 * GIB - P) // 6144)
@@ -164,7 +168,7 @@ def test_an_engine_has_its_share_less_its_weights_for_the_cache():
 
 def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
     """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
-    config = Config.partial({"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}})
+    config = engine(gpu_memory_utilization=0.9, tensor_parallel_size=2)
     shape = replace(TOY, latent=6 + 2)
     assert rollout(shape, config, 2, 80.0).token == 2 * 8 * 2
 

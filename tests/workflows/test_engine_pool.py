@@ -14,7 +14,7 @@ from pipeline.store.errors import ConfigError, StageError
 from stages.learner.engine import policy
 from workflows.engines.engine import Request
 from workflows.engines.engine_pool import EnginePool, deal
-from workflows.engines.open import open_engine
+from workflows.engines.open import engines_per_gpu, open_engine
 from workflows.prompts import load_tokenizer
 
 EOS = 1
@@ -110,6 +110,45 @@ def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_pa
         assert b.logprobs == pytest.approx(a.logprobs, abs=1e-5)
     assert len(probes) == 3
     assert probes[1:] == [pytest.approx(probes[0], abs=1e-5)] * 2
+
+
+# ------------------------------------------------------------------------------------------- engines that share a GPU
+
+
+@pytest.mark.parametrize(("chosen", "gpus", "expected"), [
+    ((), ["0"], 2),  # 2 copies of 1 GiB are less than a fifth of 0.9 of 80 GiB
+    (("gpu_memory_utilization=0.1",), ["0"], 1),  # 2 GiB of 8
+    (("tensor_parallel_size=2",), ["0", "1"], 1), (("engines_per_gpu=3",), ["0"], 3),
+    (("engines_per_gpu=1",), ["0"], 1),
+    (("engines_per_gpu=3",), [], 1), (("engine_type=transformers", "engines_per_gpu=2"), ["0"], 1)])
+def test_two_engines_of_a_small_model_share_a_gpu(monkeypatch, settings, tmp_path, chosen, gpus, expected):
+    config = settings("explorer.rollout_model.engine_type=vllm", *(f"explorer.rollout_model.{one}" for one in chosen))
+    config.cluster.gpu_memory_gib = 80.0
+    monkeypatch.setattr("workflows.engines.open.visible_gpus", lambda _: gpus)
+    monkeypatch.setattr("pipeline.job.devices.visible_gpus", lambda _: gpus)
+    with open(tmp_path / "model.safetensors", "wb") as file:
+        file.truncate(2**30)
+    assert engines_per_gpu(config, tmp_path) == expected
+
+
+def test_engines_that_share_gpus_have_a_part_each_and_are_opened_one_after_the_other(monkeypatch, settings, tmp_path):
+    config = settings("explorer.rollout_model.engine_type=scripted", "explorer.rollout_model.engine_num=2",
+                      "explorer.rollout_model.gpu_memory_utilization=0.8", "explorer.rollout_model.max_num_seqs=9")
+    config.explorer.rollout_model.extra_engine_args = {"script": {}, "default": [9, EOS]}
+    monkeypatch.setattr("workflows.engines.engine_pool.visible_gpus", lambda _: ["3", "4"])
+    asked, ask_some = [], EnginePool._ask
+    monkeypatch.setattr(EnginePool, "_ask", lambda pool, method, given: (
+        asked.append((method, given)), ask_some(pool, method, given))[1])
+    pool = EnginePool(None, config, [EOS], False, tmp_path, shared_by=2)
+    turns = [[one is not None for one in given] for method, given in asked if method == "open"]
+    assert turns == [[True, False, True, False], [False, True, False, True]]
+    part = asked[0][1][0][1].explorer.rollout_model
+    assert (part.gpu_memory_utilization, part.max_num_seqs) == (0.4, 5)
+    visible = [Path(f"/proc/{member.process.pid}/environ").read_bytes().split(b"\0") for member in pool._members]
+    assert [one for names in visible for one in names if one.startswith(b"CUDA_VISIBLE")] == [
+        b"CUDA_VISIBLE_DEVICES=3"] * 2 + [b"CUDA_VISIBLE_DEVICES=4"] * 2
+    assert len(pool.generate([ask([5], seed) for seed in range(8)])) == 8
+    pool.close()
 
 
 # ----------------------------------------------------------------------------------------------------------- failing

@@ -46,15 +46,20 @@ class Member:
 class EnginePool:
     """An Engine of several processes. Splits requests in order, broadcasts the rest; a failure ends all."""
 
-    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None):
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None,
+                 shared_by: int = 1):
+        """shared_by: the number of engines on each GPU."""
         self._members: list[Member] = []
         try:
-            for index, (command, environment) in enumerate(_commands(config)):
+            for index, (command, environment) in enumerate(_commands(config, shared_by)):
                 self._members.append(_start(f"engine_{index}", command, environment, logs))
         except BaseException:
             self._end()
             raise
-        self.version, *_ = self._ask_all("open", model, config, end_tokens, sleeps, adapter)
+        given = model, _part(config, shared_by), end_tokens, sleeps, adapter
+        for turn in range(shared_by):  # an engine measures the free memory of its GPU when it starts
+            self.version, *_ = filter(None, self._ask("open", [
+                given if index % shared_by == turn else None for index in range(len(self._members))]))
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers all requests, in order."""
@@ -170,19 +175,30 @@ def deal(costs: Sequence[int], parts: int) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise([0, *ends])]
 
 
-def _commands(config) -> list[tuple[list[str], dict[str, str]]]:
-    """Returns command and environment of every engine: with its own GPUs if there are any, else its own cores. With
-    several nodes, each has the same number of engines."""
+def _part(config, shared_by: int):
+    """Returns the settings of an engine that shares its GPUs: its part of their memory and of the sequences."""
+    model = config.explorer.rollout_model
+    if shared_by == 1:
+        return config
+    return config.but("explorer.rollout_model", model.merged({
+        "gpu_memory_utilization": model.gpu_memory_utilization / shared_by,
+        "max_num_seqs": -(-model.max_num_seqs // shared_by)}))
+
+
+def _commands(config, shared_by: int) -> list[tuple[list[str], dict[str, str]]]:
+    """Returns command and environment of every engine: with its own GPUs if there are any, or those of its neighbours
+    that share them, else its own cores. With several nodes, each has the same number of engines."""
     model, gpus = config.explorer.rollout_model, visible_gpus(config.cluster.gpu_per_node)
     number, each, available = model.engine_num, model.tensor_parallel_size, cores()
     if config.cluster.node_num > 1:
         on_node, taken = number // config.cluster.node_num, each if config.cluster.gpu_per_node else 0
         places = [(index - on_node) * each for index in range(on_node)]  # the trainer's ranks are on the first GPUs
-        return [(step.command([PROCESS], place, taken, [node], 1), {}) for node in step.nodes() for place in places]
+        return [(step.command([PROCESS], place, taken, [node], 1), {}) for node in step.nodes() for place in places
+                for _ in range(shared_by)]
     if gpus:
         assert len(gpus) >= number * each, "the stage has counted them"
         shares = [({"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}, available)
-                  for i in range(number)]
+                  for i in range(number) for _ in range(shared_by)]
     else:
         shares = [(thread_environment(len(own)), own) for own in deal_cores(available, number)]
     return [([sys.executable, "-m", PROCESS, ",".join(map(str, own))], environment) for environment, own in shares]

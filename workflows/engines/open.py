@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from pipeline.job.devices import planned_gpus, visible_gpus
 from pipeline.store.errors import pick
 from workflows.engines.engine import Engine
+
+SMALL = 0.2  # share of the engines' memory that the weights of two may take
 
 
 def open_engine(
@@ -16,12 +19,29 @@ def open_engine(
     is more than 1. adapter: the element of `model.lora_configs` whose weights `load_weights` loads; None for whole
     models.
     """
-    if config.explorer.rollout_model.engine_num == 1:
+    shared_by = engines_per_gpu(config, model)
+    if config.explorer.rollout_model.engine_num * shared_by == 1:
         return open_one(model, config, end_tokens, sleeps, adapter)
     from workflows.engines.engine_pool import EnginePool
 
     assert logs is not None, "several engines need a place for their logs"
-    return EnginePool(model, config, end_tokens, sleeps, logs, adapter)
+    return EnginePool(model, config, end_tokens, sleeps, logs, adapter, shared_by)
+
+
+def engines_per_gpu(config, model: Path) -> int:
+    """Returns how many engines share a GPU: `explorer.rollout_model.engines_per_gpu`, with `auto` resolved.
+
+    An engine of a small model leaves its GPU idle most of the time, while Python prepares the next decoding step: a
+    second engine fills these gaps. 1 on CPU, where engines have cores of their own.
+    """
+    settings, gpus = config.explorer.rollout_model, planned_gpus(config.cluster)
+    if settings.engine_type != "vllm" or not visible_gpus(config.cluster.gpu_per_node):
+        return 1
+    if settings.engines_per_gpu != "auto":
+        return settings.engines_per_gpu
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    small = gpus.gib and 2 * weights <= SMALL * settings.gpu_memory_utilization * gpus.gib * 2**30
+    return 2 if small and settings.tensor_parallel_size == 1 else 1
 
 
 def open_one(model: Path, config, end_tokens: list[int], sleeps: bool, adapter) -> Engine:
