@@ -37,7 +37,9 @@ def machine(monkeypatch, tmp_path):
     (CPU, False, None, []), (GPU, True, 1, []),
     (GPU, True, None, ["torch 2.11.0 is built for CUDA, and this machine has no NVIDIA driver"]),
     (CPU, False, 2, ["this machine has 2 NVIDIA GPUs, and torch 2.13.0+cpu is a CPU build"]),
-    ({"torch": "2.13.0+cpu"}, False, 1, ["this machine has 1 NVIDIA GPU, and"])])
+    ({"torch": "2.13.0+cpu"}, False, 1, ["this machine has 1 NVIDIA GPU, and"]),
+    (GPU | {"vllm": "0.26.0+cu130"}, True, 1, []),
+    (GPU | {"vllm": "0.32.0"}, True, 1, ["vllm 0.32.0 is installed, and this release was tested with 0.26.0"])])
 def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, words):
     found = machine(installed, cuda, gpus)
     assert len(found) == len(words)
