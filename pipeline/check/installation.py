@@ -27,7 +27,7 @@ def remarks() -> Iterator[Problem]:
     for pinned in _pinned_engines():
         name, _, pin = pinned.partition("==")
         if (found := _installed(name)) and found.partition("+")[0] != pin:
-            yield Problem("", f"{name} {found} is installed, and this release was tested with {pin} alone: weight syncs "
+            yield Problem("", f"{name} {found} is installed, and this release was tested with {pin}: weight syncs "
                           "may fail.", f"`make setup{'-gpu' * (name == 'vllm')}` installs {pin}.")
 
 
@@ -38,6 +38,14 @@ def _pinned_engines() -> list[str]:
     except PackageNotFoundError:
         return []
     return [pin for pin in pins if pin.partition("==")[0] in ENGINES]
+
+
+def absent_gpus(declared: int | None) -> Problem | None:
+    """Warns of more GPUs declared (cluster.gpu_per_node) than visible here."""
+    seen = len(devices.visible_gpus(None))
+    return Problem("cluster.gpu_per_node", f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)} to torch: stages "
+                   f"that run here use {'those' if seen else 'the CPU'}. Jobs of SLURM use those of their node.",
+                   "--elsewhere checks a run for another machine.", found=declared) if (declared or 0) > seen else None
 
 
 def absent_engine(stages: dict[str, Config]) -> Problem | None:

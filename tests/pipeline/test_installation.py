@@ -46,6 +46,13 @@ def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, wo
     assert all(line.startswith(word) for line, word in zip(found, words, strict=True))
 
 
+@pytest.mark.parametrize(("declared", "seen", "warned"), [
+    (None, 0, False), (0, 0, False), (1, 1, False), (1, 2, False), (1, 0, True), (4, 2, True)])
+def test_more_gpus_declared_than_there_are(monkeypatch, declared, seen, warned):
+    monkeypatch.setattr(devices, "visible_gpus", lambda most: ["0"] * seen)
+    assert (installation.absent_gpus(declared) is not None) == warned
+
+
 def test_no_engine_at_all(machine, monkeypatch):
     stage = Config()
     monkeypatch.setattr(installation, "explores", lambda settings: True)
