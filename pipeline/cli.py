@@ -153,7 +153,9 @@ class _Sql(click.Command):
 @click.option("--out", type=PATH, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
 @click.option("--with", "joined", multiple=True, metavar="name=FILE",
               help="a view over a parquet, csv, json or jsonl file of yours, to join with")
-def sql(question, runs, root, every, form, out, joined):
+@click.option("--timeout", type=click.IntRange(1, 1_000_000), default=600, metavar="SECONDS",
+              help="end a question that runs longer; default: 600")
+def sql(question, runs, root, every, form, out, joined, timeout):
     """Ask the tables of runs or sweeps one read-only question.
 
     QUESTION is SQL over raw, tasks, rejected, experience, rollouts, trained, reference, teacher, steps, samples,
@@ -169,8 +171,9 @@ def sql(question, runs, root, every, form, out, joined):
     tables = {name: Path(file).expanduser() for name, _, file in (word.partition("=") for word in joined)}
     session = query.session(shown, tables)
     query.require_read_only(session, question)
-    text = (f"{query.export(session, question, out)} rows written to {out}" if out else
-            query.show(query.ask(session, question), form))
+    with query.time_limit(session, timeout):
+        text = (f"{query.export(session, question, out)} rows written to {out}" if out else
+                query.show(query.ask(session, question), form))
     for one in shown:
         if missing := [s.name for s in one.stages if not is_complete(s.directory)]:
             print(f"ouro: {one.run} is not complete; its tables lack what is still to come of {', '.join(missing)}",

@@ -36,7 +36,7 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
         except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
             found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted, as transformers "
                                      "builds no causal language model with a list of layers from its config.json "
-                                     f"({type(error).__name__}: {error}).")
+                                     f"({type(error).__name__}: {str(error).partition(chr(10))[0]}).")
     return made
 
 

@@ -38,6 +38,8 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
         except OuroError as error:
             found["problems"].append(str(error))
     read = [one for one in sets if one["label"] in rows]
+    found["problems"] += [f"{one['label']}: none of its {len(made):,} rows can be used; row 1: {made[0].problem}."
+                          for one in read if (made := rows[one["label"]]) and all(row.problem for row in made)]
     trained = {one["label"]: set(_prompts(rows[one["label"]])) for one in read if not one["held"]}
     for one in (one for one in read if one["held"]):
         _judge(found, one, rows[one["label"]][:one["limit"]], trained)

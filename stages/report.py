@@ -36,6 +36,8 @@ CURVES = {
     "solve_rate": ("solve rate", "share of rollouts", True),
     "response_tokens_mean": ("response length", "tokens", False),
     "loss": ("loss", "loss", False),
+    "preferred": ("preference accuracy", "share of pairs", True),
+    "margin": ("reward margin", "chosen - rejected", False),
     "kl": ("KL to the rollout policy", "nats a token", False),
     "grad_norm": ("gradient norm", "norm before clipping", False),
     "entropy": ("entropy", "nats a token", False),

@@ -123,8 +123,8 @@ def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None
         question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
         raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {question[:80]!r}: "
-                        f"{error}. Take such rows (or system_prompt) out, or give model.chat_template_path one "
-                        "that takes them.") from error
+                        f"{str(error).rstrip('.')}. Take such rows (or system_prompt) out, or give "
+                        "model.chat_template_path one that takes them.") from error
 
 
 def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from numbers import Integral
 from typing import Any
 
 from pipeline.settings.config import longest_sequence
@@ -141,6 +142,9 @@ def _advance(
     """Advances an attempt by one move; it then waits for a reply, is finished, or has failed."""
     try:
         attempt, prompt = move()
+        if not _are_tokens(prompt):
+            raise TypeError(f"the workflow yielded {type(prompt).__name__} {str(prompt)[:40]!r}; needed a list of "
+                            "token ids, such as those of task.prompt(messages)")
         if 0 < len(prompt) < sampling.max_model_len:
             waiting[index] = attempt, prompt
         else:  # the engine would reject it, and with it every other request of the call
@@ -151,6 +155,10 @@ def _advance(
         outcomes[index] = _finished(done.value, sampling.max_model_len)
     except Exception as error:  # the user's workflow: fails only this row, not the stage
         outcomes[index] = Outcome("workflow_failed", brief(error))
+
+
+def _are_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, (list, tuple)) and all(issubclass(kind, Integral) for kind in set(map(type, prompt)))
 
 
 def _finished(returned: Any, longest: int) -> Outcome:

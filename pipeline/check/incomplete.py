@@ -1,6 +1,5 @@
 """Checks the valid parts of a configuration that already has problems, to report all problems together."""
 
-
 from pipeline.check import fit, preflight
 from pipeline.check.samples import preview
 from pipeline.compose.stage_settings import are_ordered, effective
@@ -9,12 +8,13 @@ from pipeline.plan.identity import is_below
 from pipeline.plan.models import missing_model
 from pipeline.plan.modes import planned
 from pipeline.settings.config import Config
-from pipeline.store.errors import Problem
+from pipeline.store.errors import UNSAID, Problem
 
 # settings that the number of GPUs and the data sample depend on
 OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
            "algorithm.algorithm_type")
-OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
+OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model",
+           "algorithm.sample_strategy_args")
 
 
 def further_problems(config: Config, problems: list[Problem], elsewhere: bool = False, data: bool = False
@@ -25,7 +25,8 @@ def further_problems(config: Config, problems: list[Problem], elsewhere: bool = 
     """
     right = _are_right(("model",), problems)
     found = [*missing_model(config), *preflight.broken_models(config, elsewhere)] if right else []
-    if not elsewhere:
+    unreadable = any(problem.key.endswith(".path") and problem.found is not UNSAID for problem in problems)  # no text
+    if not (elsewhere or unreadable):
         found += preflight.absent_files(config)
     if are_ordered(config.stages) and _are_right(OF_GPUS, problems):
         stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from pipeline.check.workload import explores
@@ -24,6 +24,28 @@ def remarks() -> Iterator[Problem]:
         yield Problem("", f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch "
                       f"{_installed('torch')} is a CPU build: the run will use the CPU.", "`make setup-gpu` installs a "
                       "CUDA build.")
+    for pinned in _pinned_engines():
+        name, _, pin = pinned.partition("==")
+        if (found := _installed(name)) and found.partition("+")[0] != pin:
+            yield Problem("", f"{name} {found} is installed, and this release was tested with {pin}: weight syncs "
+                          "may fail.", f"`make setup{'-gpu' * (name == 'vllm')}` installs {pin}.")
+
+
+def _pinned_engines() -> list[str]:
+    """Returns the engines as pyproject.toml pins them, `name==version`; empty where the project is not installed."""
+    try:
+        pins = [line.partition(";")[0].strip() for line in requires("ouroboros-rft") or []]
+    except PackageNotFoundError:
+        return []
+    return [pin for pin in pins if pin.partition("==")[0] in ENGINES]
+
+
+def absent_gpus(declared: int | None) -> Problem | None:
+    """Warns of more GPUs declared (cluster.gpu_per_node) than visible here."""
+    seen = len(devices.visible_gpus(None))
+    return Problem("cluster.gpu_per_node", f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)} to torch: stages "
+                   f"that run here use {'those' if seen else 'the CPU'}. Jobs of SLURM use those of their node.",
+                   "--elsewhere checks a run for another machine.", found=declared) if (declared or 0) > seen else None
 
 
 def absent_engine(stages: dict[str, Config]) -> Problem | None:

@@ -79,6 +79,7 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     if None not in needed:
         _disk(report, config.checkpoint_root_dir, sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
+    report.add("", [] if elsewhere else [installation.absent_gpus(config.cluster.gpu_per_node)], "warnings")
     return report
 
 

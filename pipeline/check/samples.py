@@ -22,6 +22,7 @@ from pipeline.store.errors import StageError
 from pipeline.store.files import CONF
 
 ROWS = 200  # rows sampled from each source
+LIMITS = ("max_prompt_tokens", "max_response_tokens")  # the widest of any stage: a longer row is of use to none
 POOL_KEY = "data_processor.task_pipeline"
 TASKSETS = ("buffer.explorer_input.taskset",)  # and tasksets.N
 
@@ -38,7 +39,7 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
         "sources": sources_here(stages),
         "sets": compared_sets(stages),
         "rows": ROWS,
-        "model": plain(config.model),
+        "model": plain(config.model) | {key: max(getattr(stage.model, key) for stage in stages) for key in LIMITS},
         "system_prompt": config.buffer.explorer_input.system_prompt,
         "recipes": _distinct(str(resolve(one.config_path)) for one in pipelines
                              if one.config_path and resolve(one.config_path).is_file()),

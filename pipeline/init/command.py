@@ -40,6 +40,10 @@ def _copy(directory: Path, *template: str) -> None:
     """Copies the files shared by all projects and those of a template; renders `.j2` files."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OuroError(f"{directory} cannot be made ({error.strerror}). Name another directory.") from error
     for part in ("common", *template):
         shutil.copytree(TEMPLATES / part, directory, dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__", "*.j2"))

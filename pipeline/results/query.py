@@ -10,7 +10,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -97,6 +98,32 @@ def _kinds(connection, question: str) -> list:
         raise _mistake(connection, error) from error
 
 
+@contextlib.contextmanager
+def time_limit(connection, seconds: int) -> Iterator[None]:
+    """Interrupts the connection's query after this time, which is then a QueryError."""
+    import duckdb
+
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        connection.interrupt()
+
+    timer = threading.Timer(seconds, expire)
+    timer.start()
+    try:
+        yield
+    except (duckdb.InterruptException, QueryError) as error:  # an export wraps the former
+        if not expired.is_set():
+            raise
+        raise QueryError(f"no answer after {seconds} s (--timeout). Give it longer, `--timeout {10 * seconds}`, or ask "
+                         "for less: a recursive WITH needs a condition that ends it, a join one that selects rows."
+                         ) from error
+    finally:
+        timer.cancel()
+        timer.join()  # at exit it must hold no connection
+
+
 def ask(connection, question: str) -> Answer:
     """Returns the answer to one query. Raises QueryError with DuckDB's message, the views and their columns; DataError
     when a file cannot be read."""
@@ -148,6 +175,8 @@ def _checked(connection, work: Callable[[], Any]) -> Any:
 
     try:
         return work()
+    except duckdb.InterruptException:  # of time_limit
+        raise
     except duckdb.Error as error:
         tables.refuse_damaged(error)
         raise _mistake(connection, error) from error

@@ -9,6 +9,7 @@ from pipeline.results import view
 from pipeline.results.query import aligned
 from pipeline.store import checkpoints, files
 from pipeline.store.checkpoints import ASIDE
+from pipeline.store.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,10 @@ class Unneeded:
 
 
 def find(root: Path) -> list[Unneeded]:
-    """Returns what can be deleted below root/store. Raises DataError for a run whose plan cannot be read."""
+    """Returns what can be deleted below root/store. Raises DataError without a store/, or for a run whose
+    plan cannot be read."""
+    if not (root / "store").is_dir():
+        raise DataError(f"no store/ below {root}. Say with --root where runs/ and store/ are (checkpoint_root_dir).")
     runs = view.views(root)
     # by name in all that a run names: a setting may be the path of a model in another run's stage
     named = "".join(path.read_text(encoding="utf-8") for run in runs

@@ -13,7 +13,7 @@ POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(arguments.POLICY_LOSSES), tuple(argumen
 class Optimizer(Section):
     """AdamW (Loshchilov & Hutter, 2019)."""
 
-    lr: float = setting(1e-6, "peak learning rate", ge=0)
+    lr: float = setting(1e-6, "peak learning rate", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "added to the denominator", gt=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
@@ -42,7 +42,7 @@ class Optimizer(Section):
 
 
 class CriticOptimizer(Optimizer):
-    lr: float = setting(1e-5, "peak learning rate", ge=0)
+    lr: float = setting(1e-5, "peak learning rate", ge=0, le=1)
 
 
 class Critic(Section):

@@ -62,6 +62,9 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
     if (Path(path) / CONFIG).is_file():
         return None
     place = Path(path)
+    if (place / "adapter_config.json").is_file():
+        return Problem(key, "it is an adapter, without its model.", "Name the model that it was trained on, and the "
+                       "adapter in model.lora_configs: [{path: …}].", found=path)
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
         "the directory has no config.json" if place.is_dir() else
         "it is a file" if place.exists() else "no config.json there")

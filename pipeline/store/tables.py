@@ -52,6 +52,8 @@ def read(path: Path, record: type) -> pa.Table:
             f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
             + hashes.advice(path)
         )
+    import pyarrow.dataset  # noqa: F401  read_table blames the file where memory is too small to load this
+
     try:
         names = records.schema(record).names
         table = pq.read_table(path, columns=[name for name in names if name not in older], partitioning=None)

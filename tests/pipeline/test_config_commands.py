@@ -23,7 +23,7 @@ def test_config_show_says_what_follows_from_the_settings(capsys):
 def test_config_explain_a_setting(capsys):
     assert cli.main(["config", "explain", "algorithm.optimizer.lr", "algorithm.optimizer.lr=0.5"]) == 0
     lines = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
-    assert {"type float", "bounds >= 0", "default 1e-06", "value now 0.5", "in stage sft 0.001"} <= lines
+    assert {"type float", "bounds >= 0, <= 1", "default 1e-06", "value now 0.5", "in stage sft 0.001"} <= lines
     assert {"comes from the command line: algorithm.optimizer.lr=0.5",
             "comes from the stage's own entry (conf/recipe/countdown.yaml)"} <= lines
 

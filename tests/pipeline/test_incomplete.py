@@ -9,6 +9,8 @@ from pipeline.settings import monitors
 TASKS = "data_processor.task_pipeline"
 NO_MODEL = "model.model_path: no model."
 WRONG = "seed=-1"
+TASKSET = "buffer.explorer_input.taskset"
+NOTHING = ("model.init.enable=false", "model.model_path=.")
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,14 @@ def test_a_model_that_cannot_be_read_is_told_once_beside_all_else(told, tmp_path
     text = " ".join(" ".join(lines).split())
     assert text.count("config.json there is not valid JSON") == 1
     assert "has no argument 'x'" in text
+
+
+@pytest.mark.parametrize("words", [
+    (*NOTHING, f"{TASKSET}.path=1"), (*NOTHING, f"{TASKSET}.path=[1]"), (*NOTHING, "algorithm.algorithm_type=mix")])
+def test_nothing_is_read_where_a_setting_of_the_rows_is_wrong(told, words):
+    lines, code = told(*words)
+    assert code == 2
+    assert has(lines, words[-1].partition("=")[0].replace("algorithm_type", "sample_strategy_args"))
 
 
 def test_gpus_are_counted_beside_a_wrong_value(told):

@@ -266,6 +266,8 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert cli.main(["init", str(tmp_path / "mine.txt")]) == 2
     assert "is a file" in capsys.readouterr().err
+    assert cli.main(["init", str(tmp_path / "mine.txt" / "x")]) == 2
+    assert "cannot be made (Not a directory)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "shown"), [

@@ -37,11 +37,20 @@ def machine(monkeypatch, tmp_path):
     (CPU, False, None, []), (GPU, True, 1, []),
     (GPU, True, None, ["torch 2.11.0 is built for CUDA, and this machine has no NVIDIA driver"]),
     (CPU, False, 2, ["this machine has 2 NVIDIA GPUs, and torch 2.13.0+cpu is a CPU build"]),
-    ({"torch": "2.13.0+cpu"}, False, 1, ["this machine has 1 NVIDIA GPU, and"])])
+    ({"torch": "2.13.0+cpu"}, False, 1, ["this machine has 1 NVIDIA GPU, and"]),
+    (GPU | {"vllm": "0.26.0+cu130"}, True, 1, []),
+    (GPU | {"vllm": "0.32.0"}, True, 1, ["vllm 0.32.0 is installed, and this release was tested with 0.26.0"])])
 def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, words):
     found = machine(installed, cuda, gpus)
     assert len(found) == len(words)
     assert all(line.startswith(word) for line, word in zip(found, words, strict=True))
+
+
+@pytest.mark.parametrize(("declared", "seen", "warned"), [
+    (None, 0, False), (0, 0, False), (1, 1, False), (1, 2, False), (1, 0, True), (4, 2, True)])
+def test_more_gpus_declared_than_there_are(monkeypatch, declared, seen, warned):
+    monkeypatch.setattr(devices, "visible_gpus", lambda most: ["0"] * seen)
+    assert (installation.absent_gpus(declared) is not None) == warned
 
 
 def test_no_engine_at_all(machine, monkeypatch):

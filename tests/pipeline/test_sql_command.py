@@ -186,6 +186,17 @@ def test_an_exported_csv_is_the_csv_that_is_printed(run, capsys, tmp_path):
     assert (tmp_path / "out.csv").read_text() == shown.out
 
 
+ENDLESS = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT x FROM t WHERE x < 0"
+
+
+@pytest.mark.parametrize("words", [[ENDLESS], ["SELECT * FROM range(1000000000000)", "--out", "big.parquet"]])
+def test_a_question_without_end_is_interrupted_and_leaves_no_file(run, capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, shown = sql(run, capsys, *words, "--timeout", "1")
+    assert (code, "no answer after 1 s" in shown.err) == (2, True)
+    assert not list(tmp_path.glob("*big*"))
+
+
 def test_an_interrupted_question_is_no_traceback():
     """DuckDB answers Ctrl-C with a RuntimeError."""
     def interrupted(*_):

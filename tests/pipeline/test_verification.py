@@ -133,6 +133,11 @@ def test_gc_lists_and_deletes_only_what_no_run_needs(run, capsys):
     assert "nothing" in capsys.readouterr().out
 
 
+def test_gc_needs_a_store(tmp_path, capsys):
+    assert cli.main(["gc", "--root", str(tmp_path)]) == 2
+    assert "no store/" in capsys.readouterr().err
+
+
 def test_gc_keeps_what_a_setting_of_a_run_names_and_what_runs(run):
     theirs, running = run.root / "store" / "sft-99999999", run.root / "store" / "rft-88888888"
     for one in (theirs, running):

@@ -64,3 +64,8 @@ def test_large_sets_are_left_to_the_evaluation(compared, monkeypatch):
 def test_a_file_that_is_broken_far_inside_is_named(compared, tmp_path):
     (tmp_path / "own.jsonl").write_text('{"question": "1", "answer": "1"}\nnone\n')
     assert "own.jsonl, line 2 is no JSON" in compared(held=sums(1))["problems"][0]
+
+
+def test_a_set_whose_format_fits_no_row_is_a_problem(compared):
+    (line,) = compared(f"{SOURCE}.taskset.format.prompt_type=messages", own=sums(1, 2), held=sums(3))["problems"]
+    assert "(own): none of its 2 rows can be used; row 1: text where messages are needed" in line

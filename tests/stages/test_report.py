@@ -149,6 +149,18 @@ def test_a_run_of_sft_alone_without_evaluation(tmp_path):
     assert "Rollouts</h2>" not in page
 
 
+def test_preference_training_shows_its_accuracy_and_margin(tmp_path):
+    run = FakeRun(tmp_path, steps=2)
+    run.data()
+    stage = run.stage("dpo", "train", "curate", "model", seconds=1.0)
+    for step, (chosen, rejected) in enumerate([(0.0, 0.0), (0.5, -0.25)], start=1):
+        run._step(stage, step, loss=0.5, entropy=1.0, statistics=[
+            ("accuracy", float(step - 1)), ("chosen_reward", chosen), ("rejected_reward", rejected)])
+    page = make(run)
+    assert "preference accuracy by step: 0.0% at step 1, 100.0% at step 2" in page
+    assert "reward margin by step: 0 at step 1, 0.75 at step 2" in page
+
+
 def test_evaluations_on_the_way_are_a_curve_with_its_interval(tmp_path):
     run = FakeRun(tmp_path, steps=3)
     run.data()

@@ -154,6 +154,10 @@ def asks_nothing(prompt):
     yield []
 
 
+def asks_with_text(prompt):
+    yield "what now?"
+
+
 def returns_too_much(prompt):
     yield prompt
     return Trajectory([5] * 6, [7] * 4, [-1.0] * 4, [1] * 4, "stop")
@@ -176,6 +180,7 @@ def returns_empty(prompt):
     (returns_ragged, "2 response tokens, 1 log-probs and an action mask of 2; needed one length"),
     (asks_too_much, "wants 9 tokens continued; needed at least 1, and fewer than 9"),
     (asks_nothing, "wants 0 tokens continued"),
+    (asks_with_text, "yielded str 'what now?'; needed a list of token ids"),
     (returns_too_much, "returned 6 prompt and 4 response tokens; needed at least 1 of each and at most 9 together"),
     (returns_no_prompt, "returned 0 prompt and 2 response tokens"),
     (returns_empty, "0 response tokens, 0 log-probs and an action mask of 0; needed one length, at least 1")])
