@@ -16,12 +16,13 @@ from pipeline.job.process_group import pass_on_signals
 from pipeline.run import failure, outcome
 from pipeline.plan import requests
 from pipeline.run.console import STARTED
-from pipeline.run.snakefile import freeze, load_plan, refuse_idle_status
+from pipeline.run.snakefile import follow_steadily, freeze, load_plan, refuse_idle_status
 from pipeline.run.sweep import rules as named_rules
 
 BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 refuse_idle_status(workflow.executor_settings)
+follow_steadily(workflow.executor_settings)
 
 
 onstart:

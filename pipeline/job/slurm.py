@@ -13,7 +13,7 @@ from pipeline.store.errors import ConfigError
 
 ASK_SECONDS = 30.0  # limit of one question
 LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
-LEAST_JOB_AGE = 240  # seconds that squeue must show an ended job: Snakemake asks every 180 s at the latest
+LEAST_JOB_AGE = 240  # seconds that squeue must show an ended job: how it ended is read after snakemake
 
 
 def ask(*command: str, **environment: str) -> str | None:

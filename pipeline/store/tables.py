@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,7 +92,24 @@ LOCATIONS = {
 DATA = ("raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
 
 
-def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> list[records.Task]:
+class Rows(Sequence):
+    """Rows of an Arrow table as records, made when they are asked for: a trainer only counts its tasks."""
+
+    def __init__(self, table: pa.Table, record: type):
+        self.table, self.record = table, record
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, place: int):
+        return self.record(**self.table.slice(range(len(self))[place], 1).to_pylist()[0])
+
+    def __iter__(self) -> Iterator:
+        for batch in self.table.to_batches():
+            yield from (self.record(**row) for row in batch.to_pylist())
+
+
+def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> Rows:
     """Returns the tasks of one split of a curate stage's directory in file order, at most `limit`.
 
     taskset: the set of that name with a path of its own; None: the others, split by curation.
@@ -102,7 +119,7 @@ def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str
     table = read(Path(curated) / LOCATIONS["tasks"], records.Task)
     own = pc.is_null(table["taskset"]) if taskset is None else pc.equal(table["taskset"], taskset)
     chosen = table.filter(pc.and_(pc.equal(table["split"], split), pc.fill_null(own, False)))[:limit]
-    return [records.Task(**row) for row in chosen.to_pylist()]
+    return Rows(chosen, records.Task)
 
 
 def read_scores(stage: Path, step: int) -> list[records.Score]:
