@@ -32,7 +32,7 @@ class Follower:
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config, context.run)
         self.warned = False  # about failed rows, once per process
-        earlier = [self._read(step) for step in range(1, self.next)]
+        earlier = [*tables.read_steps(context.directory, self.table, range(1, self.next))]
         context.earlier_seconds = sum(self._seconds(step) for step in earlier)
         if reached:
             context.log.info("%s", self._resumed(reached))
