@@ -17,8 +17,9 @@ CLUSTER = {"cpus": 64, "gpus": 8}
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 16)])
 def test_a_job_gets_its_gpus_and_cores_on_every_node(cluster, tmp_path, nodes, gpus):
     slurm.partitions.cache_clear()
-    config = compose(["recipe=gsm8k_7b", "cluster.slurm.mem=10", "cluster.slurm.runtime=5", f"trainer.ranks={gpus // 2}",
-                      f"explorer.rollout_model.engine_num={gpus // 2}", f"cluster.node_num={nodes}"])
+    half = gpus // 2
+    config = compose(["recipe=gsm8k_7b", "cluster.slurm.mem=10", "cluster.slurm.runtime=5", f"trainer.ranks={half}",
+                      f"explorer.rollout_model.engine_num={half}", f"cluster.node_num={nodes}"])
     stage = SimpleNamespace(name="rft", kind="rft", gpus=gpus, threads=2, inputs={},
                             config=effective(config, config.stages[0]))
     show = f"srun --ntasks={nodes} --ntasks-per-node=1 --mem=0 sh -c 'echo $SLURM_CPUS_ON_NODE $CUDA_VISIBLE_DEVICES'"
