@@ -136,8 +136,9 @@ def context_of(stage: Path, steps: int):
     from pipeline.compose.stage_settings import effective
     from pipeline.job.context import Context
 
-    composed = compose([f"buffer.batch_size={TASKS}", f"algorithm.repeat_times={REPEATS}", f"buffer.total_steps={steps}",
-                      "synchronizer.sync_offset=1", "synchronizer.sync_interval=1", "monitor=none"])
+    composed = compose([f"buffer.batch_size={TASKS}", f"algorithm.repeat_times={REPEATS}",
+                        f"buffer.total_steps={steps}", "synchronizer.sync_offset=1", "synchronizer.sync_interval=1",
+                        "monitor=none"])
     config = effective(composed, next(one for one in composed.stages if one["stage_name"] == "rft"))
     return Context("scale/one", "rft", "0" * 8, stage, config, {"tasks": stage.parent / "curate"},
                    logging.getLogger("scale"))
@@ -191,14 +192,15 @@ def measure(stage: Path, done: int) -> None:
         trainer._write(trained_rows(batch, result.logprobs),
                        step_record("rft", batch, result, None, None, Seconds(0.0, 0.0, 0.0, 0.0, 0.0, None)))
 
-    for step in range(done + 1, done + MEASURED + 1):
+    for step in range(done + 1, done + MEASURED + 2):
         rows = experience(step, random)
+        first = step == done + 1  # it reads the lists of hashes from the start, once in a process
         for role, work in zip(ROLES, (explore, train, lambda step: follower.poll()), strict=True):
             begin = time.perf_counter()
-            Path(f"{MARK}/{role}").exists()
+            Path(f"{MARK}/{'first' if first else role}").exists()
             work(step)
             Path(f"{MARK}/end").exists()
-            seconds[role] += time.perf_counter() - begin
+            seconds[role] += 0.0 if first else time.perf_counter() - begin
     print(json.dumps({role: value / MEASURED for role, value in seconds.items()}))
 
 
@@ -216,7 +218,7 @@ def counted(stage: Path, done: int) -> dict[str, Counter]:
     plain_run = subprocess.run(command, check=True, capture_output=True, text=True)  # without strace: the seconds
     found = {role: Counter(seconds=seconds) for role, seconds in json.loads(plain_run.stdout).items()}
     trace = ["strace", "-f", "-y", "-o", str(log), "-e", f"trace=?{TRACED.replace(',', ',?')}"]
-    subprocess.run([*trace, *command[:-1], str(done + MEASURED)], check=True, capture_output=True)
+    subprocess.run([*trace, *command[:-1], str(done + MEASURED + 1)], check=True, capture_output=True)
     role = None
     with log.open(errors="replace") as lines:
         for line in lines:
@@ -308,7 +310,7 @@ def report(given: argparse.Namespace, stage: Path) -> None:
         for role, found in counted(stage, steps).items():
             rows.append([f"{steps:,}", role, *(round(found[name], 1) for name in ("metadata", "flushes")),
                          found["read bytes"] / 1e6, found["written bytes"] / 1e6, found["seconds"] * 1e3])
-        done = steps + 2 * MEASURED
+        done = steps + 2 * (MEASURED + 1)
         asked = for_a_person(stage)
         others.append([f"{steps:,}", *asked.values(), resume(stage) if steps == given.resumed else None])
     said.add(f"{TASKS * REPEATS} rows of {PROMPT} + {RESPONSE} tokens in a step: {size / 1e6:.2f} MB in 4 files")

@@ -49,10 +49,23 @@ def finish(root: Path, *overrides: str, **more) -> subprocess.CompletedProcess:
     return subprocess.run(ouro(root, *overrides, **more), cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
+BEGUN: list[subprocess.Popen] = []
+
+
 def begin(command: list[str], log: Path) -> subprocess.Popen:
+    """Starts the command, which ends with the test."""
     with log.open("ab") as out:
-        return subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, start_new_session=True,
-                                env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
+        BEGUN.append(subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, start_new_session=True,
+                                      env=os.environ | {"PYTHONPATH": str(REPOSITORY)}))
+    return BEGUN[-1]
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left():
+    yield
+    while BEGUN:
+        BEGUN[-1].terminate()
+        BEGUN.pop().wait(60)
 
 
 def until(holds, seconds: float, what: str) -> None:

@@ -16,10 +16,10 @@ def test_a_run_follows_its_jobs_by_sacct_and_is_charged_to_its_account(cluster, 
 def test_how_a_job_ended_is_read_from_accounting(cluster, tmp_path):
     cluster.fill()
     process = begin(ouro(tmp_path, extra=ONLY_SFT), tmp_path / "out")
-    until(lambda: cluster.jobs("PENDING"), 90, "a pending job")
+    until(lambda: cluster.jobs("PENDING"), 240, "a pending job")
     cluster.ask("scancel", *cluster.jobs("PENDING"))
     try:
-        assert process.wait(60) != 0
+        assert process.wait(120) != 0
         assert "ended by SLURM: CANCELLED" in (tmp_path / "out").read_text()
     finally:
         cluster.empty()
