@@ -1,7 +1,7 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-kill, test-adapters, test-wide   all other cases; each prints a table
-# make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm and munge
+# make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -26,7 +26,8 @@ test-models: .venv/.ready
 	$(BIN)/pytest -m models -s
 
 test-slurm: .venv/.ready
-	command -v slurmctld munged >/dev/null || apt-get install -y --no-install-recommends slurm-wlm munge
+	which slurmctld munged slurmdbd mariadbd >/dev/null || \
+	  apt-get install -y --no-install-recommends slurm-wlm munge slurmdbd mariadb-server
 	$(BIN)/pytest -m slurm tests/slurm
 
 # kill: stages killed and resumed; adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps

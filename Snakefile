@@ -16,15 +16,16 @@ from pipeline.job.process_group import pass_on_signals
 from pipeline.run import failure, outcome
 from pipeline.plan import requests
 from pipeline.run.console import STARTED
-from pipeline.run.snakefile import freeze, load_plan, refuse_idle_status
+from pipeline.run.snakefile import follow_steadily, freeze, load_plan, refuse_idle_status
 from pipeline.run.sweep import rules as named_rules
 
 BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
-refuse_idle_status(workflow.executor_settings)
 
 
 onstart:
+    refuse_idle_status(workflow.executor_settings)  # known only now
+    follow_steadily(workflow.executor_settings)
     freeze(PLAN)
     hold(PLAN.view)
     pass_on_signals()
@@ -63,8 +64,7 @@ for rule_name, stage in named_rules(PLAN.stages):
             str(PLAN.view / "benchmarks" / f"{rule_name}.tsv")  # in the run's view: a stage may be shared by runs
         threads: stage.threads
         resources:
-            gpu=stage.gpus,  # SLURM's executor requests GPUs by this name; locally pipeline/job/claims.py assigns them
-            **requests.resources(stage),
+            **requests.resources(stage),  # locally pipeline/job/claims.py assigns GPUs
         localrule: not requests.is_submitted(stage)
         params:
             before=requests.command_prefix(stage),

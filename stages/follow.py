@@ -32,7 +32,7 @@ class Follower:
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config, context.run)
         self.warned = False  # about failed rows, once per process
-        earlier = [self._read(step) for step in range(1, self.next)]
+        earlier = [*tables.read_steps(context.directory, self.table, range(1, self.next))]
         context.earlier_seconds = sum(self._seconds(step) for step in earlier)
         if reached:
             context.log.info("%s", self._resumed(reached))
@@ -40,6 +40,7 @@ class Follower:
             for step in earlier:
                 self.signals.after(step)
         self.evaluated = set(tables.steps_present(context.directory, "scores"))
+        self.listed = 0  # modification time of scores/ when it was last listed
         self.scores: list[records.Score] = []  # of the last evaluation
         self.stack = ExitStack()
         self.tracker = self.progress = None
@@ -58,7 +59,7 @@ class Follower:
             total = files.read_json(self.context.directory / TOTAL)["total_steps"]
             progress = Progress(self.context.log, total, self.unit, self.context.name, done=self.next - 1)
             self.progress = self.stack.enter_context(progress)
-        for step in sorted({*tables.steps_present(self.context.directory, "scores")} - self.evaluated):
+        for step in self._new_evaluations():
             self._evaluation(step)
         while self.progress is not None and self._file(self.next).exists():
             self._report(self._read(self.next))
@@ -94,6 +95,15 @@ class Follower:
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds
+
+    def _new_evaluations(self) -> list[int]:
+        """Returns the evaluations to report. Their directory is listed only after it changed: it grows with the run."""
+        scores = self.context.directory / "scores"
+        changed = scores.stat().st_mtime_ns if scores.exists() else 0
+        if changed == self.listed:
+            return []
+        self.listed = changed
+        return sorted({*tables.steps_present(self.context.directory, "scores")} - self.evaluated)
 
     def _evaluation(self, step: int) -> None:
         scores = tables.read_scores(self.context.directory, step)

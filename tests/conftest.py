@@ -17,7 +17,7 @@ from tests.configs import TINY, overridden
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
 gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: walking them took a tenth of the time
 
-TABLES = ("kill", "adapters", "wide")  # marks whose make targets print a table
+TABLES = ("kill", "adapters", "wide", "slurm")  # marks whose make targets print a table
 
 
 def pytest_configure(config):
@@ -32,13 +32,16 @@ def pytest_terminal_summary(terminalreporter, config):
     """Prints what was run, the result and the seconds, fixtures included, for `make test-kill` and the like."""
     if config.option.markexpr not in TABLES or config.option.collectonly:
         return
-    seconds, results = {}, {}
+    seconds, results, measured = {}, {}, {}
     for result in ("passed", "failed", "error", ""):  # "": set-up and tear-down
         for report in terminalreporter.stats.get(result, []):
             seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
             results[report.nodeid] = result or results.get(report.nodeid, "")
+            measured |= dict(report.user_properties)
     rows = [(name.partition("::")[2], results[name], round(seconds[name])) for name in seconds]
     terminalreporter.write_line("\n" + tabulate(rows, ["what", "result", "seconds"]))
+    right = sum(result == "passed" for result in results.values())
+    terminalreporter.write_line("\n".join([f"{right} of {len(rows)} right", *map(": ".join, measured.items())]))
 
 
 @pytest.fixture(autouse=True)

@@ -41,9 +41,10 @@ def _limit(minutes: int | None, kinds: list[slurm.Nodes]) -> list[Problem]:
 def _nodes(stage: Stage, kinds: list[slurm.Nodes]) -> list[Problem]:
     """Compares GPUs and memory of a job with the nodes of its partition."""
     memory, most = requests.memory_gib(stage), max(kind.gpus for kind in kinds)
-    fitting = [kind for kind in kinds if kind.gpus >= stage.gpus]
+    needed = requests.node_gpus(stage)
+    fitting = [kind for kind in kinds if kind.gpus >= needed]
     if not fitting:
-        return [Problem(f"{SECTION}.partition", f"stage '{stage.name}' needs {stage.gpus} GPUs on a node; nodes of "
+        return [Problem(f"{SECTION}.partition", f"stage '{stage.name}' needs {needed} GPUs on a node; nodes of "
                         f"this partition have at most {most}.", "Name another partition, or ask for fewer GPUs.",
                         found=stage.config.cluster.slurm.partition)]
     if all(kind.memory < memory * requests.MIB_PER_GIB for kind in fitting):
@@ -51,6 +52,9 @@ def _nodes(stage: Stage, kinds: list[slurm.Nodes]) -> list[Problem]:
         return [Problem(f"{SECTION}.mem", f"stage '{stage.name}' asks for {memory:.0f} GiB of host memory; the largest "
                         f"node of the partition has {largest:.0f}.", "Set a smaller one, or name another partition.",
                         found=stage.config.cluster.slurm.mem)]
+    if (asked := stage.config.cluster.slurm.cpus) and asked > (most := max(kind.cpus for kind in fitting)):
+        return [Problem(f"{SECTION}.cpus", f"nodes of the partition have at most {most} cores.", "Ask for fewer.",
+                        found=asked)]
     return []
 
 

@@ -8,9 +8,13 @@ initial model.
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipeline.settings.train_batch import train_batch
 from pipeline.store.errors import ConfigError, DataError, Problem
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -120,11 +124,11 @@ class Schedule:
         return last
 
 
-def task_order(count: int, epoch: int, seed: int) -> list[int]:
+def task_order(count: int, epoch: int, seed: int) -> "np.ndarray":
     """Returns the order of `count` tasks in epoch e: a permutation that depends only on (seed, epoch)."""
     import numpy as np
 
-    return np.random.default_rng([seed, epoch]).permutation(count).tolist()
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def rollout_schedule(config, task_count: int) -> Schedule:

@@ -11,9 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 from pipeline.job.schedule import task_order
 from pipeline.store.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,10 @@ def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: 
     taken = [0] * len(sets)  # tasks of each `random` set in this step
     epoch = first // total
     while len(chosen) < batch_size:
-        order = _epoch(sets, epoch, seed)
+        owners, numbers = _epoch(sets, epoch, seed)
         begin = max(first - epoch * total, 0)
-        for owner, number in order[begin : begin + batch_size - len(chosen)]:
+        part = slice(begin, begin + batch_size - len(chosen))
+        for owner, number in zip(owners[part].tolist(), numbers[part].tolist(), strict=True):
             if sets[owner].selector_type == "random":
                 number = begins[owner] + _draw(sets[owner], explorer_step, taken[owner])
                 taken[owner] += 1
@@ -76,7 +81,8 @@ def _fresh_first(one: Selector, begin: int, asked: Collection[int], explorer_ste
     import numpy as np
 
     order = np.random.default_rng([one.seed, explorer_step, round_]).permutation(one.count) + begin
-    return sorted(order.tolist(), key=lambda number: number in asked)
+    used = np.isin(order, np.fromiter(asked, int, len(asked)))
+    return [*order[~used].tolist(), *order[used].tolist()]
 
 
 def _begins(sets: Sequence[Selector]) -> list[int]:
@@ -85,20 +91,31 @@ def _begins(sets: Sequence[Selector]) -> list[int]:
 
 
 @lru_cache(2)  # the steps of an epoch share it
-def _epoch(sets: tuple[Selector, ...], epoch: int, seed: int) -> list[tuple[int, int]]:
-    """Returns (set, task) of every draw of an epoch; the task of a `random` set depends on the step."""
-    begins = _begins(sets)
-    owners = [k for k, one in enumerate(sets) for _ in range(one.count)]
-    own = [iter(_order(one, epoch)) for one in sets]
-    turns = task_order(len(owners), epoch, seed) if len(sets) > 1 else range(len(owners))
-    return [(owner, begins[owner] + next(own[owner])) for owner in (owners[turn] for turn in turns)]
+def _epoch(sets: tuple[Selector, ...], epoch: int, seed: int) -> tuple["np.ndarray", "np.ndarray"]:
+    """Returns set and task of every draw of an epoch; the task of a `random` set depends on the step."""
+    import numpy as np
+
+    owners = np.repeat(np.arange(len(sets)), [one.count for one in sets])
+    if len(sets) > 1:
+        owners = owners[task_order(len(owners), epoch, seed)]
+    numbers = np.empty_like(owners)
+    for index, begin in enumerate(_begins(sets)):
+        numbers[owners == index] = begin + _order(sets[index], epoch)
+    return owners, numbers
 
 
-def _order(one: Selector, epoch: int) -> list[int]:
-    return task_order(one.count, epoch, one.seed) if one.selector_type == "shuffle" else list(range(one.count))
+def _order(one: Selector, epoch: int) -> "np.ndarray":
+    import numpy as np
+
+    return task_order(one.count, epoch, one.seed) if one.selector_type == "shuffle" else np.arange(one.count)
 
 
 def _draw(one: Selector, explorer_step: int, number: int) -> int:
     """Returns the `number`-th task of this step; beyond the set's size another permutation begins."""
     round_, place = divmod(number, one.count)
-    return task_order(one.count, explorer_step * 2**16 + round_, one.seed)[place]
+    return int(_order_of_step(one, explorer_step, round_)[place])
+
+
+@lru_cache(4)  # the draws of a step share it
+def _order_of_step(one: Selector, explorer_step: int, round_: int) -> "np.ndarray":
+    return task_order(one.count, explorer_step * 2**16 + round_, one.seed)

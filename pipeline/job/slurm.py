@@ -13,7 +13,7 @@ from pipeline.store.errors import ConfigError
 
 ASK_SECONDS = 30.0  # limit of one question
 LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
-LEAST_JOB_AGE = 240  # seconds that squeue must show an ended job: Snakemake asks every 180 s at the latest
+LEAST_JOB_AGE = 240  # seconds that squeue must show an ended job: how it ended is read after snakemake
 
 
 def ask(*command: str, **environment: str) -> str | None:
@@ -75,8 +75,9 @@ def status_command(settings: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of one kind in a partition. memory (MiB), gpus: of each. minutes: the time limit; None: unlimited."""
+    """Nodes of one kind in a partition. cpus, memory (MiB), gpus: of each. minutes: the time limit; None: unlimited."""
 
+    cpus: int
     memory: int
     gpus: int
     minutes: int | None
@@ -86,9 +87,9 @@ class Nodes:
 def partitions() -> dict[str, list[Nodes]]:
     """Returns the partitions that `sinfo` lists, the default one also as ''; empty where there is no SLURM."""
     found: dict[str, list[Nodes]] = {}
-    for line in (ask("sinfo", "-h", "-o", "%P|%m|%G|%l") or "").splitlines():
-        name, memory, gres, limit = line.split("|")
-        nodes = Nodes(int(memory.rstrip("+")), _gpus(gres), _minutes(limit))
+    for line in (ask("sinfo", "-h", "-o", "%P|%c|%m|%G|%l") or "").splitlines():
+        name, cpus, memory, gres, limit = line.split("|")
+        nodes = Nodes(int(cpus.rstrip("+")), int(memory.rstrip("+")), _gpus(gres), _minutes(limit))
         for each in [name.rstrip("*"), *([""] if name.endswith("*") else [])]:
             found.setdefault(each, []).append(nodes)
     return found

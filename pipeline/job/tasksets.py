@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.settings.data import EXPERTS, SHOWN, train_places
-from pipeline.store import records, tables
+from pipeline.store import tables
 from pipeline.store.errors import DataError
 
 HELD = "held"  # input role of a training stage: the tasks for evaluation during training
@@ -26,7 +26,7 @@ def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
     yield from (one for one in found if one[3].path is not None)
 
 
-def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Task]]]:
+def read_train(curated: Path, explorer_input) -> list[tuple[Any, tables.Rows]]:
     """Returns (settings, tasks) of every training set. Raises DataError for one without tasks."""
     found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for _, taskset in train_places(explorer_input)]
     for taskset, rows in found:
@@ -37,7 +37,7 @@ def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Ta
     return found
 
 
-def read_eval(curated: Path, taskset) -> list[records.Task]:
+def read_eval(curated: Path, taskset) -> tables.Rows:
     """Returns the tasks of an evaluation set. Raises DataError when there is none."""
     rows = _read(curated, taskset, "test", taskset.limit)
     if not rows:
@@ -46,7 +46,7 @@ def read_eval(curated: Path, taskset) -> list[records.Task]:
     return rows
 
 
-def read_buffer(curated: Path, name: str, path: Any, split: str) -> list[records.Task]:
+def read_buffer(curated: Path, name: str, path: Any, split: str) -> tables.Rows:
     """Reads the demonstrations (split sft), pairs (preference) or texts (text) of a buffer; may be empty.
 
     name: identifies its rows. path: None: the rows are those of the pool.
@@ -54,7 +54,7 @@ def read_buffer(curated: Path, name: str, path: Any, split: str) -> list[records
     return tables.read_tasks(curated, split, taskset=None if path is None else name)
 
 
-def _read(curated: Path, taskset, own: str, limit: int | None) -> list[records.Task]:
+def _read(curated: Path, taskset, own: str, limit: int | None) -> tables.Rows:
     """Returns the tasks of one set, at most `limit`. own: the split of rows from its path."""
     name, split = (None, taskset.split) if taskset.path is None else (taskset.name, own)
     return tables.read_tasks(curated, split, limit, name)

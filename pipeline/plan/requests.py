@@ -2,9 +2,11 @@
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.job.slurm import Nodes
 from pipeline.plan.identity import HEAVY, Stage
 from pipeline.settings.config import Slurm
 from pipeline.store import checkpoints
@@ -21,19 +23,45 @@ def is_submitted(stage: Stage) -> bool:
 
 
 def resources(stage: Stage) -> dict[str, Any]:
-    """Returns the resources of a stage's rule: partition, account, memory in MiB, time limit in minutes, ...
+    """Returns the resources of a stage's rule: GPUs, partition, memory in MiB, time limit in minutes, ...
 
-    Executors other than SLURM's ignore them.
+    Executors other than SLURM's ignore all but the GPUs.
     """
     asked = stage.config.cluster.slurm
     named = {"slurm_partition": asked.partition, "slurm_account": asked.account, "qos": asked.qos,
              "constraint": asked.constraint, "gpu_model": asked.gpu_model if stage.gpus else None,
-             "runtime": asked.runtime, "slurm_extra": _extra(asked)}
-    number = stage.config.cluster.node_num if is_submitted(stage) and stage.kind in HEAVY else 1
-    # `mpi`: the plugin then starts the stage on the first node alone, and the stage its tasks on all (job/step.py)
-    spread = {"nodes": number, "mpi": "srun", "tasks": number, "cpus_per_task": stage.threads} if number > 1 else {}
-    return {**spread, "mem_mb": math.ceil(memory_gib(stage) * MIB_PER_GIB),
+             "runtime": asked.runtime, "slurm_extra": _extra(asked), "cpus_per_task": asked.cpus, "gpu": stage.gpus}
+    if (number := nodes(stage)) > 1:
+        # `mpi`: the plugin then starts the stage on the first node alone, and the stage its tasks on all (job/step.py)
+        named |= {"nodes": number, "mpi": "srun", "tasks": number, "cpus_per_task": asked.cpus or stage.threads}
+        if stage.gpus:  # the plugin's `gpu` is of the whole job, which SLURM may spread unevenly
+            model = f"{asked.gpu_model}:" if asked.gpu_model else ""
+            named |= {"gpu": 0, "gpu_model": None, "gres": f"gpu:{model}{node_gpus(stage)}", "tasks_per_gpu": 0}
+    return {"mem_mb": math.ceil(memory_gib(stage) * MIB_PER_GIB),
             **{name: value for name, value in named.items() if value is not None}}
+
+
+def nodes(stage: Stage) -> int:
+    """Returns the number of nodes of a stage's job."""
+    return stage.config.cluster.node_num if stage.kind in HEAVY else 1
+
+
+def node_gpus(stage: Stage) -> int:
+    """Returns the GPUs that a stage uses of each node."""
+    return math.ceil(stage.gpus / nodes(stage))
+
+
+def cores(stage: Stage, kinds: Sequence[Nodes]) -> int | None:
+    """Returns the cores that a stage requests of each node; None where they are not known.
+
+    `cluster.slurm.cpus`; else, of the smallest node of its partition that suffices, all, or with GPUs the same share as
+    of the GPUs. kinds: of nodes in its partition.
+    """
+    if stage.config.cluster.slurm.cpus or stage.kind not in HEAVY:
+        return stage.config.cluster.slurm.cpus or stage.threads
+    gpus = node_gpus(stage)
+    return min((max(kind.cpus * gpus // kind.gpus, 1) if gpus else kind.cpus for kind in kinds if kind.gpus >= gpus),
+               default=None)
 
 
 def _extra(asked: Slurm) -> str | None:
@@ -50,7 +78,7 @@ def command_prefix(stage: Stage) -> str:
 
 
 def memory_gib(stage: Stage) -> float:
-    """Returns the host memory a stage requests: `cluster.slurm.mem`, or an estimate, in GiB.
+    """Returns the host memory a stage requests of each node: `cluster.slurm.mem`, or an estimate, in GiB.
 
     Estimate: GIB_PER_PROCESS or GIB_PER_GPU_PROCESS for the stage, each trainer rank, each GPU of an engine and each
     auxiliary model; twice the weight files, for the rank that gathers and writes them and for a loading engine; eight
@@ -63,10 +91,11 @@ def memory_gib(stage: Stage) -> float:
         return GIB_PER_PROCESS
     trainer, explorer = stage.config.trainer, stage.config.explorer
     engine = explorer.rollout_model
-    processes = 1 + (trainer.ranks if stage.kind in ("train", "rft", "offline") else 0)
+    spread = trainer.ranks if stage.kind in ("train", "rft", "offline") else 0
     if stage.kind not in ("train", "offline"):
         shared_by = 1 if not stage.gpus else 2 if engine.engines_per_gpu == "auto" else engine.engines_per_gpu
-        processes += engine.engine_num * engine.tensor_parallel_size * shared_by + len(explorer.auxiliary_models)
+        spread += engine.engine_num * engine.tensor_parallel_size * shared_by + len(explorer.auxiliary_models)
+    processes = 1 + math.ceil(spread / nodes(stage))
     copies = 2 if stage.gpus and not trainer.offload_optimizer else 8
     each = GIB_PER_GPU_PROCESS if stage.gpus else GIB_PER_PROCESS
     return each * processes + copies * _weights_gib(stage.inputs.get("model"))

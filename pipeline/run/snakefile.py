@@ -84,6 +84,28 @@ def refuse_idle_status(executor_settings: Any) -> None:
                                   f"--slurm-status-command {needed}, or use `ouro run --profile slurm`.")
 
 
+def follow_steadily(executor_settings: Any) -> None:
+    """Changes how SLURM's executor follows jobs: at a constant interval, and a preempted job has ended.
+
+    By itself it asks ever less often, up to every 180 s, which delays the next stage by so much; and it waits for SLURM
+    to requeue a preempted job, which `--no-requeue` excludes.
+    """
+    if not hasattr(executor_settings, "init_seconds_before_status_checks"):
+        return
+    import snakemake_executor_plugin_slurm as plugin
+
+    interval, ask = executor_settings.init_seconds_before_status_checks, plugin.query_job_status
+
+    async def query(command, logger):
+        states, seconds = await ask(command, logger)
+        ended = executor_settings.no_requeue
+        return states and {job: "CANCELLED" if ended and state == "PREEMPTED" else state
+                           for job, state in states.items()}, seconds
+
+    plugin.query_job_status = query
+    plugin.Executor.next_seconds_between_status_checks = property(lambda executor: interval, lambda executor, _: None)
+
+
 def _refuse_bare(given: dict[str, Any]) -> None:
     """Raises ConfigError for `--config seed=2`, which Snakemake accepts and nothing would read."""
     bare = [f"{key}={value}" for key, value in given.items() if key != "overrides"]

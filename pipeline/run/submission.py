@@ -29,11 +29,18 @@ MOST_IDLE = 2  # submissions in a row that complete no further step
 POLL_SECONDS = 5.0
 
 
-def arguments(view: Path) -> list[str]:
+def arguments(plan) -> list[str]:
     """Returns snakemake's arguments for jobs of SLURM: profiles/slurm, and what depends on the cluster and the run."""
     command = slurm.status_command(slurm.cluster_settings())
-    return ["--profile", str(HOME / "profiles" / "slurm"), "--slurm-status-command", command, "--slurm-logdir",
-            str(slurm.log_directory(view))]
+    cores = [f"{rule}:cpus_per_task={number}" for rule, stage in rules(plan.stages) if (number := _cores(stage))]
+    return ["--profile", str(HOME / "profiles" / "slurm"), "--slurm-status-command", command,
+            *(["--set-resources", *cores] if cores else []), "--slurm-logdir", str(slurm.log_directory(plan.view))]
+
+
+def _cores(stage: Stage) -> int | None:
+    """Returns the cores that the job of a stage requests of each node; None for a stage that runs here."""
+    kinds = slurm.partitions().get(stage.config.cluster.slurm.partition or "", ())
+    return requests.cores(stage, kinds) if requests.is_submitted(stage) else None
 
 
 def wait_for(plan) -> None:
@@ -66,7 +73,7 @@ def run_jobs(start: Callable[[list[str]], "Ended"], extra: list[str], plan) -> "
     """
     if problems := cluster_rules.problems(plan.stages):
         raise ConfigError.of("SLURM cannot run these stages:", problems)
-    options, idle, reached = arguments(plan.view), 0, _progress(plan)
+    options, idle, reached = arguments(plan), 0, _progress(plan)
     with files.locked(plan.view / ".slurm.lock", lambda holder: _say(f"waiting for another `ouro run`: {holder}")):
         while True:
             wait_for(plan)
@@ -134,7 +141,8 @@ def sbatch(stage) -> str:
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
 
-    named = _Resources(requests.resources(stage), gpu=stage.gpus)
+    cores = _cores(stage)
+    named = _Resources(requests.resources(stage) | ({"cpus_per_task": cores} if cores else {}))
     job = SimpleNamespace(resources=named, threads=stage.threads)
     account, partition = named.get("slurm_account"), named.get("slurm_partition")
     words = {"run_uuid": "", "slurm_logfile": "", "comment_str": "", "workdir": None,

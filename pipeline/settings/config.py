@@ -36,6 +36,8 @@ class Slurm(Section):
     runtime: int | None = setting(None, "time limit of a job, minutes; null: the partition's default. A stage saves "
                                         "and stops before the limit, and `ouro run` submits it again", ge=1, how=True)
     mem: float | None = setting(None, "host memory of a job per node, GiB; null: estimated", gt=0, how=True)
+    cpus: int | None = setting(None, "cores of a job per node; null: with GPUs the same share of a node's cores as of "
+                                     "its GPUs, else all", ge=1, how=True)
     nodes: str | None = setting(None, "names of the nodes to use, such as `gpu[01-04]`; null: any", how=True)
     exclusive: bool = setting(False, "no other job runs on the nodes", how=True)
     setup_lines: list[str] = setting([], "shell lines before a stage's command, such as `module load cuda`", how=True)

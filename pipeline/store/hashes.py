@@ -9,11 +9,12 @@ This detects damage, not tampering. Files of older releases have no hashes, and 
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -94,7 +95,7 @@ def remove(path: Path) -> None:
 
 def add(directory: Path, entries: dict[str, tuple]) -> None:
     """Appends lines to a directory's list and flushes it: after a power loss a complete file has its line."""
-    lines = "".join(_line_start(name) + json.dumps(entry)[1:] + "\n" for name, entry in entries.items())
+    lines = "".join(json.dumps([name, *entry]) + "\n" for name, entry in entries.items())
     with files.explained(directory / LIST), open(directory / LIST, "ab+") as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             lines = f"\n{lines}"
@@ -103,36 +104,60 @@ def add(directory: Path, entries: dict[str, tuple]) -> None:
         os.fsync(file.fileno())
 
 
-def _line_start(name: str) -> str:
-    return f"[{json.dumps(name)}, "
-
-
 def recorded(directory: Path) -> dict[str, Entry]:
     """Returns the files in a directory's list; empty without one. A line cut short by a power loss does not count."""
-    found: dict[str, Entry] = {}
-    for line in _text(directory).splitlines():
-        with contextlib.suppress(ValueError):
-            name, size, digest = json.loads(line)
-            found[name] = (size, digest)
-    return {name: entry for name, entry in found.items() if entry[0] is not None}
+    return dict(_entries(directory))
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Returns what was recorded of a file. Its line is searched, because a long stage has thousands."""
+    """Returns what was recorded of a file."""
     home, name = listed_as(path)
-    text = _text(home)
-    at = text.rfind(_line_start(name))
-    if at < 0 or (end := text.find("\n", at)) < 0:
-        return None
+    return _entries(home).get(name)
+
+
+class _Read(NamedTuple):
+    """What this process has read of a list. end: bytes. last: the line that ends there."""
+
+    inode: int
+    end: int
+    last: bytes
+    entries: dict[str, Entry]
+
+
+_READ: dict[Path, _Read] = {}
+_READING = threading.Lock()
+
+
+def _entries(directory: Path) -> dict[str, Entry]:
+    """Returns the entries of a list. Only what was appended since the last call is read: a long stage has many."""
+    path = Path(os.path.abspath(directory)) / LIST
+    with _READING:
+        if not path.exists():
+            _READ.pop(path, None)
+            return {}
+        with open(path, "rb") as file:
+            inode, known = os.fstat(file.fileno()).st_ino, _READ.get(path, _Read(-1, 0, b"", {}))
+            file.seek(known.end - len(known.last))
+            text = file.read()
+            if known.inode != inode or not text.startswith(known.last):  # another list
+                known = _Read(inode, 0, b"", {})
+                file.seek(0)
+                text = file.read()
+        new = text[len(known.last) : text.rfind(b"\n") + 1]
+        for line in new.splitlines():
+            _apply(line, known.entries)
+        last = new.splitlines(keepends=True)[-1] if new else known.last
+        _READ[path] = _Read(inode, known.end + len(new), last, known.entries)
+        return known.entries
+
+
+def _apply(line: bytes, entries: dict[str, Entry]) -> None:
     with contextlib.suppress(ValueError):
-        _, size, digest = json.loads(text[at:end])
-        return None if size is None else (size, digest)
-    return None
-
-
-def _text(directory: Path) -> str:
-    path = directory / LIST
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        name, size, digest = json.loads(line)
+        if size is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = (size, digest)
 
 
 # ------------------------------------------------------------------------------------------------------- comparison

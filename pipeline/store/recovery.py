@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.store import checkpoints, files, hashes, records, tables
+from pipeline.store import checkpoints, files, hashes, tables
 from pipeline.store.errors import ModelError, StageError
 
 OF_TRAINER = ("steps", "trained")
@@ -127,10 +127,11 @@ def _versions(stage: Path, damage: Damage) -> dict[int, int]:
     found, last = {}, 0
     complete = {*tables.steps_present(stage, "rollouts")}
     damaged = {step for table, step in damage if table == "rollouts"}
+    intact = sorted(complete - damaged)
+    read = dict(zip(intact, tables.read_steps(stage, "rollouts", intact), strict=True))
     for step in sorted({*damaged, *(one for table in OF_EXPLORER for one in _steps(stage, table))}):
-        if step in complete - damaged:
-            record = tables.step_file(stage, "rollouts", step)
-            last = tables.read(record, records.Rollout)["weights_version"][0].as_py()
+        if step in read:
+            last = read[step].weights_version
         found[step] = last if step in complete | damaged else UNKNOWN  # interrupted while it was written
     return found
 

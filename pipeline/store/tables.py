@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,7 +94,24 @@ LOCATIONS = {
 DATA = ("raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
 
 
-def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> list[records.Task]:
+class Rows(Sequence):
+    """Rows of an Arrow table as records, made when they are asked for: a trainer only counts its tasks."""
+
+    def __init__(self, table: pa.Table, record: type):
+        self.table, self.record = table, record
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, place: int):
+        return self.record(**self.table.slice(range(len(self))[place], 1).to_pylist()[0])
+
+    def __iter__(self) -> Iterator:
+        for batch in self.table.to_batches(max_chunksize=1024):
+            yield from (self.record(**row) for row in batch.to_pylist())
+
+
+def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> Rows:
     """Returns the tasks of one split of a curate stage's directory in file order, at most `limit`.
 
     taskset: the set of that name with a path of its own; None: the others, split by curation.
@@ -104,7 +121,7 @@ def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str
     table = read(Path(curated) / LOCATIONS["tasks"], records.Task)
     own = pc.is_null(table["taskset"]) if taskset is None else pc.equal(table["taskset"], taskset)
     chosen = table.filter(pc.and_(pc.equal(table["split"], split), pc.fill_null(own, False)))[:limit]
-    return [records.Task(**row) for row in chosen.to_pylist()]
+    return Rows(chosen, records.Task)
 
 
 def read_scores(stage: Path, step: int) -> list[records.Score]:
@@ -129,6 +146,26 @@ def steps_present(stage: Path, table: str) -> list[int]:
         if part.startswith("step=")
     }
     return sorted(found)
+
+
+def read_steps(stage: Path, table: str, steps: Iterable[int]) -> Rows:
+    """Returns the rows of these steps of a table, in ascending order. Their files are read in one scan: a resumed stage
+    has thousands."""
+    import duckdb
+
+    record, paths = records.TABLES[table], [step_file(stage, table, step) for step in steps]
+    if not paths:
+        return Rows(to_arrow([], record), record)
+    scan = source(paths).removesuffix(")") + ", union_by_name=true, filename=file)"
+    try:
+        found = duckdb.sql(f"SELECT * FROM {scan} ORDER BY length(file), file").to_arrow_table()
+    except duckdb.Error as error:
+        refuse_damaged(error)
+        raise
+    for name in set(records.later(record)) - set(found.column_names):
+        found = found.append_column(name, pa.nulls(len(found)))
+    schema = records.schema(record)
+    return Rows(found.select(schema.names).cast(schema), record)
 
 
 def connect(stages: Iterable[tuple[str, Path]] = ()):

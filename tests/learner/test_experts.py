@@ -136,7 +136,7 @@ def test_a_stage_is_handed_all_that_its_batches_are_made_of(tmp_path, tiny_model
         "stages=[{stage_name: rft}]"]))
     made = next(one for one in plan.stages if one.kind == "rft")
     inputs = {"tasks": curated, "model": tiny_model}
-    for row_ in (tasks := tables.read_tasks(curated, "sft", taskset="sft_dataset")):
+    for row_ in (tasks := [*tables.read_tasks(curated, "sft", taskset="sft_dataset")]):
         row_.taskset = None  # those of the pool
     tables.write(curated / "tasks.parquet", records.Task, [*tables.read_tasks(curated, "train"), *tasks])
     source = Rollouts(Context("p/n", made.name, made.identity, tmp_path / "own", made.config, inputs,

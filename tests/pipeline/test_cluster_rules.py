@@ -9,14 +9,16 @@ from pipeline.job import slurm
 from pipeline.plan import requests
 from pipeline.settings.config import Config
 
-NODES = {"gpu": [slurm.Nodes(512_000, 8, 2880)], "cpu": [slurm.Nodes(64_000, 0, None)]}
+NODES = {"gpu": [slurm.Nodes(128, 512_000, 8, 2880)], "cpu": [slurm.Nodes(32, 64_000, 0, None)]}
 
 
-def stage(kind="rft", gpus=8, per_gpu=1, **asked):
+def stage(kind="rft", gpus=8, node_num=1, per_gpu=1, **asked):
     settings = {"partition": None, "account": None, "qos": None, "constraint": None, "gpu_model": None, "runtime": None,
-                "mem": None, "nodes": None, "exclusive": False, "setup_lines": [], "container": None, "submit": "heavy"}
+                "mem": None, "cpus": None, "nodes": None, "exclusive": False, "setup_lines": [], "container": None,
+                "submit": "heavy"}
     config = Config.partial({
-        "cluster": {"slurm": settings | asked, "node_num": 1}, "trainer": {"ranks": 4, "offload_optimizer": False},
+        "cluster": {"slurm": settings | asked, "node_num": node_num},
+        "trainer": {"ranks": 4, "offload_optimizer": False},
         "explorer": {"rollout_model": {"engine_num": 4, "tensor_parallel_size": 1, "engines_per_gpu": per_gpu},
                      "auxiliary_models": []}})
     return SimpleNamespace(name="rft", kind=kind, gpus=gpus, threads=64, config=config, inputs={})
@@ -34,6 +36,9 @@ def cluster(monkeypatch):
     ({}, ["cluster.slurm.partition"]),  # there is no default one
     ({"partition": "cpu"}, ["cluster.slurm.partition"]),  # it has no GPUs
     ({"partition": "gpu", "mem": 501.0}, ["cluster.slurm.mem"]),
+    ({"partition": "gpu", "cpus": 129}, ["cluster.slurm.cpus"]),
+    ({"partition": "gpu", "gpus": 16}, ["cluster.slurm.partition"]),
+    ({"partition": "gpu", "gpus": 16, "node_num": 2}, []),
 ])
 def test_a_request_that_no_node_can_satisfy_is_a_problem(asked, keys):
     assert [problem.key for problem in cluster_rules.problems([stage(**asked)])] == keys
@@ -49,12 +54,29 @@ def test_the_memory_of_a_job_is_that_of_its_processes():
     assert requests.memory_gib(stage()) == 45.0
     assert requests.memory_gib(stage(gpus=0)) == 18.0
     assert requests.memory_gib(stage(per_gpu="auto")) == 65.0  # it may be eight engines
+    assert requests.memory_gib(stage(node_num=2)) == 25.0  # of each node: the stage, two ranks, two engines
     assert requests.resources(stage(mem=1.5))["mem_mb"] == 1536
+
+
+def test_cores_are_the_share_of_a_node_that_the_gpus_are():
+    assert requests.cores(stage(gpus=2), NODES["gpu"]) == 32
+    assert requests.cores(stage(gpus=8, node_num=2), NODES["gpu"]) == 64  # four of each node
+    assert requests.cores(stage(gpus=0), NODES["cpu"]) == 32
+    assert requests.cores(stage(gpus=2, cpus=5), NODES["gpu"]) == 5
+    assert requests.cores(stage(gpus=2), NODES["cpu"]) is None
+    assert requests.cores(stage("curate", 0), NODES["cpu"]) == 64  # its own threads
+
+
+def test_gpus_of_several_nodes_are_requested_by_node():
+    found = requests.resources(stage(gpus=16, node_num=2, gpu_model="h100"))
+    assert {name: found[name] for name in ("nodes", "tasks", "gpu", "gres", "tasks_per_gpu")} == {
+        "nodes": 2, "tasks": 2, "gpu": 0, "gres": "gpu:h100:8", "tasks_per_gpu": 0}
+    assert "gpu_model" not in found
 
 
 def test_resources_have_the_names_of_the_plugin():
     found = requests.resources(stage(partition="gpu", account="lab", runtime=60, nodes="gpu[01-02]", exclusive=True))
-    assert found == {"mem_mb": 45 * 1024, "slurm_partition": "gpu", "slurm_account": "lab", "runtime": 60,
+    assert found == {"mem_mb": 45 * 1024, "gpu": 8, "slurm_partition": "gpu", "slurm_account": "lab", "runtime": 60,
                      "slurm_extra": "--nodelist='gpu[01-02]' --exclusive"}
 
 
@@ -66,3 +88,9 @@ def test_lines_and_a_container_come_before_the_command():
 @pytest.mark.parametrize(("gres", "gpus"), [("(null)", 0), ("gpu:8", 8), ("gpu:h100:4(S:0-1),gpu:a100:2", 6)])
 def test_gpus_of_a_node(gres, gpus):
     assert slurm._gpus(gres) == gpus
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [("1:00:00", 60), ("2-00:00:00", 2880), ("30:00", 30), ("20", 1),
+                                                ("infinite", None)])
+def test_time_limits_of_sinfo(limit, minutes):
+    assert slurm._minutes(limit) == minutes

@@ -1,5 +1,7 @@
 """Hashes of files: recorded with them, kept through deletions, and different after any change."""
 
+import shutil
+
 import pytest
 import xxhash
 
@@ -129,3 +131,19 @@ def test_a_stage_of_an_older_release_is_used_and_said_once(trained):
     (trained / hashes.LIST).unlink()
     (line,) = checked(trained)
     assert "unchecked: sft-0123abcd" in line
+
+
+def test_a_list_is_read_on_from_where_it_was_read_to_and_again_when_it_is_another_one(tmp_path):
+    table = tmp_path / "steps"
+    for name in ("a", "b"):
+        hashes.write(table / name, lambda path: path.write_text("x"))
+    assert sorted(hashes.recorded(table)) == ["a", "b"]
+    with open(table / hashes.LIST, "a") as file:
+        file.write('["c", 1')  # cut short by a power loss
+    hashes.remove(table / "a")
+    assert sorted(hashes.recorded(table)) == ["b"]
+    shutil.rmtree(table)
+    assert hashes.entry_of(table / "b") is None
+    for name in ("d", "e", "f"):
+        hashes.write(table / name, lambda path: path.write_text("y"))
+    assert sorted(hashes.recorded(table)) == ["d", "e", "f"]

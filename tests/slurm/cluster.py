@@ -1,11 +1,12 @@
 """A SLURM cluster on this host for tests: munged, slurmctld, one slurmd per "node", optionally slurmdbd with MariaDB.
 
-Needs root and Debian's slurm-wlm and munge (`make test-slurm` installs them). Everything listens on 127.0.0.1 and lives
-below one directory; /etc/slurm/slurm.conf is a link to its configuration, because the job step of Snakemake's executor
-plugin drops SLURM_CONF from the environment.
+Needs root and Debian's slurm-wlm and munge, for accounting slurmdbd and mariadb-server (`make test-slurm` installs
+them). Everything is below one directory; /etc/slurm/slurm.conf is a link to its configuration, because the job step of
+Snakemake's executor plugin drops SLURM_CONF from the environment.
 """
 
 import contextlib
+import getpass
 import os
 import shutil
 import signal
@@ -14,18 +15,20 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch")
+NEEDED_TO_ACCOUNT = ("slurmdbd", "mariadbd", "mariadb-install-db")
 LINK = Path("/etc/slurm/slurm.conf")
 GRES_LINK = Path("/etc/slurm/gres.conf")
 
 
-def missing() -> str:
+def missing(accounting: bool = False) -> str:
     """Returns why no cluster can be started here; '' if one can."""
-    absent = [name for name in NEEDED if not shutil.which(name)]
+    absent = [name for name in (*NEEDED, *(NEEDED_TO_ACCOUNT if accounting else ())) if not shutil.which(name)]
     if absent:
-        return f"{', '.join(absent)} not installed (Debian: slurm-wlm, munge)"
+        return f"{', '.join(absent)} not installed (Debian: slurm-wlm, munge, slurmdbd, mariadb-server)"
     if os.geteuid() != 0:
         return "starting slurmd needs root"
     return f"{LINK} belongs to another cluster" if LINK.exists() and not LINK.is_symlink() else ""
@@ -46,6 +49,7 @@ class Cluster:
     cpus: int = 2
     gpus: int = 0
     accounting: bool = False
+    accounting_port: int = field(default_factory=free_port)
     daemons: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -58,6 +62,8 @@ class Cluster:
             link.unlink(missing_ok=True)
             link.symlink_to(self.root / target)
         self._munge()
+        if self.accounting:
+            self._account()
         self._daemon("slurmctld", ["slurmctld", "-D", "-f", str(self.root / "slurm.conf")])
         for node in self.nodes:
             self.start_node(node)
@@ -95,9 +101,59 @@ class Cluster:
         """Returns the output of a SLURM command."""
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
 
-    def _daemon(self, name: str, command: list[str]) -> None:
+    def jobs(self, state: str = "") -> list[str]:
+        """Returns the numbers of the jobs in a state; by default of all that have not ended."""
+        return self.ask("squeue", "-h", "-o", "%i", *(["-t", state] if state else [])).split()
+
+    def time(self, job: str, what: str) -> float:
+        """Returns a time of a job, such as EndTime, in seconds since 1970."""
+        shown = self.ask("scontrol", "-o", "show", "job", job)
+        return datetime.fromisoformat(shown.split(f"{what}=")[1].split()[0]).timestamp()
+
+    def fill(self) -> None:
+        """Occupies all nodes."""
+        self.ask("sbatch", f"-N{len(self.nodes)}", "--exclusive", "-J", "fill", "-o", "/dev/null", "--wrap",
+                 "sleep 300")
+        _until(lambda: self.jobs("RUNNING"), 30, "the job on all nodes")
+
+    def empty(self) -> None:
+        """Ends the job of `fill`."""
+        self.ask("scancel", "--name", "fill")
+        _until(lambda: not self.jobs(), 30, "the nodes")
+
+    def _daemon(self, name: str, command: list[str], **environment: str) -> None:
         with (self.root / "log" / f"{name}.out").open("a") as out:
-            self.daemons[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+            self.daemons[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True,
+                                                  env=os.environ | environment)
+
+    def _account(self) -> None:
+        """Starts MariaDB and slurmdbd, with an account `lab` of this user."""
+        database, at = self.root / "mariadb", free_port()
+        with (self.root / "log" / "install-db.out").open("w") as out:
+            subprocess.run(["mariadb-install-db", "--no-defaults", f"--datadir={database}", "--user=root",
+                            "--auth-root-authentication-method=normal", "--skip-test-db"], check=True, stdout=out)
+        socket_ = f"--socket={self.root}/run/mariadb.sock"
+        self._daemon("mariadbd", ["mariadbd", "--no-defaults", f"--datadir={database}", "--user=root", socket_,
+                                  f"--pid-file={self.root}/run/mariadb.pid", f"--port={at}",
+                                  "--bind-address=127.0.0.1"])
+        ask = ["mariadb", "--no-defaults", socket_, "-e"]
+        _until(lambda: not subprocess.run([*ask, "SELECT 1"], capture_output=True, check=False).returncode, 30,
+               "mariadbd")
+        self.ask(*ask, "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm'; GRANT ALL ON slurm.* TO slurm@'127.0.0.1'")
+        configuration = self.root / "slurmdbd.conf"
+        configuration.write_text("\n".join([
+            "AuthType=auth/munge", f"AuthInfo=socket={self.root}/run/munge.socket", "DbdHost=localhost",
+            "DbdAddr=127.0.0.1", f"DbdPort={self.accounting_port}", "SlurmUser=root",
+            f"PidFile={self.root}/run/slurmdbd.pid", f"LogFile={self.root}/log/slurmdbd.log",
+            "StorageType=accounting_storage/mysql", "StorageHost=127.0.0.1", f"StoragePort={at}",
+            "StorageUser=slurm", "StoragePass=slurm", "StorageLoc=slurm"]) + "\n")
+        configuration.chmod(0o600)
+        self._daemon("slurmdbd", ["slurmdbd", "-D"], SLURM_CONF=str(self.root / "slurm.conf"))
+        manage = ["sacctmgr", "-i", "add"]
+        _until(lambda: not subprocess.run([*manage, "cluster", "ouro"], capture_output=True, check=False).returncode,
+               30, "slurmdbd")
+        self.ask(*manage, "account", "lab")
+        self.ask(*manage, "user", getpass.getuser(), "account=lab")
 
     def _munge(self) -> None:
         key = self.root / "munge.key"
@@ -132,7 +188,10 @@ class Cluster:
             "MpiDefault=none", "SwitchType=switch/none", "ReturnToService=2", "MinJobAge=600", "KillWait=10",
             "SlurmdParameters=config_overrides", "SchedulerParameters=sched_interval=1,batch_sched_delay=0",
             "SlurmctldTimeout=10", "SlurmdTimeout=10", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
-            "AccountingStorageType=accounting_storage/none", *(["GresTypes=gpu"] if self.gpus else []),
+            *(["AccountingStorageType=accounting_storage/slurmdbd", "AccountingStorageHost=127.0.0.1",
+               f"AccountingStoragePort={self.accounting_port}",
+               f"AccountingStoragePass={self.root}/run/munge.socket"] if self.accounting
+              else ["AccountingStorageType=accounting_storage/none"]), *(["GresTypes=gpu"] if self.gpus else []),
             *(f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={ports[node]} "
               f"CPUs={self.cpus} RealMemory=20000{gres} State=UNKNOWN" for node in self.nodes),
             f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=60 State=UP PriorityTier=1",

@@ -1,8 +1,9 @@
-"""A cluster for the tests of this directory, and `ouro run --profile slurm` on it."""
+"""A cluster for each file of this directory, and `ouro run --profile slurm` on it."""
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,20 +14,25 @@ from tests.toy.conftest import REPOSITORY, small
 
 QUICK = ("explorer.rollout_model.engine_type=transformers", "cluster.gpu_per_node=0",
          "buffer.explorer_input.eval_tasksets=[]", "cluster.slurm.runtime=10")
+ONLY_SFT = ("--until", "sft")
 
 
 def pytest_collection_modifyitems(items):
-    reason = slurm.missing()
     for item in items:
         if "/tests/slurm/" in str(item.path):
             item.add_marker(pytest.mark.slurm)
+            reason = slurm.missing("accounting" in _settings(item.module))
             if reason and "cluster" in item.fixturenames:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
-    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as one:
+def _settings(module) -> dict:
+    return getattr(module, "CLUSTER", {})
+
+
+@pytest.fixture(scope="module")
+def cluster(request, tmp_path_factory):
+    with slurm.cluster(tmp_path_factory.mktemp("slurm"), **_settings(request.module)) as one:
         yield one
 
 
@@ -38,10 +44,35 @@ def ouro(root: Path, *overrides: str, options: tuple[str, ...] = ("--profile", "
     return [sys.executable, "-m", "pipeline.cli", "run", *options, *words, *(["--", *extra] if extra else [])]
 
 
+def finish(root: Path, *overrides: str, **more) -> subprocess.CompletedProcess:
+    """Runs the command to its end."""
+    return subprocess.run(ouro(root, *overrides, **more), cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+BEGUN: list[subprocess.Popen] = []
+
+
 def begin(command: list[str], log: Path) -> subprocess.Popen:
+    """Starts the command, which ends with the test."""
     with log.open("ab") as out:
-        return subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, start_new_session=True,
-                                env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
+        BEGUN.append(subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, start_new_session=True,
+                                      env=os.environ | {"PYTHONPATH": str(REPOSITORY)}))
+    return BEGUN[-1]
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left():
+    yield
+    while BEGUN:
+        BEGUN[-1].terminate()
+        BEGUN.pop().wait(60)
+
+
+def until(holds, seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.5)
 
 
 def stage(root: Path, name: str) -> Path:
@@ -51,3 +82,7 @@ def stage(root: Path, name: str) -> Path:
 
 def manifest(root: Path, name: str) -> dict:
     return files.read_json(stage(root, name) / files.MANIFEST)
+
+
+def steps(root: Path) -> int:
+    return len(list(root.glob("store/sft-*/steps/*.parquet")))

@@ -1,20 +1,17 @@
 """Stages over several nodes of one job: the same weights and rows as on one."""
 
-import subprocess
-
 import pytest
 
 from pipeline.store import files
-from tests.slurm.conftest import manifest, ouro, stage
-from tests.toy.conftest import REPOSITORY, table
+from tests.slurm.conftest import finish, manifest, stage
+from tests.toy.conftest import table
 
 RANKS = ("stages.sft.trainer.ranks=2", "stages.sft.trainer.zero_stage=2", "stages.sft.buffer.total_steps=6")
 ROLLOUT = ("stages.rft.trainer.ranks=2", "stages.rft.explorer.rollout_model.engine_num=2", "buffer.total_steps=2")
 
 
 def run(root, *overrides):
-    done = subprocess.run(ouro(root, *RANKS, *ROLLOUT, *overrides), cwd=REPOSITORY, capture_output=True, text=True,
-                          check=False)
+    done = finish(root, *RANKS, *ROLLOUT, *overrides)
     assert done.returncode == 0, done.stderr
 
 
@@ -45,8 +42,7 @@ def test_two_nodes_answer_like_one(on_one, on_two):
 
 
 def test_several_nodes_without_slurm_are_refused(tmp_path):
-    done = subprocess.run(ouro(tmp_path, "stages.sft.cluster.node_num=2", "stages.sft.trainer.ranks=2", options=()),
-                          cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = finish(tmp_path, "stages.sft.cluster.node_num=2", "stages.sft.trainer.ranks=2", options=())
     assert done.returncode == 2
     assert "--profile slurm" in done.stderr
     assert not list(tmp_path.glob(f"store/*/{files.MANIFEST}"))

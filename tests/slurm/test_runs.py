@@ -1,114 +1,120 @@
 """Whole runs as jobs of a real SLURM without accounting: submitted, cancelled, lost, taken up again."""
 
 import os
+import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
-import pytest
-
-from pipeline.job import slurm
-from tests.slurm.conftest import begin, manifest, ouro, stage
+from tests.slurm.conftest import ONLY_SFT, begin, finish, manifest, ouro, stage, steps, until
 from tests.toy.conftest import REPOSITORY
 from tests.toy.kill import descendants
 
 LONG = "stages.sft.buffer.total_steps=4000"  # minutes of work
+SAVING = ("stages.sft.buffer.total_steps=200", "stages.sft.trainer.save_interval=5")
+STATUS_SECONDS = 15  # at most, from the end of a job to the submission of the next one
 
 
-def until(holds, seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.5)
-
-
-def running(cluster) -> list[str]:
-    return cluster.ask("squeue", "-h", "-t", "R", "-o", "%i").split()
-
-
-def listed(cluster) -> list[str]:
-    return cluster.ask("squeue", "-h", "-o", "%i").split()
-
-
-def steps(root: Path) -> int:
-    return len(list(root.glob("store/sft-*/steps/*")))
-
-
-def test_stages_that_load_a_model_are_jobs_and_the_others_run_here(cluster, tmp_path):
-    done = subprocess.run(ouro(tmp_path, "buffer.total_steps=2"), cwd=REPOSITORY, capture_output=True, text=True,
-                          check=False)
+def test_stages_that_load_a_model_are_jobs_and_the_others_run_here(cluster, tmp_path, record_property):
+    done = finish(tmp_path, "buffer.total_steps=2")
     assert done.returncode == 0, done.stderr
     stages = ("tasks", "curate", "model", "sft", "rft", "report")
     assert [name for name in stages if "slurm_job" in manifest(tmp_path, name)] == ["sft", "rft"]
-    assert not listed(cluster)
+    assert not cluster.jobs()
+    first, second = manifest(tmp_path, "sft"), manifest(tmp_path, "rft")
+    noticed = cluster.time(second["slurm_job"], "SubmitTime") - cluster.time(first["slurm_job"], "EndTime")
+    between = second["started"] - first["started"] - first["seconds"]
+    record_property("end of a job until the next is submitted", f"{noticed:.0f} s")
+    record_property("end of a stage until the next starts", f"{between:.0f} s")
+    assert noticed <= STATUS_SECONDS
 
 
-def test_a_cancelled_job_ends_the_run_with_its_reason(cluster, tmp_path):
-    process = begin(ouro(tmp_path, LONG), tmp_path / "out")
-    until(lambda: steps(tmp_path), 120, "a step")
-    (number,) = running(cluster)
+def test_a_job_cancelled_while_pending_ends_the_run_with_its_reason(cluster, tmp_path):
+    cluster.fill()
+    process = begin(ouro(tmp_path, extra=ONLY_SFT), tmp_path / "out")
+    until(lambda: cluster.jobs("PENDING"), 240, "a pending job")
+    cluster.ask("scancel", *cluster.jobs("PENDING"))
+    try:
+        assert process.wait(120) != 0
+        assert re.search(r"sft failed: ended by SLURM: CANCELLED \(job \d+\)$", (tmp_path / "out").read_text(), re.M)
+    finally:
+        cluster.empty()
+
+
+def test_a_running_job_is_not_requeued_and_cancelling_it_ends_the_run(cluster, tmp_path):
+    process = begin(ouro(tmp_path, LONG, extra=ONLY_SFT), tmp_path / "out")
+    until(lambda: steps(tmp_path), 240, "a step")
+    (number,) = cluster.jobs("RUNNING")
+    refused = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True, check=False)
+    assert refused.returncode, "SLURM requeued the job: it would run beside the one that snakemake submits"
+    assert cluster.jobs() == [number]
     cluster.ask("scancel", number)
-    assert process.wait(60) != 0
-    last = (tmp_path / "out").read_text().splitlines()[-8:]
-    assert any("sft" in line and "CANCELLED" in line for line in last), last
+    assert process.wait(120) != 0
+    assert re.search(r"sft failed: .*CANCELLED", (tmp_path / "out").read_text())
+
+
+def test_a_stage_that_fails_is_not_submitted_again(cluster, tmp_path):
+    done = finish(tmp_path, "stages.sft.cluster.slurm.setup_lines=['exit 3']", extra=ONLY_SFT)
+    assert done.returncode
+    assert "sft failed: its job failed before the stage began" in done.stderr
+    assert "submitted again" not in done.stderr
+    assert not cluster.jobs()
 
 
 def test_the_jobs_of_a_killed_ouro_go_on_and_the_same_command_waits_for_them(cluster, tmp_path):
-    command = ouro(tmp_path, "stages.sft.buffer.total_steps=150", "buffer.total_steps=1")
+    command = ouro(tmp_path, "stages.sft.buffer.total_steps=200", extra=ONLY_SFT)
     first = begin(command, tmp_path / "out")
-    until(lambda: steps(tmp_path), 120, "a step")
-    (number,) = running(cluster)
+    until(lambda: steps(tmp_path), 240, "a step")
+    (number,) = cluster.jobs("RUNNING")
     for process in (first.pid, *descendants(first.pid)):
         os.kill(process, signal.SIGKILL)
     second = begin(command, tmp_path / "out2")
-    until(lambda: f"waiting for job {number}" in (tmp_path / "out2").read_text(), 60, "the second to wait")
-    assert running(cluster) == [number]
-    assert second.wait(240) == 0, (tmp_path / "out2").read_text()
+    until(lambda: f"waiting for job {number}" in (tmp_path / "out2").read_text(), 120, "the second to wait")
+    assert cluster.jobs("RUNNING") == [number]
+    assert second.wait(400) == 0, (tmp_path / "out2").read_text()
     assert manifest(tmp_path, "sft")["slurm_job"] == number
 
 
 def test_two_commands_of_one_run_do_not_hold_two_nodes(cluster, tmp_path):
-    command = ouro(tmp_path, "stages.sft.buffer.total_steps=150", "buffer.total_steps=1")
+    command = ouro(tmp_path, "stages.sft.buffer.total_steps=200", extra=ONLY_SFT)
     first = begin(command, tmp_path / "out")
-    until(lambda: running(cluster), 120, "a job")
+    until(lambda: cluster.jobs("RUNNING"), 240, "a job")
     second = begin(command, tmp_path / "out2")
-    until(lambda: "waiting for" in (tmp_path / "out2").read_text(), 60, "the second to wait")
+    until(lambda: "waiting for" in (tmp_path / "out2").read_text(), 120, "the second to wait")
     most = 0
     while second.poll() is None or first.poll() is None:
-        most = max(most, len(listed(cluster)))
+        most = max(most, len(cluster.jobs("PENDING,RUNNING")))
         time.sleep(1.0)
     assert (first.returncode, second.returncode, most) == (0, 0, 1)
 
 
-def test_a_run_past_its_time_limit_is_submitted_again_until_it_is_complete(cluster, tmp_path):
-    command = ouro(tmp_path, "stages.sft.buffer.total_steps=60", "buffer.total_steps=1", "cluster.slurm.runtime=1",
-                   "stages.sft.trainer.save_interval=5")
-    process = begin(command, tmp_path / "out")
-    assert process.wait(500) == 0, (tmp_path / "out").read_text()
-    assert "ended by SLURM: TIMEOUT" in (tmp_path / "out").read_text()
+def test_a_run_past_its_time_limit_is_submitted_again_until_it_is_complete(cluster, tmp_path, record_property):
+    process = begin(ouro(tmp_path, "stages.sft.buffer.total_steps=450", "stages.sft.trainer.save_interval=20",
+                         "cluster.slurm.runtime=1", extra=ONLY_SFT), tmp_path / "out")
+    assert process.wait(600) == 0, (tmp_path / "out").read_text()
+    again = re.findall("submitted again: it was (.*)", (tmp_path / "out").read_text())
+    record_property("submitted again", "; ".join(again))
+    assert again
     assert (stage(tmp_path, "sft") / "manifest.json").exists()
 
 
 def test_a_failed_node_is_named_and_the_stage_goes_on_on_another(cluster, tmp_path):
-    process = begin(ouro(tmp_path, "stages.sft.buffer.total_steps=80", "buffer.total_steps=1",
-                         "stages.sft.trainer.save_interval=5"), tmp_path / "out")
-    until(lambda: steps(tmp_path) > 12, 120, "steps")
+    process = begin(ouro(tmp_path, *SAVING, extra=ONLY_SFT), tmp_path / "out")
+    until(lambda: steps(tmp_path) > 7, 240, "steps")
     node = cluster.ask("squeue", "-h", "-t", "R", "-o", "%N")
     cluster.fail_node(node)
     try:
-        assert process.wait(300) == 0, (tmp_path / "out").read_text()
+        assert process.wait(400) == 0, (tmp_path / "out").read_text()
         assert "ended by SLURM: NODE_FAIL" in (tmp_path / "out").read_text()
     finally:
         cluster.start_node(node)
 
 
 def test_a_preempted_job_goes_on(cluster, tmp_path):
-    process = begin(ouro(tmp_path, "stages.sft.buffer.total_steps=80", "buffer.total_steps=1",
-                         "stages.sft.trainer.save_interval=5"), tmp_path / "out")
-    until(lambda: steps(tmp_path) > 12, 120, "steps")
-    cluster.ask("sbatch", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 10")
-    assert process.wait(300) == 0, (tmp_path / "out").read_text()
+    process = begin(ouro(tmp_path, *SAVING, extra=ONLY_SFT), tmp_path / "out")
+    until(lambda: steps(tmp_path) > 7, 240, "steps")
+    cluster.ask("sbatch", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5")
+    assert process.wait(400) == 0, (tmp_path / "out").read_text()
     assert "ended by SLURM: PREEMPTED" in (tmp_path / "out").read_text()
 
 
@@ -118,9 +124,3 @@ def test_plain_snakemake_refuses_sacct_without_accounting(cluster, tmp_path):
                           check=False, env=os.environ | {"PATH": f"{REPOSITORY}/.venv/bin:{os.environ['PATH']}"})
     assert done.returncode == 2
     assert "--slurm-status-command squeue" in done.stderr
-
-
-@pytest.mark.parametrize(("limit", "minutes"), [("1:00:00", 60), ("2-00:00:00", 2880), ("30:00", 30), ("20", 1),
-                                                ("infinite", None)])
-def test_time_limits_of_sinfo(limit, minutes):
-    assert slurm._minutes(limit) == minutes

@@ -1,0 +1,330 @@
+"""Counts what one step of a stage does to its file system, as the stage grows: does it depend on the steps done?
+
+    python -m benchmarks.scale --root /tmp/scale                    100 to 100,000 steps, 10 million tasks: ten minutes
+    python -m benchmarks.scale --root /tmp/scale --steps 1000 10000 --tasks 100000
+
+Makes the store of an rft stage with files of the right number, names and sizes (hard links of one step's, so that they
+take little disk), and then lets the product's own functions make further steps in it: the explorer waits for weights
+and writes a step, the trainer cuts a batch, publishes weights and writes a step, the parent reports it. Only the model
+is missing. `strace` counts the calls on the store. Then it times what is done at a start or for a person, and the
+tasks. The root must be on the file system in question.
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measurement import Measurement, table
+from pipeline.settings.setting import plain as plain_settings
+from pipeline.store import checkpoints, files, hashes, records, tables
+
+TASKS, REPEATS, PROMPT, RESPONSE = 64, 8, 128, 512  # of an explorer step; tokens
+LINKS = 1000  # of one file: ext4 allows 65,000
+MEASURED = 20  # steps
+EVALUATED_EVERY, SAVED_EVERY = 100, 100
+WEIGHTS_BYTES = 1 << 20
+PER_STEP = ("experience", "rollouts", "trained", "steps")
+ROLES = ("explorer", "trainer", "parent")
+MARK = "/scale-mark"
+TRACED = ("open,openat,creat,stat,lstat,newfstatat,statx,access,faccessat,faccessat2,rename,renameat,renameat2,unlink,"
+          "unlinkat,mkdir,mkdirat,rmdir,link,linkat,getdents64,read,pread64,write,pwrite64,fsync")
+CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
+
+
+# ------------------------------------------------------------------------------------------------------- the store
+
+
+def plain(record: type, **given):
+    """A row of a record; columns that are not given are null, empty or 0."""
+    blank = {field.name: _blank(field.metadata) for field in dataclasses.fields(record)}
+    return record(**blank | given)
+
+
+def _blank(column: dict):
+    kind = str(column["arrow"])
+    if column["null"]:
+        return None
+    if kind.startswith(("list", "map")):
+        return []
+    return "" if kind == "string" else False if kind == "bool" else 0
+
+
+def experience(step: int, random: np.random.Generator) -> list[records.Experience]:
+    """The rows of an explorer step: random tokens, so that they compress as little as real ones."""
+    return [plain(
+        records.Experience, experience_id=f"rft/{step}/{place}/{run}", stage="rft", step=step, taskset="tasks",
+        slot=place * REPEATS + run, task_id=f"{step * TASKS + place}", group_id=f"{step}/{place}", run_index=run,
+        prompt="p" * 4 * PROMPT, response="r" * 4 * RESPONSE,
+        prompt_tokens=random.integers(0, 150_000, PROMPT).tolist(),
+        response_tokens=random.integers(0, 150_000, RESPONSE).tolist(), action_mask=[1] * RESPONSE,
+        rollout_logprobs=random.normal(-1, 0.5, RESPONSE).astype(np.float32).tolist(), reward=float(run % 2),
+        accuracy=float(run % 2), status="ok", weights_version=step - 1, weights_hash="0" * 16, engine="none",
+        temperature=1.0, top_p=1.0, top_k=-1)
+        for place in range(TASKS) for run in range(REPEATS)]
+
+
+def rollout(step: int) -> records.Rollout:
+    return plain(records.Rollout, stage="rft", step=step, weights_version=step - 1, rows=TASKS * REPEATS,
+                 attempts=TASKS * REPEATS, tokens=TASKS * REPEATS * RESPONSE)
+
+
+def grow(stage: Path, begin: int, end: int) -> None:
+    """Adds the files of steps begin .. end as links of a template, with their lines in the lists of hashes."""
+    template = stage.parent / "template"
+    for name in PER_STEP:
+        first = tables.step_file(template, name, 1)
+        lines = {}
+        source = first
+        for step in range(begin, end + 1):
+            path = tables.step_file(stage, name, step)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if step % LINKS == 0 or source == first:
+                shutil.copyfile(first, path)
+                source = path
+            else:
+                os.link(source, path)
+            lines[hashes.listed_as(path)[1]] = hashes.entry_of(first)
+        hashes.add(stage / name, lines)
+    for step in range(begin - begin % EVALUATED_EVERY + EVALUATED_EVERY, end + 1, EVALUATED_EVERY):
+        tables.write(tables.step_file(stage, "scores", step), records.Score, [])
+
+
+def make_template(stage: Path) -> int:
+    """Writes one step of each table beside the stage; returns its bytes."""
+    place = stage.parent / "template"
+    rows = experience(1, np.random.default_rng(0))
+    tables.write(tables.step_file(place, "experience", 1), records.Experience, rows)
+    tables.write(tables.step_file(place, "rollouts", 1), records.Rollout, [rollout(1)])
+    tables.write(tables.step_file(place, "trained", 1), records.Trained,
+                 [plain(records.Trained, experience_id=row.experience_id) for row in rows])
+    tables.write(tables.step_file(place, "steps", 1), records.Step, [plain(records.Step, step=1)])
+    return sum(tables.step_file(place, name, 1).stat().st_size for name in PER_STEP)
+
+
+def make_tasks(curated: Path, count: int) -> None:
+    import pyarrow as pa
+
+    schema, number = records.schema(records.Task), pa.array(np.arange(count))
+    blank = {field.name: field.metadata for field in dataclasses.fields(records.Task)}
+    columns = {"task_id": number.cast(pa.string()), "row": number}
+    text = {"question": "What is 12345 + 67890 - 4242, and why is that so?", "answer": "76003", "split": "train"}
+    for field in schema:
+        if field.name not in columns:
+            value = text.get(field.name, _blank(blank[field.name]))
+            columns[field.name] = pa.nulls(count, field.type) if value is None else pa.array([value], field.type).take(
+                pa.array(np.zeros(count, np.int64)))
+    tables.write(curated / tables.LOCATIONS["tasks"], records.Task, pa.table(columns, schema=schema))
+
+
+# -------------------------------------------------------------------------------------------- the steps, in a child
+
+
+def context_of(stage: Path, steps: int):
+    """The context of an rft stage on which nobody else works."""
+    from pipeline.check.judge import compose
+    from pipeline.compose.stage_settings import effective
+    from pipeline.job.context import Context
+
+    composed = compose([f"buffer.batch_size={TASKS}", f"algorithm.repeat_times={REPEATS}",
+                        f"buffer.total_steps={steps}", "synchronizer.sync_offset=1", "synchronizer.sync_interval=1",
+                        "monitor=none"])
+    config = effective(composed, next(one for one in composed.stages if one["stage_name"] == "rft"))
+    return Context("scale/one", "rft", "0" * 8, stage, config, {"tasks": stage.parent / "curate"},
+                   logging.getLogger("scale"))
+
+
+class Engine:
+    """Stands for the engines: loads nothing and repeats the trainer's log-probs."""
+
+    def load_weights(self, directory: Path) -> None:
+        pass
+
+    def probe(self, tokens: list[int]) -> list[list[float]]:
+        return [[0.0] * (len(tokens) - 1)]
+
+
+def measure(stage: Path, done: int) -> None:
+    """Makes MEASURED further steps of a stage with `done` steps; prints the seconds of each role."""
+    from types import SimpleNamespace
+
+    from pipeline.job.schedule import rft_schedule
+    from stages.explore import Explorer, Weights
+    from stages.follow import TOTAL, Follower
+    from stages.learn import Trainer
+    from stages.learner.actor import Result
+    from stages.learner.batches.rollouts import Rollouts
+    from stages.learner.record import Seconds, step_record, trained_rows
+
+    context, random = context_of(stage, 10**6), np.random.default_rng(done)
+    explorer, trainer = Explorer.__new__(Explorer), Trainer.__new__(Trainer)
+    explorer.context = trainer.context = context
+    explorer.schedule = rft_schedule(context.config, TASKS)
+    weights, source = Weights(context, Engine()), Rollouts(context)
+    trainer.actor = SimpleNamespace(score=lambda tokens: [0.0] * (len(tokens) - 1), trainable_state=dict,
+                                    write_trainable=write_weights)
+    follower = type("Resumed", (Follower,), {"_rewind": lambda self: 0})(context)
+    follower.next = done + 1
+    files.write_json(stage / TOTAL, {"total_steps": 10**6})
+    follower.poll()
+    trainer._publish(max(done - 1, 0), [1] * 8)
+    trainer._publish(done, [1] * 8)
+    seconds = Counter()
+
+    def explore(step: int) -> None:
+        weights.update_to(explorer.schedule.weights_version(step))
+        explorer._write(step, rows, rollout(step))
+
+    def train(step: int) -> None:
+        batch = source.with_advantages(source.cut(step))
+        trainer._publish(step, batch.longest_row(256))
+        result = Result(0.0, 0.0, 0.0, None, {}, RESPONSE, [np.zeros(RESPONSE)] * len(batch.rows))
+        trainer._write(trained_rows(batch, result.logprobs),
+                       step_record("rft", batch, result, None, None, Seconds(0.0, 0.0, 0.0, 0.0, 0.0, None)))
+
+    for step in range(done + 1, done + MEASURED + 2):
+        rows = experience(step, random)
+        first = step == done + 1  # it reads the lists of hashes from the start, once in a process
+        for role, work in zip(ROLES, (explore, train, lambda step: follower.poll()), strict=True):
+            begin = time.perf_counter()
+            Path(f"{MARK}/{'first' if first else role}").exists()
+            work(step)
+            Path(f"{MARK}/end").exists()
+            seconds[role] += 0.0 if first else time.perf_counter() - begin
+    print(json.dumps({role: value / MEASURED for role, value in seconds.items()}))
+
+
+def write_weights(state: dict, directory: Path) -> None:
+    (directory / checkpoints.WEIGHTS).write_bytes(bytes(WEIGHTS_BYTES))
+
+
+# --------------------------------------------------------------------------------------------------- what is counted
+
+
+def counted(stage: Path, done: int) -> dict[str, Counter]:
+    """Makes steps in a child under strace; returns by role the calls and bytes of one step, and its seconds."""
+    log = stage.parent / "strace"
+    command = [sys.executable, "-m", "benchmarks.scale", "--root", str(stage.parent), "--measure", str(done)]
+    plain_run = subprocess.run(command, check=True, capture_output=True, text=True)  # without strace: the seconds
+    found = {role: Counter(seconds=seconds) for role, seconds in json.loads(plain_run.stdout).items()}
+    trace = ["strace", "-f", "-y", "-o", str(log), "-e", f"trace=?{TRACED.replace(',', ',?')}"]
+    subprocess.run([*trace, *command[:-1], str(done + MEASURED + 1)], check=True, capture_output=True)
+    role = None
+    with log.open(errors="replace") as lines:
+        for line in lines:
+            if f"{MARK}/" in line:
+                role = line.split(f"{MARK}/")[1].split('"')[0]
+            elif role in ROLES and str(stage) in line and (call := CALL.match(line)):
+                count(found[role], call[1], int(call[3]))
+    log.unlink()
+    return {role: Counter({key: value if key == "seconds" else value / MEASURED for key, value in each.items()})
+            for role, each in found.items()}
+
+
+def count(found: Counter, call: str, result: int) -> None:
+    if call in ("read", "pread64", "write", "pwrite64"):
+        found["read bytes" if "read" in call else "written bytes"] += max(result, 0)
+    elif call == "fsync":
+        found["flushes"] += 1
+    else:
+        found["metadata"] += 1
+
+
+def timed(work) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def query(stage: Path) -> None:
+    tables.connect([("one", stage)]).execute("SELECT count(*), avg(loss) FROM steps").fetchall()
+
+
+def for_a_person(stage: Path) -> dict[str, float]:
+    """Seconds of what is done outside the steps: at a start, at the end, and when somebody asks."""
+    from pipeline.results.view import Node, state
+
+    return {"ouro status": timed(lambda: state(Node("rft", "rft", stage))),
+            "a question over all steps": timed(lambda: query(stage)),
+            "look for leftovers": timed(lambda: files.remove_leftovers(stage))}
+
+
+def resume(stage: Path) -> float:
+    from stages.follow import Follower
+
+    checkpoint = checkpoints.checkpoint_directory(stage, tables.steps_present(stage, "steps")[-1])
+    checkpoint.mkdir(parents=True)
+    files.write_json(checkpoint / files.MANIFEST, {"zero_stage": 1, hashes.FILES: {}})
+    return timed(lambda: Follower(context_of(stage, 10**6)))
+
+
+def tasks_of(root: Path, count: int) -> list:
+    """Seconds to count a stage's tasks (each trainer rank), to choose a step's, and to make records of 10,000."""
+    from itertools import islice
+
+    from pipeline.job import selection
+
+    make_tasks(root / "curate", count)
+    found: list = []
+    counting = timed(lambda: found.append(tables.read_tasks(root / "curate", "train")))
+    sets = [selection.Selector(len(found[0]), "shuffle", 1)]
+    first = timed(lambda: selection.select(sets, TASKS, 1, 1))
+    later = timed(lambda: [selection.select(sets, TASKS, step, 1) for step in range(2, 102)]) / 100
+    return [count, counting, first, later * 1e3, timed(lambda: list(islice(found[0], 10_000))) * 100]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--root", type=Path, required=True)
+    arguments.add_argument("--steps", type=int, nargs="+", default=[100, 1000, 10_000, 100_000])
+    arguments.add_argument("--tasks", type=int, default=10_000_000)
+    arguments.add_argument("--resumed", type=int, default=10_000, help="steps of the stage whose resume is timed")
+    arguments.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    given = arguments.parse_args()
+    stage = given.root.resolve() / "stage"
+    if given.measure is not None:
+        measure(stage, given.measure)
+        return
+    report(given, stage)
+
+
+def report(given: argparse.Namespace, stage: Path) -> None:
+    said = Measurement("scale", "Calls on the store in one step, and what grows with a stage")
+    stage.mkdir(parents=True)
+    size, done, began = make_template(stage), 0, time.perf_counter()
+    make_tasks(given.root / "curate", TASKS)
+    files.write_json(stage / "stage.json", {"run": "scale/one", "config": plain_settings(context_of(stage, 1).config)})
+    rows, others = [], []
+    for steps in given.steps:
+        grow(stage, done + 1, steps)
+        for role, found in counted(stage, steps).items():
+            rows.append([f"{steps:,}", role, *(round(found[name], 1) for name in ("metadata", "flushes")),
+                         found["read bytes"] / 1e6, found["written bytes"] / 1e6, found["seconds"] * 1e3])
+        done = steps + 2 * (MEASURED + 1)
+        asked = for_a_person(stage)
+        others.append([f"{steps:,}", *asked.values(), resume(stage) if steps == given.resumed else None])
+    said.add(f"{TASKS * REPEATS} rows of {PROMPT} + {RESPONSE} tokens in a step: {size / 1e6:.2f} MB in 4 files")
+    said.add(table(["steps done", "role", "metadata calls", "flushes", "MB read", "MB written", "ms"], rows))
+    said.add(table(["steps done", *(f"{name}, s" for name in asked), "resume, s"], others))
+    counts = [n for n in (10_000, 1_000_000, 10_000_000) if n <= given.tasks]
+    tasks = [tasks_of(given.root, count) for count in counts]
+    said.add(table(["tasks", "read and count, s", "choose the first step's, s", "a later step's, ms",
+                    "records of a million, s"], tasks))
+    used = subprocess.run(["du", "-sm", str(given.root)], check=True, capture_output=True, text=True).stdout.split()[0]
+    said.add(f"{sum(1 for _ in stage.rglob('*')):,} files and directories, {used} MB of disk, "
+             f"{time.perf_counter() - began:.0f} s")
+    said.save({"steps": rows, "others": others, "tasks": tasks})
+
+
+if __name__ == "__main__":
+    main()
