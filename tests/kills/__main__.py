@@ -105,7 +105,8 @@ class Session:
         with open(self.results, "a", encoding="utf-8") as file:
             for one in found.kills:
                 row = {"case": self.case.name, "engine": self.case.engine, "date": str(date.today()),
-                       "commit": commit(), "chain": found.root.name, "result": one.ended or ("different" if words else "equal"),
+                       "commit": commit(), "chain": found.root.name,
+                       "result": one.ended or ("different" if words else "equal"),
                        "differences": words, **dataclasses.asdict(one)}
                 file.write(json.dumps(row) + "\n")
                 print(f"{self.case.name}: {one.victim} killed, {one.process} {one.operation} {one.path}: "
