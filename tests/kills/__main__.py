@@ -16,7 +16,8 @@ from pathlib import Path
 from pipeline.job.context import commit
 from pipeline.plan.plan import Plan
 from tests.kills.cases import CASES, Case
-from tests.kills.chain import Chain, choose, differences
+from tests.kills.chain import ONLY, Chain, choose, differences
+from tests.kills.faults import try_all
 from tests.kills.report import kills_of, write_report
 from tests.kills.shim import Operation
 
@@ -37,17 +38,20 @@ def main() -> None:
     sessions = [Session(case, place, results, source) for case in CASES if words.only in case.name]
     while time.monotonic() < deadline and (waiting := [one for one in sessions if one.left() > 0]):
         max(waiting, key=lambda one: one.left() / one.case.kills).chain(deadline)
-    write_report(results)
+    faults = place / f"faults-{commit()}.json"
+    if not faults.exists() and time.monotonic() < deadline and not words.only:
+        faults.write_text(json.dumps(try_all(place / "faults", source)))
+    write_report(results, json.loads(faults.read_text()) if faults.exists() else [],
+                 {one.case.name: sorted(one.known) for one in sessions})
 
 
 def upstream(place: Path) -> Plan:
     """Complete stages for the others to begin with."""
-    made = Chain.__new__(Chain)
     case = Case("upstream", 0, (), "")
     root = place / "upstream"
     if not (root / "complete").exists():
         made = Chain(dataclasses.replace(case, overrides=("buffer.total_steps=1",)), root, None)
-        assert made.launch(None) == 0, (root / "output-1").read_text()[-3000:]
+        assert made.launch(None) == 0, made.output()
         (root / "complete").touch()
     return case.plan(root, None)
 
@@ -60,7 +64,10 @@ class Session:
         self.place = place / case.name.replace(",", "").replace(" ", "-")
         self.dice = random.Random(f"{case.name} {len(kills_of(results))} {time.time()}")
         self.expected: Chain | None = None
+        self.points = place / f"points-{self.place.name}.json"
         self.known: Counter[Operation] = Counter()
+        if self.points.exists():  # of an earlier call
+            self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
 
     def left(self) -> int:
         return self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results))
@@ -69,8 +76,8 @@ class Session:
         if self.expected is None:
             self.expected = Chain(self.case, self.place / "whole", self.source)
             code = self.expected.launch(None)
-            assert code == 0, (self.expected.root / "output-1").read_text(errors="replace")[-4000:]
-            self.known = self.expected.traces.copy()
+            assert code == 0, self.expected.output()
+            self._learn(self.expected)
             print(f"{self.case.name}: undisturbed {self.expected.seconds:.0f} s, {len(self.known)} kinds of write "
                   "points", flush=True)
         return self.expected
@@ -92,13 +99,18 @@ class Session:
         if code != 0:
             code = found.launch(None)
         words = differences(self.case, found, expected) if code == 0 else [
-            f"exit code {code}: {(found.root / f'output-{found.launches}').read_text(errors='replace')[-600:]}"]
-        self.known |= found.traces
+            f"exit code {code}: {found.output()[-600:]}"]
+        self._learn(found)
         self._append(found, words)
         if not words and not any(one.ended for one in found.kills):
             shutil.rmtree(found.root)
         else:
             print(f"kept for inspection: {found.root}", flush=True)
+
+    def _learn(self, chain: Chain) -> None:
+        """Adds the write points of a chain: some come only when a stage resumes."""
+        self.known |= Counter({point: count for point, count in chain.traces.items() if ONLY.fullmatch(point.process)})
+        self.points.write_text(json.dumps([(*point, count) for point, count in sorted(self.known.items())]))
 
     def _append(self, found: Chain, words: list[str]) -> None:
         self.results.parent.mkdir(parents=True, exist_ok=True)

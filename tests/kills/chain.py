@@ -105,6 +105,10 @@ class Chain:
             self.kills.append(found)
         return process.returncode
 
+    def output(self) -> str:
+        """The end of what the last launch printed."""
+        return (self.root / f"output-{self.launches}").read_text(errors="replace")[-3000:]
+
     def _kill_at(self, process: subprocess.Popen, kill: Kill, trace: Path) -> Killed | None:
         """Kills at a time; afterwards the trace shows what the victim had done last."""
         deadline = time.monotonic() + kill.after

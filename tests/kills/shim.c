@@ -193,18 +193,33 @@ static const char *path_of(int fd, char *full) {
 
 /* ------------------------------------------------------------------------------------------------- late visibility */
 
+static int did(const char *op, const char *kind) {
+    char key[600];
+    snprintf(key, sizeof key, "%s|%s", op, kind);
+    for (int i = 0; i < KINDS && kinds[i].key; i++) if (!strcmp(kinds[i].key, key)) return 1;
+    return 0;
+}
+
+/* Whether this process made a file, or renamed a directory above it. */
+static int made_here(const char *full) {
+    char kind[512];
+    kind_of(full, kind, sizeof kind);
+    if (did("create", kind) || did("truncate", kind)) return 1;
+    for (char *end = kind + strlen(kind); end; end = strrchr(kind, '/')) {
+        *end = 0;
+        if (did("rename to", kind)) return 1;
+    }
+    return 0;
+}
+
 static int hidden(int at, const char *path) {
     char full[PATH_MAX];
-    struct stat found;
-    if (!late || !inside(at, path, full)) return 0;
-    if (REAL(stat)(full, &found) || S_ISDIR(found.st_mode)) return 0;
+    struct statx found;
     struct timespec now;
+    if (!late || !inside(at, path, full) || made_here(full)) return 0;
+    if (statx(AT_FDCWD, full, AT_SYMLINK_NOFOLLOW, STATX_BTIME | STATX_TYPE, &found) || !S_ISREG(found.stx_mode)) return 0;
     REAL(clock_gettime)(CLOCK_REALTIME, &now);
-    char own[512], seen[600];
-    kind_of(full, own, sizeof own);
-    snprintf(seen, sizeof seen, "rename to|%s", own);
-    for (int i = 0; i < KINDS && kinds[i].key; i++) if (!strcmp(kinds[i].key, seen)) return 0; /* written here */
-    if (now.tv_sec - found.st_ctim.tv_sec + (now.tv_nsec - found.st_ctim.tv_nsec) / 1e9 > late) return 0;
+    if (now.tv_sec - found.stx_btime.tv_sec + (now.tv_nsec - (double)found.stx_btime.tv_nsec) / 1e9 > late) return 0;
     errno = ENOENT;
     return 1;
 }
@@ -302,6 +317,15 @@ SEEN(stat64, (const char *path, struct stat64 *out), AT_FDCWD, path, REAL(stat64
 SEEN(lstat, (const char *path, struct stat *out), AT_FDCWD, path, REAL(lstat)(path, out))
 SEEN(lstat64, (const char *path, struct stat64 *out), AT_FDCWD, path, REAL(lstat64)(path, out))
 SEEN(access, (const char *path, int mode), AT_FDCWD, path, REAL(access)(path, mode))
+
+#define LIST(name, entry) \
+    struct entry *name(DIR *directory) { \
+        struct entry *found; \
+        do found = REAL(name)(directory); while (late && found && hidden(dirfd(directory), found->d_name)); \
+        return found; \
+    }
+LIST(readdir, dirent)
+LIST(readdir64, dirent64)
 
 int flock(int fd, int operation) {
     const char *value = getenv("SHIM_NO_FLOCK");

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.store import checkpoints, files, tables
 from tests.toy.conftest import REPOSITORY, table
 
-MEASURED = ("seconds", "peak_memory_gib", "probe_max_difference")
+MEASURED = ("seconds", "peak_memory_gib", "probe_max_difference", "commit")
 
 
 def start(stage, **environment: str) -> subprocess.Popen:
@@ -55,7 +55,7 @@ def made(directory: Path, *more: str) -> dict[str, object]:
 
     more: further tables: `samples` and `scores`, which a setting adds to an rft stage without changing what it makes.
     `probe_max_difference` is not compared: the probe is scored whenever weights are loaded, once more by a resumed
-    explorer, and its tokens are those of the last batch, which a resumed trainer does not have.
+    explorer, and its tokens are those of the last batch, which a resumed trainer does not have. Nor is the `commit`.
     """
     manifest = files.read_json(directory / files.MANIFEST)
     rows = {name: [{column: value for column, value in row.items() if not column.endswith(MEASURED)}
