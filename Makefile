@@ -29,8 +29,13 @@ test-slurm: .venv/.ready
 	command -v slurmctld munged >/dev/null || apt-get install -y --no-install-recommends slurm-wlm munge
 	$(BIN)/pytest -m slurm tests/slurm
 
-# kill: stages killed and resumed; adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
-test-kill test-adapters test-wide: test-%: .venv/.ready
+# 330 kills and the faults, with the tables of docs/kills.md; goes on where it was interrupted (.kills/)
+test-kill: .venv/.ready
+	$(PYTEST) -m kill
+	$(BIN)/python -m tests.kills
+
+# adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
+test-adapters test-wide: test-%: .venv/.ready
 	$(PYTEST) -m $*
 
 unit: .venv/.ready

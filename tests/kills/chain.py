@@ -85,7 +85,7 @@ class Chain:
         began = time.monotonic()
         with open(self.root / f"output-{self.launches}", "wb") as output:
             process = subprocess.Popen(self.command, cwd=REPOSITORY, stdout=output, stderr=output,
-                                       env=shimmed(self.root / "store", trace=trace, **more), start_new_session=True)
+                                       env=shimmed(self.root, trace=trace, **more), start_new_session=True)
         found = self._kill_at(process, kill, trace) if kill and not kill.point else None
         hung = False
         try:

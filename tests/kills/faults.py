@@ -124,7 +124,7 @@ class Faults:
 
 def run(chain: Chain, **shim: object) -> tuple[int, str]:
     """Starts the run with the shim; returns its exit code and output."""
-    done = subprocess.run(chain.command, env=shimmed(chain.root / "store", **shim), cwd=files.HOME, text=True,
+    done = subprocess.run(chain.command, env=shimmed(chain.root, **shim), cwd=files.HOME, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900, check=False)
     return done.returncode, done.stdout
 

@@ -18,10 +18,10 @@ until it ends; then it compares weights, the content of every table and the kept
 was left alone, and looks into MLflow for every (metric, step), once. It goes on where it was interrupted (`.kills/`)
 and then writes this page.
 
-A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) counts the file operations below
-`store/` and kills just before a chosen one, or in the middle of a write; other kills come at random times. A kill
-counts when a log shows the process, its operation and the path, which names the step. A write point is an operation on
-a kind of file by a kind of process. Not compared: measured seconds and memory, the commit, and
+A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) counts the file operations in `store/`,
+in `runs/` and on MLflow's database. It kills just before a chosen one, or in the middle of a write; other kills come at
+random times. A kill counts when a log shows the process, its operation and the path, which names the step. A write
+point is an operation on a kind of file by a kind of process. Not compared: measured seconds and memory, the commit, and
 `rollouts.probe_max_difference`: the probe is scored whenever weights are loaded, once more by a resumed explorer, and
 its tokens are those of the last batch, which a resumed trainer does not have.
 """

@@ -1,6 +1,6 @@
 /* LD_PRELOAD: names every file operation below a directory, and kills a process just before a chosen one.
 
-   SHIM_ROOT      the directory; operations elsewhere pass
+   SHIM_ROOT      the directory (checkpoint_root_dir); operations elsewhere pass
    SHIM_TRACE     file: one line for each operation: process, operation, kind of file, how often before, path
    SHIM_POINT     "process|operation|kind of file|count|victim|torn": before the count-th operation of this kind the victim
                   is killed with SIGKILL, once; torn=1 writes half of the bytes first
@@ -9,7 +9,7 @@
    SHIM_NO_FLOCK  errno that flock returns
    SHIM_CLOCK     seconds that the clock goes back, SHIM_CLOCK_AFTER seconds after a process began
 
-   A kind of file is its path below a stage's directory with every number as N.
+   A kind of file is its path below a stage's directory, or below the root, with every number as N.
 */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -95,13 +95,12 @@ __attribute__((constructor)) static void begin(void) {
     clock_after = (value = getenv("SHIM_CLOCK_AFTER")) ? atof(value) : 0;
 }
 
-/* Kills every process of this name whose command line has the root's parent: a stage, its children, snakemake, ouro. */
+/* Kills every process of this name whose command line has the root: a stage, its children, snakemake, ouro. */
 static int kill_all(const char *name) {
     char line[8192], found[64], home[PATH_MAX];
     int killed = 0;
     snprintf(home, sizeof home, "%s", root);
     home[strlen(home) - 1] = 0;
-    *strrchr(home, '/') = 0;
     DIR *proc = opendir("/proc");
     for (struct dirent *entry; proc && (entry = readdir(proc));) {
         if (!isdigit(entry->d_name[0])) continue;
@@ -130,8 +129,8 @@ static const char *inside(int at, const char *path, char *full) {
 }
 
 static void kind_of(const char *full, char *out, size_t size) {
-    const char *rest = full + strlen(root), *slash = strchr(rest, '/');
-    rest = slash ? slash + 1 : ".";
+    const char *rest = full + strlen(root);
+    if (!strncmp(rest, "store/", 6)) rest = strchr(rest + 6, '/') ? strchr(rest + 6, '/') + 1 : ".";
     size_t n = 0;
     for (; *rest && n + 1 < size; rest++) {
         if (n > 4 && !strncmp(out + n - 5, "/.tmp", 5) && strlen(rest) == 6) rest = "X"; /* a random name */

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).with_name("shim.c")
 
 
 class Operation(NamedTuple):
-    """A write point: what a process is about to do to a file. kind: the file's path in a stage, numbers as N."""
+    """A write point: what a process is about to do to a file. kind: the path in a stage, numbers as N."""
 
     process: str
     operation: str
@@ -33,14 +33,14 @@ def library() -> Path:
     return made
 
 
-def shimmed(store: Path, **variables: object) -> dict[str, str]:
-    """Returns the environment of a command whose file operations below `store` pass the shim."""
-    return os.environ | {"LD_PRELOAD": str(library()), "SHIM_ROOT": str(store)} | {
+def shimmed(root: Path, **variables: object) -> dict[str, str]:
+    """Returns the environment of a command whose file operations below `root` pass the shim."""
+    return os.environ | {"LD_PRELOAD": str(library()), "SHIM_ROOT": str(root)} | {
         f"SHIM_{name.upper()}": str(value) for name, value in variables.items()}
 
 
 def read_trace(path: Path) -> list[tuple[Operation, str]]:
-    """Returns the operations of a launch in order, each with the path below the store."""
+    """Returns the operations of a launch in order, each with the path below the root."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     fields = [line.split("\t") for line in lines]
     return [(Operation(*found[:3]), found[4]) for found in fields if len(found) == 5]
