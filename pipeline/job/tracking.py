@@ -180,6 +180,7 @@ class Mlflow:
 
         project, name = self.context.run.split("/", 1)
         with files.locked(self.lock, lambda holder: None):
+            self._create_database()
             self.client = MlflowClient(tracking_uri=self.uri)
             found = self.client.get_experiment_by_name(project)
             experiment = found.experiment_id if found else self.client.create_experiment(project)
@@ -194,6 +195,14 @@ class Mlflow:
         self._log_settings(run)
         for run_id in (self.parent, self.run_id):
             self.client.update_run(run_id, status="RUNNING")
+
+    def _create_database(self) -> None:
+        """Creates a local database under a temporary name: MLflow refuses one whose creation was interrupted."""
+        from mlflow.tracking import MlflowClient
+
+        path = Path(self.uri.removeprefix("sqlite:///"))
+        if self.uri.startswith("sqlite:///") and not path.exists():
+            files.write_atomic(path, lambda temporary: MlflowClient(f"sqlite:///{temporary}").search_experiments())
 
     def _find_or_make(self, experiment: str, name: str, tags: dict[str, str], new: bool = False):
         wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
