@@ -23,7 +23,7 @@ from tests.kills.shim import Operation, counted, read_trace, shimmed
 from tests.toy.conftest import REPOSITORY
 from tests.toy.kill import made
 
-HANGS_SECONDS = 240.0  # after a kill all processes of the run must have ended
+HANGS_SECONDS = 120.0  # after a kill all processes of the run must have ended
 WHOLE_SECONDS = 900.0
 ONLY = re.compile(r"(stage|trainer|explorer|evaluator|engine)\b.*|snakemake|ouro")
 
@@ -87,11 +87,7 @@ class Chain:
             process = subprocess.Popen(self.command, cwd=REPOSITORY, stdout=output, stderr=output,
                                        env=shimmed(self.root, trace=trace, **more), start_new_session=True)
         found = self._kill_at(process, kill, trace) if kill and not kill.point else None
-        hung = False
-        try:
-            process.wait(WHOLE_SECONDS if kill is None else HANGS_SECONDS)
-        except subprocess.TimeoutExpired:
-            hung = not kill or bool(found) or killed.exists() or bool(process.wait(WHOLE_SECONDS))
+        hung = not self._ends(process, killed, since=time.monotonic() if found else None)
         self.seconds = time.monotonic() - began
         operations = read_trace(trace)
         self.traces += counted(operations)
@@ -104,6 +100,19 @@ class Chain:
             found.ended = "hung" if hung else f"left {', '.join(left)}" if left else ""
             self.kills.append(found)
         return process.returncode
+
+    def _ends(self, process: subprocess.Popen, killed: Path, since: float | None) -> bool:
+        """Waits for the end; returns whether it came in time. since: when something was killed."""
+        limit = time.monotonic() + WHOLE_SECONDS
+        while process.poll() is None:
+            time.sleep(0.02)
+            if since is None and killed.exists():
+                since = time.monotonic()
+            if time.monotonic() > (limit if since is None else since + HANGS_SECONDS):
+                process.kill()
+                process.wait()
+                return False
+        return True
 
     def output(self) -> str:
         """The end of what the last launch printed."""

@@ -5,7 +5,7 @@
    SHIM_POINT     "process|operation|kind of file|count|victim|torn": before the count-th operation of this kind the victim
                   is killed with SIGKILL, once; torn=1 writes half of the bytes first
    SHIM_KILLED    file: created by the process that kills; its one line says what was killed and when
-   SHIM_LATE      seconds for which a new file below the directory is not visible to processes that did not write it
+   SHIM_LATE      seconds for which a new file of a stage is not visible to other stages, snakemake and ouro
    SHIM_NO_FLOCK  errno that flock returns
    SHIM_CLOCK     seconds that the clock goes back, SHIM_CLOCK_AFTER seconds after a process began
 
@@ -36,7 +36,7 @@
 #define FDS 65536
 #define KINDS 4096
 
-static char process[64], root[PATH_MAX];
+static char process[64], root[PATH_MAX], own[PATH_MAX]; /* own: the directory of this process's stage */
 static unsigned char ours[FDS];
 static struct { char *key; int count; } kinds[KINDS];
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
@@ -86,6 +86,10 @@ __attribute__((constructor)) static void begin(void) {
     if (value) snprintf(root, sizeof root, "%s/", value);
     command_line("self", line, sizeof line);
     name_process(line, process, sizeof process, 1);
+    if ((value = root[0] ? strstr(line, root) : NULL) && !strncmp(value + strlen(root), "store/", 6)) {
+        snprintf(own, sizeof own, "%s", value);
+        *strchrnul(own, ' ') = 0;
+    }
     if ((value = getenv("SHIM_TRACE")) && process[0]) trace = REAL(open)(value, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if ((value = getenv("SHIM_POINT"))) {
         sscanf(value, "%63[^|]|%15[^|]|%511[^|]|%d|%63[^|]|%d", want_process, want_op, want_kind, &want_count, victim, &torn);
@@ -215,7 +219,8 @@ static int hidden(int at, const char *path) {
     char full[PATH_MAX];
     struct statx found;
     struct timespec now;
-    if (!late || !inside(at, path, full) || made_here(full)) return 0;
+    if (!late || !inside(at, path, full) || strncmp(full + strlen(root), "store/", 6) || made_here(full)) return 0;
+    if (own[0] && !strncmp(full, own, strlen(own))) return 0; /* a stage is on one machine */
     if (statx(AT_FDCWD, full, AT_SYMLINK_NOFOLLOW, STATX_BTIME | STATX_TYPE, &found) || !S_ISREG(found.stx_mode)) return 0;
     REAL(clock_gettime)(CLOCK_REALTIME, &now);
     if (now.tv_sec - found.stx_btime.tv_sec + (now.tv_nsec - (double)found.stx_btime.tv_nsec) / 1e9 > late) return 0;
