@@ -21,7 +21,7 @@ from tests.kills.faults import try_all
 from tests.kills.report import kills_of, write_report
 from tests.kills.shim import Operation
 
-PER_CHAIN = 6
+PER_CHAIN = 8
 MOST_FAILED = 3  # launches of a chain that ended before they were killed
 
 

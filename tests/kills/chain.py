@@ -218,7 +218,7 @@ def choose(known: Counter[Operation], done: set[Operation], case: Case, seconds:
     able = {operation: count for operation, count in known.items() if ONLY.fullmatch(operation.process)}
     if new := sorted(able.keys() - done):
         point = dice.choice(new)
-        return Kill("self", point, 1 if dice.random() < 0.5 else dice.randint(1, able[point]))
+        return Kill("self", point)
     victims = ["stage", "trainer"] + (["explorer"] if case.stage != "sft" else []) + (
         ["snakemake", "ouro", "evaluator"] if not case.stage else [])
     if dice.random() < 0.5:
