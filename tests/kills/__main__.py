@@ -16,13 +16,12 @@ from pathlib import Path
 from pipeline.job.context import commit
 from pipeline.plan.plan import Plan
 from tests.kills.cases import CASES, Case
-from tests.kills.chain import ONLY, Chain, choose, differences
+from tests.kills.chain import ONLY, Chain, any_kill, choose, differences
 from tests.kills.faults import try_all
 from tests.kills.report import kills_of, write_report
 from tests.kills.shim import Operation
 
 PER_CHAIN = 8
-MOST_FAILED = 3  # launches of a chain that ended before they were killed
 
 
 def main() -> None:
@@ -87,15 +86,15 @@ class Session:
         found = Chain(self.case, self.place / f"killed-{int(time.time())}", self.source)
         done = {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
                 if not one["random"] and one["case"] == self.case.name}
-        code, missed = None, 0
-        while len(found.kills) < min(PER_CHAIN, self.left()) and missed < MOST_FAILED and time.monotonic() < deadline:
-            kill, before = choose(self.known, done, self.case, expected.seconds, self.dice), len(found.kills)
-            code = found.launch(kill)
-            if kill.point:
-                done.add(kill.point)  # in this chain it is not tried again
-            missed += len(found.kills) == before
-            if code == 0:
-                break
+        number = min(PER_CHAIN, self.left())
+        kills = choose(self.known, done, number - number // 4, self.dice)
+        while len(kills) < number:  # at least a quarter of them: any other
+            kill = any_kill(self.known, self.case, expected.seconds, self.dice)
+            kills.insert(self.dice.randint(0, len(kills)), kill)
+        code = None
+        for kill in kills:
+            if time.monotonic() < deadline and code != 0:
+                code = found.launch(kill)
         if code != 0:
             code = found.launch(None)
         words = differences(self.case, found, expected) if code == 0 else [
@@ -110,7 +109,7 @@ class Session:
     def _learn(self, chain: Chain) -> None:
         """Adds the write points of a chain: some come only when a stage resumes."""
         self.known |= Counter({point: count for point, count in chain.traces.items() if ONLY.fullmatch(point.process)})
-        self.points.write_text(json.dumps([(*point, count) for point, count in sorted(self.known.items())]))
+        self.points.write_text(json.dumps([(*point, count) for point, count in self.known.items()]))
 
     def _append(self, found: Chain, words: list[str]) -> None:
         self.results.parent.mkdir(parents=True, exist_ok=True)

@@ -213,17 +213,23 @@ def _first(found: Any, expected: Any) -> str:
     return f", row of step {row.get('step')}, {column}: {str(row[column])[:80]} instead of {str(other[column])[:80]}"
 
 
-def choose(known: Counter[Operation], done: set[Operation], case: Case, seconds: float, dice: random.Random) -> Kill:
-    """The next kill: a kind of write point that was not hit yet, else any, or a random time."""
-    able = {operation: count for operation, count in known.items() if ONLY.fullmatch(operation.process)}
-    if new := sorted(able.keys() - done):
-        point = dice.choice(new)
-        return Kill("self", point)
+def choose(known: Counter[Operation], done: set[Operation], number: int, dice: random.Random) -> list[Kill]:
+    """Kills at kinds of write points that were not hit yet, in the order of an undisturbed run: so all are reached.
+
+    known: how often a run comes to each, in that order. number: at most so many.
+    """
+    order = [point for point in known if ONLY.fullmatch(point.process) and point not in done]
+    chosen = set(dice.sample(order, min(number, len(order))))
+    return [Kill("self", point) for point in order if point in chosen]
+
+
+def any_kill(known: Counter[Operation], case: Case, seconds: float, dice: random.Random) -> Kill:
+    """A kill at a random time, or of a random process at any write point."""
     victims = ["stage", "trainer"] + (["explorer"] if case.stage != "sft" else []) + (
         ["snakemake", "ouro", "evaluator"] if not case.stage else [])
     if dice.random() < 0.5:
         return Kill(dice.choice(victims), after=dice.uniform(0.2, 1.0) * seconds)
-    point = dice.choice(sorted(able))
+    point = dice.choice([point for point in known if ONLY.fullmatch(point.process)])
     victim = dice.choice(["self", "self", *victims])
-    return Kill(victim, point, dice.randint(1, able[point]),
+    return Kill(victim, point, dice.randint(1, known[point]),
                 torn=victim == "self" and point.operation == "write" and dice.random() < 0.5)
