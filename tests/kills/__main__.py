@@ -65,11 +65,20 @@ class Session:
         self.expected: Chain | None = None
         self.points = place / f"points-{self.place.name}.json"
         self.known: Counter[Operation] = Counter()
+        self.missed: Counter[Operation] = Counter()
         if self.points.exists():  # of an earlier call
             self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
 
     def left(self) -> int:
-        return self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results))
+        """How many kills are needed: at least one while a write point was not hit."""
+        mine = self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results))
+        return max(mine, len(self.known.keys() - self._done()))
+
+    def _done(self) -> set[Operation]:
+        """Write points that were hit, in any configuration, or that two launches did not come to."""
+        hit = {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
+               if not one["random"]}
+        return hit | {point for point, count in self.missed.items() if count > 1}
 
     def undisturbed(self) -> Chain:
         if self.expected is None:
@@ -84,10 +93,8 @@ class Session:
     def chain(self, deadline: float) -> None:
         expected = self.undisturbed()
         found = Chain(self.case, self.place / f"killed-{int(time.time())}", self.source)
-        done = {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
-                if not one["random"] and one["case"] == self.case.name}
         number = min(PER_CHAIN, self.left())
-        kills = choose(self.known, done, number - number // 4, self.dice)
+        kills = choose(self.known, self._done(), number - number // 4, self.dice)
         while len(kills) < number:  # at least a quarter of them: any other
             kill = any_kill(self.known, self.case, expected.seconds, self.dice)
             kills.insert(self.dice.randint(0, len(kills)), kill)
@@ -95,6 +102,8 @@ class Session:
         for kill in kills:
             if time.monotonic() < deadline and code != 0:
                 code = found.launch(kill)
+                if kill.point and not (found.kills and found.kills[-1].launch == found.launches):
+                    self.missed[kill.point] += 1
         if code != 0:
             code = found.launch(None)
         words = differences(self.case, found, expected) if code == 0 else [

@@ -50,6 +50,7 @@ class Killed:
     path: str
     step: int | None
     random: bool
+    launch: int
     ended: str = ""  # a problem of this launch: `hung`, or processes that were left
 
 
@@ -94,7 +95,7 @@ class Chain:
         if killed.exists():
             who, operation, kind, _, path = killed.read_text().rstrip("\n").split("\t")
             victim = who if kill.victim == "self" else kill.victim
-            found = Killed(victim, who, operation, kind, path, step_in(path), random=False)
+            found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches)
         left = self._left()
         if found:
             found.ended = "hung" if hung else f"left {', '.join(left)}" if left else ""
@@ -131,7 +132,7 @@ class Chain:
             if not done:
                 return None  # no log shows what it was doing
             operation, path = done[-1]
-            return Killed(kill.victim, *operation, path, step_in(path), random=True)
+            return Killed(kill.victim, *operation, path, step_in(path), True, self.launches)
         return None
 
     def _processes(self, name: str) -> list[int]:
