@@ -30,8 +30,13 @@ test-slurm: .venv/.ready
 	  apt-get install -y --no-install-recommends slurm-wlm munge slurmdbd mariadb-server
 	$(BIN)/pytest -m slurm tests/slurm
 
-# kill: stages killed and resumed; adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
-test-kill test-adapters test-wide: test-%: .venv/.ready
+# 330 kills and the faults, with the tables of docs/kills.md; goes on where it was interrupted (.kills/)
+test-kill: .venv/.ready
+	$(PYTEST) -m kill
+	$(BIN)/python -m tests.kills
+
+# adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
+test-adapters test-wide: test-%: .venv/.ready
 	$(PYTEST) -m $*
 
 unit: .venv/.ready

@@ -1,54 +1,77 @@
 """Evaluates a model on held-out tasks: greedy accuracy, sampled accuracy, pass@k, with 95% intervals.
 
 Reads tasks.parquet and a model; writes samples/ (every response) and scores/, one file each, numbered by the trainer
-step that produced the model. The evaluation itself is in workflows/evaluation.py.
+step that produced the model. The evaluator is stages/score.py; this process starts it and follows its scores.
 """
 
-import os
-from pathlib import Path
+from contextlib import ExitStack
 
+from pipeline.job.activity import Doing
 from pipeline.job.context import Context, environment, run_stage
-from pipeline.job.opening import opening
-from pipeline.job.progress import Progress
-from pipeline.job.shares import answering_environment
+from pipeline.job.metrics import score_metrics
+from pipeline.job.progress import Progress, leak_words
+from pipeline.job.shares import answering_environment, cores
 from pipeline.job.tracking import open_tracker
-from pipeline.store import checkpoints, records
-from workflows.engines.open import open_engine
-from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
-from workflows.prompts import end_tokens, load_tokenizer
-from workflows.rewards import Rewards
+from pipeline.store import checkpoints, records, tables
+from stages.explorer.children import Child, supervise
+from stages.explorer.watchdog import activity_file
+
+EVALUATOR = "evaluator"
 
 
 def work(context: Context) -> None:
-    directory = context.inputs["model"]
-    model, step = checkpoints.model_directory(directory), checkpoints.trained_steps(directory)
-    (scores,) = score_models(context, checkpoints.model_name(directory), {step: model})
-    for row in scores:
+    checkpoints.begin_anew(context.directory)  # an interrupted launch may have left scores
+    run_evaluator(context)
+    for row in tables.read_scores(context.directory, checkpoints.trained_steps(context.inputs["model"])):
         context.made[f"{row.taskset}/{row.metric}"] = [round(row.value, 4), round(row.low, 4), round(row.high, 4)]
 
 
-def score_models(context: Context, name: str, models: dict[int, Path]) -> list[list[records.Score]]:
-    """Evaluates versions of one model with one engine; returns the scores of each.
+def run_evaluator(context: Context) -> None:
+    """Scores the models of a stage in a child process, under supervision."""
+    surroundings = environment(context.config.explorer.env_vars) | answering_environment(context.config)
+    with Evaluations(context) as follower:
+        supervise(context, [Child(EVALUATOR, "stages.score", cores(), environment=surroundings)], follower.poll)
 
-    name: of the model in the tables. models: trainer step -> Hugging Face directory; at least one.
+
+class Evaluations(ExitStack):
+    """Reports the evaluator's passes over the sets, and every new evaluation, to the console and the monitor.
+
+    Opened by the first `poll`, because the child must be started before this process has threads.
     """
-    os.environ.update(environment(context.config.explorer.env_vars) | answering_environment(context.config))
-    first = next(iter(models.values()))
-    tokenizer = load_tokenizer(first, context.config.model)
-    sets = read_sets(context, tokenizer, Rewards(context.config))
-    passes, found = len(DECODINGS) * len(sets) * len(models), []
-    with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        with opening():
-            engine = open_engine(first, context.config, end_tokens(tokenizer, first), logs=context.directory)
-        for step, model in models.items():
-            if model != first:
-                engine.load_weights(model)
-            label = f"step {step}: " if len(models) > 1 else ""
-            found.append(evaluate(context, engine, tokenizer, sets, Subject(name, step),
-                                  lambda done, label=label: progress.advance(1, label + done)))
-            tracker.log_scores(found[-1], step)
-        engine.close()
-    return found
+
+    def __init__(self, context: Context):
+        super().__init__()
+        self.context = context
+        self.earlier = tables.steps_present(context.directory, "scores")
+        self.evaluated = set(self.earlier)
+        self.tracker = self.progress = None
+
+    def poll(self) -> None:
+        if self.tracker is None:
+            self.tracker = self.enter_context(open_tracker(self.context))
+            self.tracker.log_earlier((score_metrics(self._read(step)), step) for step in self.earlier)
+        self._advance()
+        for step in sorted({*tables.steps_present(self.context.directory, "scores")} - self.evaluated):
+            scores = self._read(step)
+            for words in dict.fromkeys(f"{s.taskset}: {leak_words(s)}" for s in scores if leak_words(s)):
+                self.context.log.warning("warning: %s; these are not scores of unseen tasks", words)
+            self.tracker.log_scores(scores, step)
+            self.evaluated.add(step)
+
+    def _advance(self) -> None:
+        """Shows the passes that the evaluator's activity names: `evaluates, 3 of 8`."""
+        file = activity_file(self.context.directory, EVALUATOR)
+        doing = Doing.read(file) if file.exists() and file.stat().st_size else Doing("starts")
+        if not doing.detail:
+            return
+        passing, total = map(int, doing.detail.split(" of "))
+        if self.progress is None:
+            self.progress = self.enter_context(Progress(self.context.log, total, "passes", self.context.name))
+        if passing - 1 > self.progress.done:
+            self.progress.advance(passing - 1 - self.progress.done)
+
+    def _read(self, step: int) -> list[records.Score]:
+        return tables.read_scores(self.context.directory, step)
 
 
 if __name__ == "__main__":

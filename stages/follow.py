@@ -1,10 +1,12 @@
 """Follows the step files that the children of a training stage write, and completes the stage."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 from pipeline.job.context import Context
-from pipeline.job.metrics import rollout_metrics
+from pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from pipeline.job.no_signal import ASK, FAILED, Signals
 from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
 from pipeline.job.shares import cores
@@ -44,6 +46,7 @@ class Follower:
         self.scores: list[records.Score] = []  # of the last evaluation
         self.stack = ExitStack()
         self.tracker = self.progress = None
+        self._earlier = ((self._metrics(step), step.step) for step in earlier)
 
     def __enter__(self) -> "Follower":
         return self
@@ -55,6 +58,7 @@ class Follower:
         """Reports the steps that appeared since the last call."""
         if self.tracker is None:
             self.tracker = self.stack.enter_context(open_tracker(self.context))
+            self.tracker.log_earlier(chain(self._earlier_scores(sorted(self.evaluated)), self._earlier))
         if self.progress is None and (self.context.directory / TOTAL).exists():
             total = files.read_json(self.context.directory / TOTAL)["total_steps"]
             progress = Progress(self.context.log, total, self.unit, self.context.name, done=self.next - 1)
@@ -83,9 +87,15 @@ class Follower:
         return (f"{'resumes' if last else 'starts again'} at step {self.next} (it had reached step {reached}): "
                 f"{found}, trainer.save_interval={config.trainer.save_interval}")
 
+    def _earlier_scores(self, steps: list[int]) -> Iterator[tuple[dict[str, float], int]]:
+        return ((score_metrics(tables.read_scores(self.context.directory, step)), step) for step in steps)
+
+    def _metrics(self, step: records.Step) -> dict[str, float]:
+        return step_metrics(step)
+
     def _report(self, step: records.Step) -> None:
         self.progress.step(step, self.scores)
-        self.tracker.log_step(step)
+        self.tracker.log(self._metrics(step), step.step)
         if line := self.signals.after(step):
             self.context.log.warning("warning: %s", line)
         if step.failed_rows and not self.warned:
@@ -128,9 +138,12 @@ class RolloutFollower(Follower):
     def _rewind(self) -> int:
         return recovery.rewind_explorer(self.context.directory, self._warn, self.context.config.verify)
 
+    def _metrics(self, rollout: records.Rollout) -> dict[str, float]:
+        return rollout_metrics(rollout)
+
     def _report(self, rollout: records.Rollout) -> None:
         self.progress.advance(1, rollout_words(rollout))
-        self.tracker.log(rollout_metrics(rollout), rollout.step)
+        self.tracker.log(self._metrics(rollout), rollout.step)
 
     def _seconds(self, rollout: records.Rollout) -> float:
         return rollout.rollout_seconds + rollout.other_seconds
@@ -154,4 +167,5 @@ def finish_training(context: Context) -> None:
             checkpoints.link_tree(last / made, stage / made)
     checkpoints.forget_versions_before(stage, step + 1)
     checkpoints.remove_damaged(stage)
+    checkpoints.keep_newest(stage, context.config.trainer.max_checkpoints_to_keep)  # a trainer may have died before it
     context.made |= {"steps": step, "weights_hash": files.read_json(last / files.MANIFEST)["weights_hash"]}

@@ -159,7 +159,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
 
 
 def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any]) -> None:
-    begin = time.time()
+    begin, clock = time.time(), time.monotonic()  # the former may be set back
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
     (context.directory / NAME).unlink(missing_ok=True)
@@ -171,7 +171,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         "commit": commit(),
         "started": begin,
         **({"hub": spec["hub"]} if spec.get("hub") else {}),
-        "seconds": round(time.time() - begin + context.earlier_seconds, 3),
+        "seconds": round(time.monotonic() - clock + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
         **({"slurm_job": this_job()} if this_job() else {}),
         **context.made,

@@ -1,5 +1,7 @@
 """Monitor metric names for columns of the tables (the names of the Trinity-RFT guide)."""
 
+from collections.abc import Iterable
+
 from pipeline.job.progress import rate
 from pipeline.store.records import Rollout, Score, Step
 
@@ -21,10 +23,10 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
     return {metric: float(value) for metric, value in named.items() if value is not None}
 
 
-def score_metrics(score: Score) -> dict[str, float]:
-    """Returns `eval/<taskset>/<metric>` and the bounds of its interval."""
-    name = f"eval/{score.taskset}/{score.metric}"
-    return {name: score.value, f"{name}/low": score.low, f"{name}/high": score.high}
+def score_metrics(scores: Iterable[Score]) -> dict[str, float]:
+    """Returns `eval/<taskset>/<metric>` and the bounds of its interval, of every score."""
+    return {f"eval/{score.taskset}/{score.metric}{end}": value for score in scores
+            for end, value in (("", score.value), ("/low", score.low), ("/high", score.high))}
 
 
 STEP_METRICS = {  # metric -> column of Step

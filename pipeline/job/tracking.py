@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.job.context import Context
-from pipeline.job.metrics import score_metrics, step_metrics
+from pipeline.job.metrics import score_metrics
 from pipeline.settings.monitors import MONITORS, check_monitor
 from pipeline.settings.secrets import mask
 from pipeline.store import files
-from pipeline.store.records import Score, Step
+from pipeline.store.records import Score
 
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
@@ -40,13 +40,12 @@ class NoTracker:
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Records metrics of a step."""
 
-    def log_step(self, step: Step) -> None:
-        """Records the columns of an optimizer step."""
-        self.log(step_metrics(step), step.step)
-
     def log_scores(self, scores: Iterable[Score], step: int) -> None:
         """Records the scores of an evaluation. step: of the training that produced the model; 0 without one."""
-        self.log({name: value for score in scores for name, value in score_metrics(score).items()}, step)
+        self.log(score_metrics(scores), step)
+
+    def log_earlier(self, rows: Iterable[tuple[dict[str, float], int]]) -> None:
+        """Records metrics of steps that an earlier launch made: those that it did not write, if the sink can tell."""
 
     def close(self, failed: bool) -> None:
         """Writes pending metrics. failed: whether the stage ended with an error."""
@@ -58,6 +57,7 @@ class Tracker(NoTracker):
     def __init__(self, sink, log):
         self.sink, self.log_to = sink, log
         self._pending: list[Row] = []
+        self._earlier: Iterable[tuple[dict[str, float], int]] = ()
         self._guard, self._end = threading.Lock(), threading.Event()
         self._is_open, self._last_problem = False, ""
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
@@ -65,10 +65,16 @@ class Tracker(NoTracker):
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Records metrics of a step without blocking. Values that are not finite are left out."""
-        now = int(time.time() * 1000)
-        rows = [(name, float(value), step, now) for name, value in metrics.items() if math.isfinite(value)]
         with self._guard:
-            self._pending += rows
+            self._pending += self._rows(metrics, step)
+
+    def log_earlier(self, rows: Iterable[tuple[dict[str, float], int]]) -> None:
+        with self._guard:
+            self._earlier = rows
+
+    def _rows(self, metrics: dict[str, float], step: int) -> list[Row]:
+        now = int(time.time() * 1000)
+        return [(name, float(value), step, now) for name, value in metrics.items() if math.isfinite(value)]
 
     def _work(self) -> None:
         while not self._end.wait(FLUSH_SECONDS if self._is_open else 0):
@@ -79,15 +85,19 @@ class Tracker(NoTracker):
         """Opens the sink if necessary and writes pending metrics; keeps them for the next time on failure."""
         with self._guard:
             rows, self._pending = self._pending, []
+            earlier, self._earlier = self._earlier, ()
         try:
             if not self._is_open:
                 self.sink.open()
                 self._is_open = True
+            if lacks := getattr(self.sink, "lacks", None):
+                rows = [row for metrics, step in earlier for row in self._rows(metrics, step) if lacks(row)] + rows
+                earlier = ()
             if rows:
                 self.sink.write(rows)
         except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             with self._guard:
-                self._pending = rows + self._pending
+                self._pending, self._earlier = rows + self._pending, self._earlier or earlier
             self._warn_once(f"{type(error).__name__}: {error}")
             self._end.wait(FLUSH_SECONDS)
 
@@ -150,7 +160,11 @@ def _flat(value: dict, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 class Mlflow:
-    """Experiment = project; one parent run per project/name; a stage is a nested run, resumed with the stage."""
+    """Experiment = project; one parent run per project/name; a stage is a nested run, resumed with the stage.
+
+    Each metric is written once for a step: a resumed stage repeats steps that its earlier launch has reported. A stage
+    that starts again (continue_from_checkpoint=false) has a new run.
+    """
 
     def __init__(self, context: Context):
         self.context = context
@@ -166,6 +180,7 @@ class Mlflow:
 
         project, name = self.context.run.split("/", 1)
         with files.locked(self.lock, lambda holder: None):
+            self._create_database()
             self.client = MlflowClient(tracking_uri=self.uri)
             found = self.client.get_experiment_by_name(project)
             experiment = found.experiment_id if found else self.client.create_experiment(project)
@@ -173,15 +188,25 @@ class Mlflow:
                 self.client.set_experiment_tag(experiment, KIND, "custom_model_development")
             self.parent = self._find_or_make(experiment, name, {"ouro.run": self.context.run}).info.run_id
             run = self._find_or_make(experiment, self.context.name, {
-                "ouro.stage": self.context.id, "mlflow.parentRunId": self.parent})
+                "ouro.stage": self.context.id, "mlflow.parentRunId": self.parent},
+                new=not self.context.config.continue_from_checkpoint)
         self.run_id = run.info.run_id
+        self._last = {metric.key: metric.step for metric in run.data.to_proto().metrics}  # steps ascend
         self._log_settings(run)
         for run_id in (self.parent, self.run_id):
             self.client.update_run(run_id, status="RUNNING")
 
-    def _find_or_make(self, experiment: str, name: str, tags: dict[str, str]):
+    def _create_database(self) -> None:
+        """Creates a local database under a temporary name: MLflow refuses one whose creation was interrupted."""
+        from mlflow.tracking import MlflowClient
+
+        path = Path(self.uri.removeprefix("sqlite:///"))
+        if self.uri.startswith("sqlite:///") and not path.exists():
+            files.write_atomic(path, lambda temporary: MlflowClient(f"sqlite:///{temporary}").search_experiments())
+
+    def _find_or_make(self, experiment: str, name: str, tags: dict[str, str], new: bool = False):
         wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-        found = self.client.search_runs([experiment], wanted, max_results=1)
+        found = [] if new else self.client.search_runs([experiment], wanted, max_results=1)  # the newest
         return found[0] if found else self.client.create_run(experiment, run_name=name, tags=tags)
 
     def _log_settings(self, run) -> None:
@@ -196,17 +221,28 @@ class Mlflow:
         self.client.log_batch(run.info.run_id, tags=tags[:100])
 
     def write(self, rows: list[Row]) -> None:
-        """Makes one call for up to LARGEST_BATCH metrics. MLflow rejects `@` in names: pass@4 is pass_at_4."""
+        """Makes one call for up to LARGEST_BATCH metrics."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(name.replace("@", "_at_"), value, when, step) for name, value, step, when in rows]
+        metrics = [Metric(_key(row), row[1], row[3], row[2]) for row in rows if self.lacks(row)]
         for start in range(0, len(metrics), LARGEST_BATCH):
-            self.client.log_batch(self.run_id, metrics=metrics[start : start + LARGEST_BATCH])
+            batch = metrics[start : start + LARGEST_BATCH]
+            self.client.log_batch(self.run_id, metrics=batch)
+            self._last |= {metric.key: metric.step for metric in batch}
+
+    def lacks(self, row: Row) -> bool:
+        """Whether the run has no value of this metric yet for this step or a later one."""
+        return row[2] > self._last.get(_key(row), -1)
 
     def close(self, failed: bool) -> None:
         """Sets the pipeline run's state to that of the stage that ended last."""
         for run_id in (self.run_id, self.parent):
             self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+def _key(row: Row) -> str:
+    """MLflow rejects `@` in names: pass@4 is pass_at_4."""
+    return row[0].replace("@", "_at_")
 
 
 class Tensorboard:

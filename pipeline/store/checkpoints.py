@@ -76,7 +76,7 @@ def forget_versions_before(stage: Path, version: int) -> None:
     """Deletes published weights older than `version`."""
     for directory in (stage / "weights").glob("version=*"):
         if int(directory.name.removeprefix("version=")) < version:
-            shutil.rmtree(directory)
+            files.remove_tree(directory)
 
 
 def checkpoint_directory(stage: Path, step: int) -> Path:
@@ -119,7 +119,7 @@ def set_aside(stage: Path, step: int) -> None:
 
 def remove_damaged(stage: Path) -> None:
     for directory in (stage / "checkpoints").glob(f"{ASIDE}*"):
-        shutil.rmtree(directory)
+        files.remove_tree(directory)
 
 
 def keep_newest(stage: Path, count: int | None) -> None:
@@ -132,7 +132,7 @@ def keep_newest(stage: Path, count: int | None) -> None:
     scheduled = [step for step in complete if not is_unscheduled(stage, step)]
     for step in complete[:-1]:
         if step not in scheduled or (count is not None and step in scheduled[:-count]):
-            shutil.rmtree(checkpoint_directory(stage, step))
+            files.remove_tree(checkpoint_directory(stage, step))
 
 
 def is_unscheduled(stage: Path, step: int) -> bool:
@@ -163,7 +163,10 @@ def _link(source: str, target: str) -> None:
 
 
 def begin_anew(stage: Path) -> None:
-    """Deletes the outputs of earlier launches of a stage: tables, weights and checkpoints; keeps its logs."""
+    """Deletes the outputs of earlier launches of a stage: checkpoints, weights and tables; keeps its logs.
+
+    Checkpoints first: should it be interrupted, none may remain without the rows before it.
+    """
     made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
-    for name in (*made, "weights", "checkpoints", "model", "adapter"):
-        shutil.rmtree(stage / name, ignore_errors=True)
+    for name in ("checkpoints", "weights", *made, "model", "adapter"):
+        files.remove_tree(stage / name)

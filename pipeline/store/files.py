@@ -95,10 +95,19 @@ def new_directory(path: Path) -> Iterator[Path]:
             yield temporary
             assert is_complete(temporary), f"no manifest written in {temporary}"
             flush_tree(temporary)
-            shutil.rmtree(path, ignore_errors=True)  # an incomplete leftover without a manifest, or an earlier launch
+            remove_tree(path)  # an incomplete leftover without a manifest, or an earlier launch
             os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_tree(directory: Path) -> None:
+    """Deletes a directory, if it exists. An interruption leaves a temporary name, never a part that has a manifest."""
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.old.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(temporary)
+        shutil.rmtree(temporary)
 
 
 def flush_tree(directory: Path) -> None:

@@ -6,7 +6,6 @@ checkpoint of an earlier step; explorer step s with the weights version that it 
 checkpoint of at most that step, since the trainer then publishes that version again.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,12 +36,12 @@ def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash") -> in
     step = _choose(stage, _bounds(stage, damage, versions, first), verify, warn)
     _report(damage, f"made again from {f'the checkpoint of step {step}' if step else 'the start'}", warn)
     for later in [one for one in checkpoints.complete_checkpoints(stage) if one > step]:
-        shutil.rmtree(checkpoints.checkpoint_directory(stage, later))
+        files.remove_tree(checkpoints.checkpoint_directory(stage, later))
     for table in (*OF_TRAINER, *EVALUATED):  # the step of the last two is a weights version
-        for one in _steps(stage, table):
+        for one in sorted(_steps(stage, table), reverse=True):  # an interruption must leave no gap
             if one > step or (table in EVALUATED and {(name, one) for name in EVALUATED} & damage.keys()):
                 hashes.remove(tables.step_file(stage, table, one))
-    for explored, version in versions.items():
+    for explored, version in sorted(versions.items(), reverse=True):
         if version > step or explored >= first:
             _remove_explored(stage, explored)
     for table, explored in damage:
@@ -52,7 +51,7 @@ def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash") -> in
         # without a checkpoint the trainer publishes version 0 again: the explorer must not load it meanwhile
         version = int(directory.name.removeprefix("version="))
         if version > step or not step or ("weights", version) in damage:
-            shutil.rmtree(directory)
+            files.remove_tree(directory)
     return step
 
 
@@ -62,7 +61,7 @@ def rewind_explorer(stage: Path, warn: Callable[[str], None], verify: str = "has
     complete = tables.steps_present(stage, "rollouts")
     last = min((step - 1 for _, step in damage), default=max(complete, default=0))
     _report(damage, f"made again; explorer steps up to {last} are kept", warn)
-    for explored in {step for table in OF_EXPLORER for step in _steps(stage, table)}:
+    for explored in sorted({step for table in OF_EXPLORER for step in _steps(stage, table)}, reverse=True):
         if explored > last:
             _remove_explored(stage, explored)
     return last

@@ -41,9 +41,11 @@ class Watchdog:
             renewed = file.stat().st_mtime_ns
             if renewed != self._renewed and file.stat().st_size:
                 self._renewed, self.seconds, self.activity = renewed, 0.0, Doing.read(file)
-        if self.seconds > START_SECONDS and stopped(self._family()):
-            return True
-        return self.seconds > self.allowed()
+        return self.seconds > self.allowed() or (self.seconds > self._if_stopped() and bool(stopped(self._family())))
+
+    def _if_stopped(self) -> float:
+        """The limit of a process that does nothing at all, whatever it was doing, seconds."""
+        return LEAST_SECONDS if self.limit is None else self.limit
 
     def _family(self) -> list[int]:
         return [pid for own in self.pids for pid in (own, *descendants(own))]
@@ -62,13 +64,15 @@ class Watchdog:
     def explain(self) -> str:
         """What hangs, since when, and where in its code. Asks its processes for their stacks."""
         chosen = "" if self.limit is None else f"={self.limit:g}"
+        allowed = self.allowed()
         if still := stopped(self._family()):
+            allowed = min(allowed, self._if_stopped())
             where = "; ".join(f"{called(pid)} is stopped (state T): something sent it SIGSTOP, kill -CONT {pid} lets "
                               "it go on" for pid in still)
         else:
             where = "its stack, innermost call first:\n" + self._stack(self._family())
         return (f"the {self.name} of stage {self.directory.name} hangs: it gave no sign of life for "
-                f"{self.seconds:.0f} s, limit {self.allowed():.0f} s ({self.setting}{chosen}); activity: "
+                f"{self.seconds:.0f} s, limit {allowed:.0f} s ({self.setting}{chosen}); activity: "
                 f"{self.activity}; {where}\n  its log: {self.directory / f'{self.name}.log'}")
 
     def _stack(self, family: list[int]) -> str:

@@ -60,7 +60,7 @@ class Saving:
         """Makes the checkpoint visible with one rename, and deletes old ones. Collective."""
         if self.process.rank == 0:
             final = checkpoints.checkpoint_directory(self.context.directory, step)
-            shutil.rmtree(final, ignore_errors=True)
+            files.remove_tree(final)
             self._temporary(step).rename(final)
             checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
         self.process.barrier()

@@ -73,6 +73,24 @@ def test_only_the_newest_are_kept(tmp_path):
     assert checkpoints.complete_checkpoints(tmp_path) == [15, 1000]
 
 
+def test_a_checkpoint_whose_deletion_was_interrupted_is_not_complete(tmp_path, monkeypatch):
+    """Its manifest may still be there: it lies under a temporary name, which the next launch removes."""
+    for step in (5, 10):
+        checkpoint(tmp_path, step)
+
+    def killed(directory, **options):
+        if directory.exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.keep_newest(tmp_path, 1)
+    assert checkpoints.complete_checkpoints(tmp_path) == [10]
+    monkeypatch.undo()
+    files.remove_leftovers(tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=000010"]
+
+
 def test_one_of_an_interruption_is_kept_until_the_next_and_does_not_count(tmp_path):
     for step in (25, 50, 57):
         checkpoint(tmp_path, step)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.job import tracking
+from pipeline.job.metrics import score_metrics, step_metrics
 from pipeline.settings import monitors
 from pipeline.settings.config import Config
 from pipeline.settings.monitors import check_monitor
@@ -16,10 +17,11 @@ from tests.factories import row
 from tests.fake_run import FakeRun
 
 
-def context(root, kind: str, stage: str = "rft", **monitor_args):
+def context(root, kind: str, stage: str = "rft", continues: bool = True, **monitor_args):
     """What a stage hands to open_tracker."""
     directory = FakeRun(root).stage(stage, "rft", complete=False)
-    config = {"monitor": {"monitor_type": kind, "monitor_args": monitor_args}, "checkpoint_root_dir": str(root)}
+    config = {"monitor": {"monitor_type": kind, "monitor_args": monitor_args}, "checkpoint_root_dir": str(root),
+              "continue_from_checkpoint": continues}
     return SimpleNamespace(config=Config.partial(config), run="toy/first", name=stage, id=directory.name,
                            directory=directory, log=logging.getLogger("test"))
 
@@ -46,7 +48,7 @@ class Memory:
 def test_steps_have_the_names_of_the_guide_and_nulls_are_left_out():
     step = row(Step, step=3, loss=0.5, grad_norm=2.0, lr=1e-3, solve_rate=0.25, trained_tokens=600, train_seconds=2.0,
                seconds=3.0, rollout_tokens=90, rollout_seconds=0.5)
-    metrics = tracking.step_metrics(step)
+    metrics = step_metrics(step)
     assert metrics["actor/loss"] == 0.5
     assert metrics["rollout/accuracy/mean"] == 0.25
     assert metrics["perf/train_tokens_per_second"] == 300
@@ -68,7 +70,7 @@ def test_every_number_of_a_step_is_tracked():
 
 def test_scores_are_named_by_set_and_metric():
     score = row(Score, taskset="test", metric="pass@4", value=0.5, low=0.4, high=0.6)
-    assert tracking.score_metrics(score) == {
+    assert score_metrics([score]) == {
         "eval/test/pass@4": 0.5, "eval/test/pass@4/low": 0.4, "eval/test/pass@4/high": 0.6}
 
 
@@ -107,7 +109,7 @@ def test_a_monitor_that_never_works_stops_nothing(monkeypatch, caplog):
 
 def test_none_takes_everything_and_starts_nothing(tmp_path):
     with tracking.open_tracker(context(tmp_path, "none")) as tracker:
-        tracker.log_step(row(Step, step=1))
+        tracker.log(step_metrics(row(Step, step=1)), 1)
         tracker.log_scores([row(Score)], 1)
     assert list(tmp_path.rglob("*.db")) == []
 
@@ -142,9 +144,12 @@ def test_tensorboard_writes_event_files(tmp_path):
 
 @pytest.mark.slow
 def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(tmp_path):
-    for stage, first in (("sft", 1), ("rft", 1), ("rft", 3)):
+    """A resumed launch repeats step 2, and writes step 3, which the first launch was killed before it could."""
+    for stage, earlier, steps in (("sft", (), (1,)), ("rft", (), (1, 2)), ("rft", (1, 3), (2, 4))):
         with tracking.open_tracker(context(tmp_path, "mlflow", stage)) as tracker:
-            tracker.log({"actor/loss": 1.0 / first, "eval/test/pass@4": 0.5}, first)
+            tracker.log_earlier(({"actor/loss": 1.0 / step}, step) for step in earlier)
+            for step in steps:
+                tracker.log({"actor/loss": 1.0 / step, "eval/test/pass@4": 0.5}, step)
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
@@ -153,11 +158,15 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
     assert runs["rft"].data.tags["mlflow.parentRunId"] == runs["first"].info.run_id
     assert runs["rft"].data.params["buffer.total_steps"] == "4"
     history = client.get_metric_history(runs["rft"].info.run_id, "actor/loss")
-    assert [(m.step, round(m.value, 3)) for m in history] == [(1, 1.0), (3, 0.333)]
+    assert sorted((m.step, round(m.value, 3)) for m in history) == [(1, 1.0), (2, 0.5), (3, 0.333), (4, 0.25)]
     assert runs["rft"].data.metrics["eval/test/pass_at_4"] == 0.5
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     kind = "mlflow.experimentKind"  # without one MLflow 3 opens an experiment on its GenAI view
     toy = client.get_experiment_by_name("toy")
+    with tracking.open_tracker(context(tmp_path, "mlflow", continues=False)) as tracker:
+        tracker.log({"actor/loss": 1.0}, 1)
+    again = client.search_runs([toy.experiment_id], "tags.mlflow.runName = 'rft'")
+    assert [run.data.metrics["actor/loss"] for run in again] == [1.0, 0.25]  # the newest first
     assert toy.tags == {kind: "custom_model_development"}
     client.delete_experiment_tag(toy.experiment_id, kind)
     for chosen in ("custom_model_development", "genai_development"):  # set where there is none; the user's stays

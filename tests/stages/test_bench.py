@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pipeline.store import checkpoints, files, records, tables
-from stages import bench
+from stages import bench, score
 from stages.learner.engine import policy
 from tests.factories import row
 
@@ -14,7 +14,7 @@ TASKS = [row(records.Task, task_id=f"t{i}", split="test", question=f"{i} 1 = {i 
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_model, context_of, tiny_settings):
+def stage(tmp_path, tiny_model, context_of, tiny_settings, monkeypatch):
     """Checkpoints 2, 4 and 6 of a training stage, all the same model; of 2 the weights are zeros."""
     from transformers import AutoModelForCausalLM
 
@@ -27,6 +27,8 @@ def stage(tmp_path, tiny_model, context_of, tiny_settings):
         state = {name: scale * value for name, value in model.named_parameters()}
         policy.export(state, model, directory / "model")
         files.write_json(directory / files.MANIFEST, {"step": step})
+    monkeypatch.setattr(bench, "run_evaluator", lambda context: score.score_models(
+        context, *score.checkpoints_but_the_last(context)))
     context = context_of(tmp_path / "bench", tasks=tmp_path / "curate", model=trained)
     context.config = tiny_settings("monitor.monitor_type=none", "model.max_response_tokens=4")
     return context
@@ -49,7 +51,7 @@ def test_every_checkpoint_but_the_last_is_scored_with_its_own_weights(stage):
 def test_what_is_scored_is_not_scored_again(stage, monkeypatch):
     for step in (2, 4):
         tables.write(tables.step_file(stage.directory, "scores", step), records.Score, [])
-    monkeypatch.setattr(bench, "score_models", None)
+    monkeypatch.setattr(bench, "run_evaluator", None)
     bench.work(stage)
     assert tables.read_scores(stage.directory, 2) == []
 
@@ -57,6 +59,6 @@ def test_what_is_scored_is_not_scored_again(stage, monkeypatch):
 def test_a_single_checkpoint_leaves_nothing_to_do(stage, monkeypatch):
     for step in (2, 4):
         shutil.rmtree(checkpoints.checkpoint_directory(stage.inputs["model"], step))
-    monkeypatch.setattr(bench, "score_models", None)
+    monkeypatch.setattr(bench, "run_evaluator", None)
     bench.work(stage)
     assert stage.made == {"checkpoints": []}

@@ -1,7 +1,6 @@
 """The stage `evaluate`: a whole one, and which training step its model is said to come from."""
 
 import logging
-import os
 import shutil
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from pipeline.job.tasksets import read_eval
 from pipeline.store import files, records, tables
 from pipeline.store.errors import DataError
-from stages import evaluate
+from stages import evaluate, score
 from tests.factories import row
 
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
@@ -17,7 +16,10 @@ TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else 
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_model, context_of, tiny_settings):
+def stage(tmp_path, tiny_model, context_of, tiny_settings, monkeypatch):
+    """An evaluation without a process of its own for the evaluator."""
+    monkeypatch.setattr(evaluate, "run_evaluator", lambda context: score.score_models(
+        context, *score.one_model(context)))
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
     curated = tmp_path / "curate"
     context = context_of(tmp_path / "evaluate", tasks=curated, trained=curated, model=tiny_model)
@@ -45,10 +47,12 @@ def test_a_whole_evaluation(stage):
 
 
 def test_a_workflow_finds_the_variables_that_were_set_for_it(stage, monkeypatch):
-    monkeypatch.setenv("OURO_TEST_PORT", "none")
+    monkeypatch.undo()
     stage.config.explorer.env_vars = {"OURO_TEST_PORT": 8010}
-    evaluate.work(stage)
-    assert os.environ["OURO_TEST_PORT"] == "8010"
+    started = []
+    monkeypatch.setattr(evaluate, "supervise", lambda context, children, follow: started.extend(children))
+    evaluate.run_evaluator(stage)
+    assert [child.environment for child in started] == [{"OURO_TEST_PORT": "8010"}]
 
 
 def test_a_set_with_a_path_has_its_own_rows_and_eval_sets_their_own_workflow(stage, tmp_path):

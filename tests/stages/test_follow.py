@@ -13,10 +13,13 @@ class Tracker:
     def __init__(self):
         self.steps, self.scores, self.metrics = [], [], []
 
-    def log_step(self, step):
-        self.steps.append(step.step)
+    def log_earlier(self, rows):
+        self.earlier = [(step, sorted(metrics)) for metrics, step in rows]
 
     def log(self, metrics, step):
+        if "actor/loss" in metrics:
+            self.steps.append(step)
+            return
         rows, speed = metrics["sample/experience_count"], metrics["perf/rollout_tokens_per_second"]
         self.metrics.append((step, rows, speed))
 
@@ -75,6 +78,7 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
         write_step(tmp_path, 3)
         follower.poll()
     assert tracker.steps == [3]
+    assert [step for step, metrics in tracker.earlier if "actor/loss" in metrics] == [1, 2]
 
 
 @pytest.mark.parametrize(("overrides", "saved", "words"), [

@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.store import files, tables
+from pipeline.store import checkpoints, files, tables
 from tests.toy.conftest import REPOSITORY, table
 
-TIMES = ("seconds", "peak_memory_gib")
+MEASURED = ("seconds", "peak_memory_gib", "probe_max_difference", "commit")
 
 
 def start(stage, **environment: str) -> subprocess.Popen:
@@ -50,15 +50,17 @@ def alive(pids: list[int]) -> list[int]:
     return [p for p, stat in states.items() if stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"]
 
 
-def experience(directory: str) -> list[dict]:
-    """Rows of the table without the time of their writing."""
-    return [{c: v for c, v in row.items() if c != "unix_seconds"} for row in table(Path(directory), "experience")]
+def made(directory: Path, *more: str) -> dict[str, object]:
+    """All that must be the same after a kill: rows without measured times, weights, threads, checkpoints, no leftovers.
 
-
-def made(directory: Path) -> dict[str, list]:
-    """All that must be the same after a kill: tables without times, and the hash of the weights."""
-    found = {name: table(directory, name) for name in ("trained", "reference", "teacher")}
-    steps = [{c: v for c, v in row.items() if not c.endswith(TIMES)} for row in table(directory, "steps")]
+    more: further tables: `samples` and `scores`, which a setting adds to an rft stage without changing what it makes.
+    `probe_max_difference` is not compared: the probe is scored whenever weights are loaded, once more by a resumed
+    explorer, and its tokens are those of the last batch, which a resumed trainer does not have. Nor is the `commit`.
+    """
     manifest = files.read_json(directory / files.MANIFEST)
-    return found | {"steps": steps, "experience": experience(str(directory)), "weights": [manifest["weights_hash"]],
-                    "threads": [manifest["threads"]]}
+    rows = {name: [{column: value for column, value in row.items() if not column.endswith(MEASURED)}
+                   for row in table(directory, name)]
+            for name in tables.LOCATIONS if name in more or name not in ("samples", "scores")}
+    return rows | {"manifest": [{key: manifest.get(key) for key in ("weights_hash", "threads", "steps")}],
+                   "checkpoints": checkpoints.complete_checkpoints(directory),
+                   "leftovers": sorted(str(path.relative_to(directory)) for path in directory.rglob("*.tmp"))}

@@ -15,7 +15,8 @@ from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, small, stage_
 from tests.toy.kill import alive, descendants, made, start, wait_until
 
 UPSTREAM = ("tasks", "curate", "model", "sft", "evaluate_sft")
-MODULES = {"snakemake": "snakemake", "stage": "stages.rft", "trainer": "stages.learn", "explorer": "stages.explore"}
+MODULES = {"snakemake": "snakemake", "stage": "stages.rft", "trainer": "stages.learn", "explorer": "stages.explore",
+           "evaluator": "stages.score"}
 
 
 def rft_in(root: Path, finished, *overrides: str):
@@ -139,3 +140,26 @@ def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, v
     kept = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
     assert kept == 2 if victim == "trainer" else kept >= 3
     assert_as_undisturbed(stage, finished)
+
+
+@pytest.mark.kill
+def test_a_stopped_evaluation_is_named_and_begins_again(finished, tmp_path):
+    plan = plan_in(tmp_path, "explorer.step_timeout_seconds=5")
+    plan.freeze()
+    copy_upstream(finished.plan, plan, UPSTREAM[:-1])
+    stage = stage_of(plan, "evaluate_sft")
+    process = subprocess.Popen([sys.executable, "-m", "stages.evaluate", stage.directory], cwd=REPOSITORY,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until((Path(stage.directory) / "evaluator.activity").exists, 60, process)
+    target = process_of(process, "evaluator")
+    os.kill(target, signal.SIGSTOP)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    assert f"the evaluator of stage {Path(stage.directory).name} hangs: " in errors
+    assert f"process {target} (stages.score) is stopped (state T)" in errors
+    assert start(stage).wait(timeout=180) == 0
+    mine, other = Path(stage.directory), Path(stage_of(finished.plan, "evaluate_sft").directory)
+    assert made(mine, "samples", "scores") == made(other, "samples", "scores")

@@ -1,0 +1,139 @@
+"""Kills runs until every configuration has its number of kills; goes on where it was interrupted, for each commit.
+
+    python -m tests.kills [--only WORDS] [--minutes N] [--place DIR] [--results FILE]
+"""
+
+import argparse
+import dataclasses
+import json
+import random
+import shutil
+import time
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+from pipeline.job.context import commit
+from pipeline.plan.plan import Plan
+from tests.kills.cases import CASES, Case
+from tests.kills.chain import ONLY, Chain, any_kill, choose, differences
+from tests.kills.faults import try_all
+from tests.kills.report import kills_of, write_report
+from tests.kills.shim import Operation
+
+PER_CHAIN = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="configurations whose name contains this")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--place", type=Path, default=Path(".kills"), help="results, and runs while they are needed")
+    parser.add_argument("--results", type=Path, help="JSON lines to append to; default: a file for each commit")
+    words = parser.parse_args()
+    place, deadline = words.place.resolve(), time.monotonic() + 60 * words.minutes
+    results = words.results or place / f"kills-{commit()}.jsonl"
+    source = upstream(place)
+    sessions = [Session(case, place, results, source) for case in CASES if words.only in case.name]
+    while time.monotonic() < deadline and (waiting := [one for one in sessions if one.left() > 0]):
+        max(waiting, key=lambda one: one.left() / one.case.kills).chain(deadline)
+    faults = place / f"faults-{commit()}.json"
+    if not faults.exists() and time.monotonic() < deadline and not words.only:
+        faults.write_text(json.dumps(try_all(place / "faults", source)))
+    write_report(results, json.loads(faults.read_text()) if faults.exists() else [],
+                 {one.case.name: sorted(one.known) for one in sessions})
+
+
+def upstream(place: Path) -> Plan:
+    """Complete stages for the others to begin with."""
+    case = Case("upstream", 0, (), "")
+    root = place / "upstream"
+    if not (root / "complete").exists():
+        made = Chain(dataclasses.replace(case, overrides=("buffer.total_steps=1",)), root, None)
+        assert made.launch(None) == 0, made.output()
+        (root / "complete").touch()
+    return case.plan(root, None)
+
+
+class Session:
+    """The kills of one configuration."""
+
+    def __init__(self, case: Case, place: Path, results: Path, source: Plan):
+        self.case, self.results, self.source = case, results, source
+        self.place = place / case.name.replace(",", "").replace(" ", "-")
+        self.dice = random.Random(f"{case.name} {len(kills_of(results))} {time.time()}")
+        self.expected: Chain | None = None
+        self.points = place / f"points-{self.place.name}.json"
+        self.known: Counter[Operation] = Counter()
+        self.missed: Counter[Operation] = Counter()
+        if self.points.exists():  # of an earlier call
+            self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
+
+    def left(self) -> int:
+        """How many kills are needed: at least one while a write point was not hit."""
+        mine = self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results))
+        return max(mine, len(self.known.keys() - self._done()))
+
+    def _done(self) -> set[Operation]:
+        """Write points that were hit, in any configuration, or that two launches did not come to."""
+        hit = {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
+               if not one["random"]}
+        return hit | {point for point, count in self.missed.items() if count > 1}
+
+    def undisturbed(self) -> Chain:
+        if self.expected is None:
+            self.expected = Chain(self.case, self.place / "whole", self.source)
+            code = self.expected.launch(None)
+            assert code == 0, self.expected.output()
+            self._learn(self.expected)
+            print(f"{self.case.name}: undisturbed {self.expected.seconds:.0f} s, {len(self.known)} kinds of write "
+                  "points", flush=True)
+        return self.expected
+
+    def chain(self, deadline: float) -> None:
+        expected = self.undisturbed()
+        found = Chain(self.case, self.place / f"killed-{int(time.time())}", self.source)
+        number = min(PER_CHAIN, self.left())
+        kills = choose(self.known, self._done(), number - number // 4, self.dice)
+        while len(kills) < number:  # at least a quarter of them: any other
+            kill = any_kill(self.known, self.case, expected.seconds, self.dice)
+            kills.insert(self.dice.randint(0, len(kills)), kill)
+        code = None
+        for kill in kills:
+            if time.monotonic() < deadline and code != 0:
+                code = found.launch(kill)
+                if kill.point and not (found.kills and found.kills[-1].launch == found.launches):
+                    self.missed[kill.point] += 1
+        if code != 0:
+            code = found.launch(None)
+        words = differences(self.case, found, expected) if code == 0 else [
+            f"exit code {code}: {found.output()[-600:]}"]
+        self._learn(found)
+        self._append(found, words)
+        if not words and not any(one.ended for one in found.kills):
+            shutil.rmtree(found.root)
+        else:
+            print(f"kept for inspection: {found.root}", flush=True)
+
+    def _learn(self, chain: Chain) -> None:
+        """Adds the write points of a chain: some come only when a stage resumes."""
+        self.known |= Counter({point: count for point, count in chain.traces.items() if ONLY.fullmatch(point.process)})
+        self.points.write_text(json.dumps([(*point, count) for point, count in self.known.items()]))
+
+    def _append(self, found: Chain, words: list[str]) -> None:
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.results, "a", encoding="utf-8") as file:
+            for one in found.kills:
+                row = {"case": self.case.name, "engine": self.case.engine, "date": str(date.today()),
+                       "commit": commit(), "chain": found.root.name,
+                       "result": one.ended or ("different" if words else "equal"),
+                       "differences": words, **dataclasses.asdict(one)}
+                file.write(json.dumps(row) + "\n")
+                print(f"{self.case.name}: {one.victim} killed, {one.process} {one.operation} {one.path}: "
+                      f"{row['result']}", flush=True)
+        for line in words:
+            print(f"  DIFFERENT {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The configurations in which processes are killed: tiny models, six optimizer steps, a checkpoint at every second."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.check.judge import compose
+from pipeline.plan.plan import Plan, make_plan
+from tests.toy.conftest import copy_upstream, small, stage_of
+
+WATCHED = ("explorer.eval_interval=2", "monitor=mlflow")
+REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
+TRANSFORMERS = "explorer.rollout_model.engine_type=transformers"
+FIRST = ("tasks", "curate", "model", "sft")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration. kills: how many the long form makes. stage: name of the one that is started by hand; empty: the
+    whole run, by `ouro run`."""
+
+    name: str
+    kills: int
+    overrides: tuple[str, ...]
+    stage: str = "rft"
+    engine: str = "transformers"
+
+    def words(self, root: Path) -> list[str]:
+        engine = () if self.engine == "vllm" else (TRANSFORMERS,)
+        return [f"checkpoint_root_dir={root}", *small(*engine, *self.overrides)]
+
+    def plan(self, root: Path, source: Plan | None) -> Plan:
+        """The plan in a new root, on complete stages of `source`."""
+        plan = make_plan(compose(self.words(root)))
+        plan.freeze()
+        names = {stage.name for stage in plan.stages}
+        if source and self.stage:
+            copy_upstream(source, plan, tuple(name for name in FIRST if name in names and name != self.stage))
+        return plan
+
+    def directories(self, plan: Plan) -> list[Path]:
+        """Of the stages that are compared."""
+        return [Path(stage_of(plan, self.stage).directory)] if self.stage else [
+            Path(stage.directory) for stage in plan.stages]
+
+
+CASES = [
+    Case("grpo, ZeRO 1, evaluations, MLflow", 50, WATCHED),
+    Case("mini-batches, one step off", 25, (
+        "stages.rft.buffer.train_batch_size=16", "stages.rft.synchronizer.sync_offset=1",
+        "stages.rft.synchronizer.sync_interval=1")),
+    Case("two ranks, ZeRO 2, replay", 35, (
+        "stages.rft.trainer.ranks=2", "stages.rft.trainer.zero_stage=2",
+        *(f"stages.rft.{REPLAY}.{words}" for words in ("enable=true", "replay_ratio=0.25")), *WATCHED)),
+    Case("two ranks, ZeRO 3, reference", 35, (
+        "stages.rft.trainer.ranks=2", "stages.rft.trainer.zero_stage=3", "stages.rft.algorithm.kl_loss_fn=k3")),
+    Case("ppo, critic, adaptive KL", 35, (
+        "stages.rft.algorithm.algorithm_type=ppo", "stages.rft.algorithm.repeat_times=4",
+        "stages.rft.algorithm.kl_penalty_fn=k3", "stages.rft.algorithm.kl_penalty_fn_args.adaptive=true",
+        "stages.rft.algorithm.kl_penalty_fn_args.target_kl=0.01",
+        "stages.rft.algorithm.kl_penalty_fn_args.horizon=100")),
+    Case("LoRA, KL loss", 30, (
+        "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]", "stages.rft.algorithm.optimizer.lr=5e-3",
+        "stages.rft.algorithm.kl_loss_fn=k3")),
+    Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
+    Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), ""),
+    Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
+    Case("vLLM, LoRA", 20, (
+        "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",
+        "stages.rft.algorithm.optimizer.lr=5e-3"), engine="vllm"),
+]

@@ -1,0 +1,236 @@
+"""One chain: a run that is killed several times, started again each time, and compared with an undisturbed one."""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.job.processes import called
+from pipeline.plan.plan import Plan
+from pipeline.store import files
+from tests.kills.cases import Case
+from tests.kills.shim import Operation, counted, read_trace, shimmed
+from tests.toy.conftest import REPOSITORY
+from tests.toy.kill import made
+
+HANGS_SECONDS = 120.0  # after a kill all processes of the run must have ended
+WHOLE_SECONDS = 900.0
+ONLY = re.compile(r"(stage|trainer|explorer|evaluator|engine)\b.*|snakemake|ouro")
+
+
+@dataclass
+class Kill:
+    """What shall be killed. point: before which operation (the count-th of its kind), or at a random time."""
+
+    victim: str
+    point: Operation | None = None
+    count: int = 1
+    torn: bool = False
+    after: float = 0.0  # seconds, without a point
+
+
+@dataclass
+class Killed:
+    """A kill that happened: who died, doing what, at which step; and how it ended."""
+
+    victim: str
+    process: str
+    operation: str
+    kind: str
+    path: str
+    step: int | None
+    random: bool
+    launch: int
+    ended: str = ""  # a problem of this launch: `hung`, or processes that were left
+
+
+@dataclass
+class Chain:
+    case: Case
+    root: Path
+    source: Plan | None
+    kills: list[Killed] = field(default_factory=list)
+    traces: Counter[Operation] = field(default_factory=Counter)
+
+    def __post_init__(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.plan = self.case.plan(self.root, self.source)
+        self.launches = 0
+
+    @property
+    def command(self) -> list[str]:
+        if not self.case.stage:
+            return [sys.executable, "-m", "pipeline.cli", "run", *self.case.words(self.root)]
+        (directory,) = self.case.directories(self.plan)
+        kind = files.read_json(directory / "stage.json")["kind"]
+        return [sys.executable, "-m", f"stages.{kind}", str(directory)]
+
+    def launch(self, kill: Kill | None) -> int:
+        """Starts the run, kills it, and waits until it has ended; returns its exit code."""
+        self.launches += 1
+        trace, killed = (self.root / f"{name}-{self.launches}" for name in ("trace", "killed"))
+        more: dict[str, Any] = {}
+        if kill and kill.point:
+            more = {"point": "|".join(map(str, (*kill.point, kill.count, kill.victim, int(kill.torn)))),
+                    "killed": killed}
+        began = time.monotonic()
+        with open(self.root / f"output-{self.launches}", "wb") as output:
+            process = subprocess.Popen(self.command, cwd=REPOSITORY, stdout=output, stderr=output,
+                                       env=shimmed(self.root, trace=trace, **more), start_new_session=True)
+        found = self._kill_at(process, kill, trace) if kill and not kill.point else None
+        hung = not self._ends(process, killed, since=time.monotonic() if found else None)
+        self.seconds = time.monotonic() - began
+        operations = read_trace(trace)
+        self.traces += counted(operations)
+        if killed.exists():
+            who, operation, kind, _, path = killed.read_text().rstrip("\n").split("\t")
+            victim = who if kill.victim == "self" else kill.victim
+            found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches)
+        left = self._left()
+        if found:
+            found.ended = "hung" if hung else f"left {', '.join(left)}" if left else ""
+            self.kills.append(found)
+        return process.returncode
+
+    def _ends(self, process: subprocess.Popen, killed: Path, since: float | None) -> bool:
+        """Waits for the end; returns whether it came in time. since: when something was killed."""
+        limit = time.monotonic() + WHOLE_SECONDS
+        while process.poll() is None:
+            time.sleep(0.02)
+            if since is None and killed.exists():
+                since = time.monotonic()
+            if time.monotonic() > (limit if since is None else since + HANGS_SECONDS):
+                process.kill()
+                process.wait()
+                return False
+        return True
+
+    def output(self) -> str:
+        """The end of what the last launch printed."""
+        return (self.root / f"output-{self.launches}").read_text(errors="replace")[-3000:]
+
+    def _kill_at(self, process: subprocess.Popen, kill: Kill, trace: Path) -> Killed | None:
+        """Kills at a time; afterwards the trace shows what the victim had done last."""
+        deadline = time.monotonic() + kill.after
+        while time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.01)
+        for pid in self._processes(kill.victim):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            done = [(operation, path) for operation, path in read_trace(trace)
+                    if operation.process.startswith(kill.victim)]
+            if not done:
+                return None  # no log shows what it was doing
+            operation, path = done[-1]
+            return Killed(kill.victim, *operation, path, step_in(path), True, self.launches)
+        return None
+
+    def _processes(self, name: str) -> list[int]:
+        """The processes of this run, by the words of their command lines."""
+        modules = {"stage": "stages.", "trainer": "stages.learn", "explorer": "stages.explore\0",
+                   "evaluator": "stages.score", "snakemake": "-m\0snakemake", "ouro": "pipeline.cli"}
+        children, found = ("trainer", "explorer", "evaluator"), []
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = line.read_text(errors="replace")
+                child = any(modules[one] in words for one in children)
+                if str(self.root) in words and modules[name] in words and not (name == "stage" and child) \
+                        and not words.startswith("/bin/"):
+                    found.append(int(line.parent.name))
+        return found
+
+    def _left(self) -> list[str]:
+        """Processes of the run that outlived it: they have some seconds to end."""
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            mine = [int(line.parent.name) for line in Path("/proc").glob("[0-9]*/cmdline") if self._is_mine(line)]
+            if not mine:
+                return []
+            time.sleep(0.1)
+        names = [called(pid) for pid in mine]
+        for pid in mine:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return names
+
+    def _is_mine(self, line: Path) -> bool:
+        with contextlib.suppress(OSError):
+            return str(self.root) in line.read_text(errors="replace")
+        return False
+
+
+def step_in(path: str) -> int | None:
+    """The step, or the weights version, that a path belongs to."""
+    found = re.findall(r"(?:step|version)=(\d+)", path)
+    return int(found[-1]) if found else None
+
+
+def metrics_of(root: Path) -> Counter[tuple[str, str, int]]:
+    """How often MLflow shows each (stage, key, step)."""
+    if not (root / "mlflow.db").exists():
+        return Counter()
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as session:
+        return Counter(session.execute("SELECT name, key, step FROM metrics JOIN runs USING (run_uuid)"))
+
+
+def differences(case: Case, found: Chain, expected: Chain) -> list[str]:
+    """What differs between a run that was killed and an undisturbed one."""
+    words = []
+    for mine, other in zip(case.directories(found.plan), case.directories(expected.plan), strict=True):
+        if not files.is_complete(mine):
+            words.append(f"{mine.name} is not complete")
+            continue
+        results = made(mine, "samples", "scores"), made(other, "samples", "scores")
+        words += [f"{mine.name}: {name}{_first(*(one[name] for one in results))}" for name in results[0]
+                  if results[0][name] != results[1][name]]
+    shown, wanted = metrics_of(found.root), metrics_of(expected.root)
+    if twice := sorted(key for key, count in shown.items() if count > 1):
+        words.append(f"MLflow: {len(twice)} metrics more than once, such as {twice[0]}")
+    if missing := sorted(wanted.keys() - shown.keys()):
+        words.append(f"MLflow: {len(missing)} metrics missing, such as {missing[0]}")
+    if more := sorted(shown.keys() - wanted.keys()):
+        words.append(f"MLflow: {len(more)} metrics too many, such as {more[0]}")
+    return words
+
+
+def _first(found: Any, expected: Any) -> str:
+    """Where two lists of rows begin to differ."""
+    if not isinstance(found, list) or (found[:1] and not isinstance(found[0], dict)):
+        return f" {found} instead of {expected}"
+    if len(found) != len(expected):
+        return f" {len(found)} rows instead of {len(expected)}"
+    row, other = next((a, b) for a, b in zip(found, expected, strict=True) if a != b)
+    column = next(name for name in row if row[name] != other[name])
+    return f", row of step {row.get('step')}, {column}: {str(row[column])[:80]} instead of {str(other[column])[:80]}"
+
+
+def choose(known: Counter[Operation], done: set[Operation], number: int, dice: random.Random) -> list[Kill]:
+    """Kills at kinds of write points that were not hit yet, in the order of an undisturbed run: so all are reached.
+
+    known: how often a run comes to each, in that order. number: at most so many.
+    """
+    order = [point for point in known if ONLY.fullmatch(point.process) and point not in done]
+    chosen = set(dice.sample(order, min(number, len(order))))
+    return [Kill("self", point) for point in order if point in chosen]
+
+
+def any_kill(known: Counter[Operation], case: Case, seconds: float, dice: random.Random) -> Kill:
+    """A kill at a random time, or of a random process at any write point."""
+    victims = ["stage", "trainer"] + (["explorer"] if case.stage != "sft" else []) + (
+        ["snakemake", "ouro", "evaluator"] if not case.stage else [])
+    if dice.random() < 0.5:
+        return Kill(dice.choice(victims), after=dice.uniform(0.2, 1.0) * seconds)
+    point = dice.choice([point for point in known if ONLY.fullmatch(point.process)])
+    victim = dice.choice(["self", "self", *victims])
+    return Kill(victim, point, dice.randint(1, known[point]),
+                torn=victim == "self" and point.operation == "write" and dice.random() < 0.5)

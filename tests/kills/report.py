@@ -1,0 +1,85 @@
+"""The tables of kills and faults, as printed and as written to docs/kills.md."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from tabulate import tabulate
+
+from pipeline.store import files
+from tests.kills.faults import UNTESTED
+
+PAGE = files.HOME / "docs" / "kills.md"
+RESULTS = ("equal", "different", "hung")
+HEAD = """# Killed, and going on
+
+`make test-kill` kills the processes of runs with SIGKILL and types the same command again, several times for each run,
+until it ends; then it compares weights, the content of every table and the kept checkpoints with those of a run that
+was left alone, and looks into MLflow for every (metric, step), once. It goes on where it was interrupted (`.kills/`)
+and then writes this page.
+
+A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) counts the file operations in `store/`,
+in `runs/` and on MLflow's database. It kills just before a chosen one, or in the middle of a write; other kills come at
+random times. A kill counts when a log shows the process, its operation and the path, which names the step. A write
+point is an operation on a kind of file by a kind of process. Not compared: measured seconds and memory, the commit, and
+`rollouts.probe_max_difference`: the probe is scored whenever weights are loaded, once more by a resumed explorer, and
+its tokens are those of the last batch, which a resumed trainer does not have.
+"""
+
+
+def kills_of(results: Path) -> list[dict]:
+    if not results.exists():
+        return []
+    return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+
+
+def result(kill: dict) -> str:
+    return kill["result"] if kill["result"] in RESULTS else "different"  # processes were left
+
+
+def write_report(results: Path, faults: list[list[str]], known: dict[str, list[list[str]]]) -> None:
+    """Prints the tables and writes the page. known: the write points of each configuration."""
+    kills = kills_of(results)
+    if not kills:
+        return
+    made = sorted({(one["date"], one["commit"]) for one in kills})
+    points = {(*point,) for found in known.values() for point in found}
+    hit = {(one["process"], one["operation"], one["kind"]) for one in kills if not one["random"]}
+    lines = [HEAD, f"{len(kills)} kills, {made[0][0]} to {made[-1][0]}, of commits "
+             f"{', '.join(dict.fromkeys(commit for _, commit in made))}; {len(points & hit)} of {len(points)} write "
+             "points were hit.\n", table(kills, "github"), "", by_operation(kills)]
+    if differing := [one for one in kills if result(one) != "equal"]:
+        lines += ["", "Differences:\n", *dict.fromkeys(
+            f"* {one['case']}, {one['chain']}: {'; '.join([one['result'], *one['differences']])}" for one in differing)]
+    if faults:
+        right = sum(not words for _, words in faults)
+        lines += ["", f"## Faults\n\n{len(faults)} tried, {right} right.\n", tabulate(
+            [(name, words[:200] or "right") for name, words in faults], ["fault", "result"], "github")]
+    lines += ["", "Untested:\n", *(f"* {words}" for words in UNTESTED)]
+    text = "\n".join(lines) + "\n"
+    print(text.removeprefix(HEAD))
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def table(kills: list[dict], form: str) -> str:
+    """Kills by configuration and killed process."""
+    rows = []
+    for case in dict.fromkeys(one["case"] for one in kills):
+        for victim in sorted({one["victim"] for one in kills if one["case"] == case}):
+            mine = [one for one in kills if (one["case"], one["victim"]) == (case, victim)]
+            rows.append((case, victim, *_counts(mine)))
+    return tabulate([*rows, ("all", "", *_counts(kills))],
+                    ["configuration", "killed", "kills", "at random times", *RESULTS], form)
+
+
+def by_operation(kills: list[dict]) -> str:
+    """Kills at write points, by the operation that was about to be made."""
+    chosen = [one for one in kills if not one["random"]]
+    rows = [(operation, *_counts([one for one in chosen if one["operation"] == operation]))
+            for operation in sorted({one["operation"] for one in chosen})]
+    return tabulate([(name, count, *rest) for name, count, _, *rest in rows], ["before", "kills", *RESULTS], "github")
+
+
+def _counts(kills: list[dict]) -> list[int]:
+    counts = Counter(map(result, kills))
+    return [len(kills), sum(one["random"] for one in kills), *(counts[one] for one in RESULTS)]
