@@ -41,7 +41,7 @@ def load_workflow(
         return Isolated(workflow, limit)
     if inspect.iscoroutinefunction(inspect.unwrap(getattr(workflow, "func", workflow))):
         raise ConfigError(f"the workflow '{name}' is an `async def` without a parameter `model`, by which it asks the "
-                          "model (docs/workflows.md); add one.")
+                          "model (docs/agents.md); add one.")
     return limited_workflow(workflow, limit)
 
 

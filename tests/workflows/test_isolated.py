@@ -112,8 +112,7 @@ def test_the_task_is_the_explorers(settings):
 
 
 def test_the_example_of_the_documentation_runs(settings, tmp_path, monkeypatch):
-    page = (HOME / "docs" / "workflows.md").read_text()
-    example = re.search(r"^```python\n(import asyncio\n.*?)^```$", page, re.M | re.S)
+    example = re.search(r"^```python\n(.*?)^```$", (HOME / "docs" / "agents.md").read_text(), re.M | re.S)
     (tmp_path / "documented.py").write_text(example[1])
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -3,9 +3,10 @@
     python -m workflows.attempts.host FD
 
 FD: a SOCK_SEQPACKET socket with orders. `start NUMBER MODULE` carries the socket of the attempt; MODULE, the
-workflow's, is imported once, here, so that every attempt has it. `end NUMBER` kills the attempt's process group and is
-answered with its exit code. Nothing else is imported and no thread is started: a fork takes milliseconds and is safe.
-When the explorer ends, by whatever cause, the socket is closed, and this process ends all attempts and itself.
+workflow's, is imported once, here, so that every attempt has it. `end NUMBER` kills the attempt's process group;
+`code NUMBER` does so too and is answered with its exit code. Nothing else is imported and no thread is started: a fork
+takes milliseconds and is safe. When the explorer ends, by whatever cause, the socket is closed, and this process ends
+all attempts and itself.
 """
 
 import contextlib
@@ -33,7 +34,9 @@ def serve(control: socket.socket) -> None:
         if order == "start":
             processes[number] = _start(control, *module, *descriptors)
         else:
-            control.send(str(_end(processes.pop(number))).encode())
+            code = _end(processes.pop(number))
+            if order == "code":
+                control.send(str(code).encode())
     for pid in processes.values():
         _end(pid)
 

@@ -57,9 +57,13 @@ class Host:
         self._loop.run_until_complete(self._loop.create_connection(lambda: attempt, sock=ours))
         return number
 
-    def end(self, number: int) -> int | None:
-        """Kills the process of an attempt with all that it started; returns its exit code."""
+    def end(self, number: int) -> None:
+        """Kills the process of an attempt with all that it started."""
         self._order(partial(self._control.send, f"end {number}".encode()))
+
+    def code(self, number: int) -> int | None:
+        """Does so too; returns the exit code of the process, or None if it does not end."""
+        self._order(partial(self._control.send, f"code {number}".encode()))
         answer = self._order(partial(self._control.recv, 64)).decode()
         return None if answer == "None" else int(answer)
 
@@ -119,13 +123,12 @@ class IsolatedAttempt(asyncio.Protocol):
         self._transport.write(packed((call, True, reply)))
         self._no_longer_waits(call)
 
-    def close(self) -> int | None:
-        """Ends the process if it has one; returns its exit code."""
-        number, self._number = self._number, None
-        if number is None:
-            return None
-        self._transport.abort()
-        return host().end(number)
+    def close(self) -> None:
+        """Ends the process, if it has one."""
+        if self._number is not None:
+            self._transport.abort()
+            host().end(self._number)
+            self._number = None
 
     @property
     def deadline(self) -> float | None:
@@ -141,7 +144,7 @@ class IsolatedAttempt(asyncio.Protocol):
         if (deadline := self.deadline) is not None and sent > deadline:
             self.time_out()
         elif kind == LOST:
-            code = self.close()
+            code, self._number = host().code(self._number), None
             how = "did not end" if code is None else ending(code)
             self._place.fail(f"the workflow's process {how}, without a result")
         elif kind == MODEL:
