@@ -145,3 +145,7 @@ def prints(prompt, model):
 
 async def without_model(prompt):
     return prompt
+
+
+def generator_with_model(prompt, model="gpt"):
+    yield prompt

@@ -37,9 +37,13 @@ def load_workflow(
     take.
     """
     workflow = _bound(name, arguments)
+    function = inspect.unwrap(getattr(workflow, "func", workflow))
     if MODEL in inspect.signature(workflow).parameters:
+        if inspect.isgeneratorfunction(function):
+            raise ConfigError(f"the workflow '{name}' is a generator with a parameter `model`, which is kept for the "
+                              "policy of workflows that are none (docs/agents.md); rename it.")
         return Isolated(workflow, limit)
-    if inspect.iscoroutinefunction(inspect.unwrap(getattr(workflow, "func", workflow))):
+    if inspect.iscoroutinefunction(function):
         raise ConfigError(f"the workflow '{name}' is an `async def` without a parameter `model`, by which it asks the "
                           "model (docs/agents.md); add one.")
     return limited_workflow(workflow, limit)

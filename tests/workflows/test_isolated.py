@@ -2,13 +2,14 @@
 
 import os
 import re
+import resource
 import time
 from pathlib import Path
 
 import pytest
 
 from operators.reward import countdown_reward
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.files import HOME
 from tests import agents
 from tests.workflows.test_retry import TASK, Characters, rated
@@ -203,8 +204,22 @@ def test_an_engine_that_fails_ends_all_attempts():
     assert time.monotonic() - begin < 10
 
 
+def test_more_attempts_than_open_files_are_a_mistake_with_its_remedy():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    host()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 6, hard))
+    try:
+        with pytest.raises(StageError, match=r"explorer\.runner_concurrency"):
+            roll([Isolated(agents.swallows)] * 20, [[5]] * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert roll([Isolated(agents.chat)], [[5]])[0].status == "ok"
+
+
 def test_a_workflow_that_asks_no_model_is_a_mistake():
     with pytest.raises(ConfigError, match="parameter `model`"):
         load_workflow("tests.agents:without_model")
+    with pytest.raises(ConfigError, match="rename it"):
+        load_workflow("tests.agents:generator_with_model")
     found = load_workflow("tests.agents:chat", {"turns": 2}, 3.0)
     assert (found.limit, found.function.keywords) == (3.0, {"turns": 2})

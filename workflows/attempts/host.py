@@ -25,7 +25,7 @@ REAP_SECONDS = 1.0  # for the kernel to end a killed process
 
 def serve(control: socket.socket) -> None:
     """Obeys orders until the explorer closes the socket."""
-    processes: dict[str, int] = {}
+    processes: dict[str, int | None] = {}
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
@@ -41,11 +41,15 @@ def serve(control: socket.socket) -> None:
         _end(pid)
 
 
-def _start(control: socket.socket, module: str, descriptor: int) -> int:
+def _start(control: socket.socket, module: str, descriptor: int) -> int | None:
+    """Forks the process of an attempt; returns its id, or None if there is no room for it."""
     with contextlib.suppress(Exception):  # the attempt raises it again, and its row has the reason
         importlib.import_module(module)
-    pid = os.fork()
-    if pid:
+    try:
+        pid = os.fork()
+    except OSError:
+        pid = None
+    if pid != 0:
         os.close(descriptor)
         return pid
     try:
@@ -59,10 +63,10 @@ def _start(control: socket.socket, module: str, descriptor: int) -> int:
         os._exit(1)
 
 
-def _end(pid: int) -> int | None:
-    """Kills the process group of an attempt; returns its exit code, as of subprocess, or None if it does not end."""
+def _end(pid: int | None) -> int | None:
+    """Kills the process group of an attempt; returns its exit code, as of subprocess, or None if it has none."""
     deadline = time.monotonic() + REAP_SECONDS
-    while time.monotonic() < deadline:
+    while pid is not None and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet, or none any more
             os.killpg(pid, signal.SIGKILL)
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -50,7 +50,12 @@ class Host:
 
     def start(self, attempt: "IsolatedAttempt", module: str) -> int:
         """Forks the process of an attempt, connects both; returns its number."""
-        number, (ours, theirs) = next(self._numbers), socket.socketpair()
+        number = next(self._numbers)
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise StageError(f"an attempt needs two more open files: {error}. Set explorer.runner_concurrency to fewer "
+                             "attempts at once, or raise the limit (ulimit -n).") from error
         with theirs:
             self._order(partial(socket.send_fds, self._control, [f"start {number} {module}".encode()],
                                 [theirs.fileno()]))
@@ -62,7 +67,7 @@ class Host:
         self._order(partial(self._control.send, f"end {number}".encode()))
 
     def code(self, number: int) -> int | None:
-        """Does so too; returns the exit code of the process, or None if it does not end."""
+        """Does so too; returns the exit code of the process, or None if it could not be started."""
         self._order(partial(self._control.send, f"code {number}".encode()))
         answer = self._order(partial(self._control.recv, 64)).decode()
         return None if answer == "None" else int(answer)
@@ -145,7 +150,7 @@ class IsolatedAttempt(asyncio.Protocol):
             self.time_out()
         elif kind == LOST:
             code, self._number = host().code(self._number), None
-            how = "did not end" if code is None else ending(code)
+            how = "did not start, for want of memory or processes" if code is None else ending(code)
             self._place.fail(f"the workflow's process {how}, without a result")
         elif kind == MODEL:
             call, prompt = content
