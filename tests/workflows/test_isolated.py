@@ -174,11 +174,26 @@ def test_code_of_any_kind_ends_at_its_limit(workflow):
 def test_the_time_of_the_engine_does_not_count():
     class Slow(Seeded):
         def answer(self, requests):
-            time.sleep(0.4)
+            time.sleep(0.5)
             return super().answer(requests)
 
-    (outcome,) = roll([Isolated(agents.chat, 0.35)], [[10, 20]], Slow())  # its tools: 0, 0.25 and 0 s
+    (outcome,) = roll([Isolated(agents.chat, 1.2)], [[10, 20]], Slow())  # its tools: 0, 0.25 and 0 s
     assert outcome.reason is None
+
+
+def test_a_question_to_the_task_does_not_count_the_steps_that_it_waits_for(settings):
+    class Slow(Seeded):
+        batch = 1
+
+        def answer(self, requests):
+            time.sleep(0.3)
+            return [Reply([ord("1"), 1], [-0.5] * 2, "stop") for _ in requests]
+
+    config = settings("model.max_prompt_tokens=90", "model.max_response_tokens=4", "model.max_model_len=200")
+    task = TaskAtHand(TASK, rated(), Characters(), config)
+    asks = bound(Isolated(agents.judged, 0.7), lambda: task)  # three questions between its calls: 0.9 s
+    first, *_ = roll([asks, agents.as_generator, agents.as_generator], [[5], [10, 20], [11, 20]], Slow())
+    assert first.reason is None
 
 
 def test_what_a_workflow_started_ends_with_it(tmp_path):

@@ -154,14 +154,14 @@ class IsolatedAttempt(asyncio.Protocol):
             self._place.fail(f"the workflow's process {how}, without a result")
         elif kind == MODEL:
             call, prompt = content
-            if not self._waiting:
-                self._used += sent - self._since
+            self._stop_clock(sent)
             self._waiting.add(call)
             self._place.ask(call, prompt)
         elif kind == CANCEL:
             self._place.cancel(*content)
             self._no_longer_waits(*content)
         elif kind == TASK:
+            self._stop_clock(sent)  # the engine may have computed since then
             self._transport.write(packed(self._task(*content)))
         else:
             (self._place.fail if kind == FAILED else self._place.finish)(*content)
@@ -171,6 +171,12 @@ class IsolatedAttempt(asyncio.Protocol):
             return call, True, getattr(self._workflow.task, method)(*arguments)
         except Exception as error:  # of the user's reward function, or of arguments of the wrong kind
             return call, False, brief(error)
+
+    def _stop_clock(self, at: float) -> None:
+        """Counts the time up to `at`; the clock goes on from now."""
+        if not self._waiting:
+            self._used += max(at - self._since, 0.0)
+            self._since = time.monotonic()
 
     def _no_longer_waits(self, call: int) -> None:
         if call in self._waiting:
