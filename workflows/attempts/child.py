@@ -69,7 +69,8 @@ class Calls:
         unpacker = Unpacker()
         while data := self._channel.recv(1 << 16):
             for number, is_fine, value in unpacker.feed(data):
-                if future := self._waiting.pop(number, None):
+                future = self._waiting.pop(number, None)
+                if future and future.set_running_or_notify_cancel():  # not given up at this moment
                     future.set_result(value) if is_fine else future.set_exception(Refused(value))
         os._exit(1)  # the explorer has ended this attempt
 
