@@ -1,7 +1,7 @@
 """Rollout speed: plain `LLM.generate` against the explorer's path, alternating on one engine.
 
 bare   the vLLM engine object's `generate`, with prompts and SamplingParams prepared in advance
-ours   what stages/explore.py calls: runner.roll_out on VllmEngine, from token ids to outcomes
+ours   what stages/explore.py calls: roll_out on VllmEngine, from token ids to outcomes
 
 Both answer the same prompts with the same seeds and are checked to return the same tokens. Model and settings are those
 at the start of the run's rft stage. Limit: ours at least 0.90 of bare.
@@ -16,8 +16,9 @@ from pipeline.job.tasksets import read_train
 from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files
 from workflows import runner
+from workflows.attempts.schedule import roll_out
 from workflows.engines.vllm_engine import VllmEngine
-from workflows.prompts import load_tokenizer, prompt_tokens, task_texts
+from workflows.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
 from workflows.seeds import request_seed
 from workflows.single_turn import simple_workflow
 
@@ -51,9 +52,9 @@ def bare(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config)
 
 def ours(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config) -> tuple[float, list[list[int]]]:
     """Seconds and tokens of one `roll_out`."""
-    sampling = runner.Sampling.of(config.model)
+    sampling = [runner.Sampling.of(config.model)] * len(prompts)
     begin = time.perf_counter()
-    outcomes = runner.roll_out(engine, [simple_workflow] * len(prompts), prompts, seeds, sampling)
+    outcomes = roll_out(engine, [simple_workflow] * len(prompts), prompts, seeds, sampling)
     return time.perf_counter() - begin, [outcome.trajectory.response_tokens for outcome in outcomes]
 
 
@@ -87,14 +88,14 @@ def main() -> None:
     spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
     said = Measurement("rollout", "Rollout: bare LLM.generate against the explorer's path")
     tokenizer = load_tokenizer(model, config.model)
-    engine = VllmEngine(model, config, tokenizer.eos_token_id, False)
+    engine = VllmEngine(model, config, end_tokens(tokenizer, model), False)
     rates = measure(engine, prompts_of(spec, config, tokenizer), config, given.repetitions)
     engine.close()
     ratios = [b / a for a, b in zip(rates["bare"], rates["ours"], strict=True)]
     result = {name: spread(values) for name, values in rates.items()} | {"ratio": spread(ratios)}
     held = result["ratio"]["median"] >= NEEDED
     rows = [["bare LLM.generate, tokens/s", *result["bare"].values()],
-            ["runner.roll_out, tokens/s", *result["ours"].values()],
+            ["roll_out, tokens/s", *result["ours"].values()],
             ["ours / bare, pair by pair", *result["ratio"].values()]]
     count = config.buffer.batch_size * config.algorithm.repeat_times
     said.add(f"{given.repetitions} repetitions in turns, {count} requests each, model of {model.parent.name}")

@@ -43,9 +43,11 @@ def takes(name: str, is_reward: bool) -> dict[str, Any] | str | None:
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
         return f"'{name}' is a {type(function).__name__}; needed a function."
-    if not is_reward and (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
-        return f"'{name}' is an `async def`, and nobody awaits it; needed a plain function."
     found = Signature.of(function)
+    is_async = inspect.iscoroutinefunction(function) and not (found and "model" in found.names())  # else a workflow
+    if not is_reward and (is_async or inspect.isasyncgenfunction(function)):
+        return (f"'{name}' is an `async def`, and nobody awaits it; needed a plain function, or a workflow with a "
+                "parameter `model`.")
     return found and asdict(found)
 
 

@@ -14,6 +14,7 @@ from pipeline.job.progress import task_words
 from pipeline.job.tasksets import HELD, read_eval
 from pipeline.store import records, tables
 from workflows import runner
+from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Engine
 from workflows.leakage import prompt_of, training_prompts
 from workflows.prompts import prompt_tokens, task_texts, task_turns
@@ -21,7 +22,6 @@ from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
-from workflows.time_limit import limited_workflow
 
 DECODINGS = ("greedy", "sampled")
 
@@ -126,14 +126,14 @@ def sample(
 def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int]):
     """The rewarded outcomes of the tasks at the positions `asked`."""
     source, taskset = config.buffer.explorer_input, held.taskset
-    workflow = limited_workflow(load_workflow(
+    workflow = load_workflow(
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
-        taskset.workflow_args), config.explorer.max_timeout)
+        taskset.workflow_args, config.explorer.max_timeout)
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
     workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config)) for task in tasks]
-    outcomes = runner.roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds,
-                               [sampling] * len(asked))
+    outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
+                        config.explorer.runner_concurrency)
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)

@@ -1,24 +1,18 @@
-"""Runs many attempts at tasks on one engine and computes rewards; failed attempts keep a reason.
+"""The outcomes of attempts: what a workflow returned, its text and its rewards; failed attempts keep a reason.
 
-Attempts advance in rounds: each round answers all pending requests in one engine call, so a batch of single-turn tasks
-takes exactly one call.
+workflows/attempts/schedule.py runs the attempts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
-from numbers import Integral
 from typing import Any
 
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import ConfigError, StageError, masked
-from pipeline.store.user_errors import brief
-from workflows.engines.engine import Engine, Reply, Request
 from workflows.rewards import RewardFunction
-from workflows.seeds import request_seed
-from workflows.trajectory import Attempt, Trajectory
+from workflows.trajectory import Trajectory
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,76 +86,7 @@ class Outcome:
 REWARDED = ("ok", "no_variance", "baseline")  # statuses of rows that have a reward
 
 
-def roll_out(
-    engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt]], prompts: Sequence[list[int]],
-    seeds: Sequence[int], samplings: Sequence[Sampling],
-) -> list[Outcome]:
-    """Attempts every prompt once. Rewards are computed separately (see `reward`).
-
-    workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
-    """
-    outcomes: list[Outcome | None] = [None] * len(prompts)
-    waiting: dict[int, tuple[Attempt, list[int]]] = {}
-    turn = 0
-    for index, (workflow, prompt, sampling) in enumerate(zip(workflows, prompts, samplings, strict=True)):
-        if len(prompt) > sampling.max_prompt_tokens:
-            reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
-            outcomes[index] = Outcome("prompt_too_long", reason)
-        else:
-            _advance(index, partial(_begin, workflow, prompt), waiting, outcomes, sampling)
-    while waiting:
-        indices = list(waiting)
-        replies = engine.generate([
-            _request(waiting[i][1], request_seed(seeds[i], turn, 0) if turn else seeds[i], samplings[i])
-            for i in indices])
-        for index, reply in zip(indices, replies, strict=True):
-            attempt, _ = waiting.pop(index)
-            _advance(index, partial(_go_on, attempt, reply), waiting, outcomes, samplings[index])
-        turn += 1
-    assert all(outcomes)
-    return outcomes
-
-
-def _request(prompt: list[int], seed: int, sampling: Sampling) -> Request:
-    room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt))
-    return Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed)
-
-
-def _begin(workflow: Callable[[list[int]], Attempt], prompt: list[int]) -> tuple[Attempt, list[int]]:
-    attempt = workflow(prompt)
-    return attempt, next(attempt)
-
-
-def _go_on(attempt: Attempt, reply: Reply) -> tuple[Attempt, list[int]]:
-    return attempt, attempt.send(reply)
-
-
-def _advance(
-    index: int, move: Callable[[], tuple[Attempt, list[int]]], waiting: dict, outcomes: list, sampling: Sampling
-) -> None:
-    """Advances an attempt by one move; it then waits for a reply, is finished, or has failed."""
-    try:
-        attempt, prompt = move()
-        if not _are_tokens(prompt):
-            raise TypeError(f"the workflow yielded {type(prompt).__name__} {str(prompt)[:40]!r}; needed a list of "
-                            "token ids, such as those of task.prompt(messages)")
-        if 0 < len(prompt) < sampling.max_model_len:
-            waiting[index] = attempt, prompt
-        else:  # the engine would reject it, and with it every other request of the call
-            problem = (f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
-                       f"{sampling.max_model_len} (model.max_model_len, or prompt + response)")
-            outcomes[index] = Outcome("workflow_failed", problem)
-    except StopIteration as done:
-        outcomes[index] = _finished(done.value, sampling.max_model_len)
-    except Exception as error:  # the user's workflow: fails only this row, not the stage
-        outcomes[index] = Outcome("workflow_failed", brief(error))
-
-
-def _are_tokens(prompt: Any) -> bool:
-    return isinstance(prompt, (list, tuple)) and all(issubclass(kind, Integral) for kind in set(map(type, prompt)))
-
-
-def _finished(returned: Any, longest: int) -> Outcome:
+def finished(returned: Any, longest: int) -> Outcome:
     """The outcome of a workflow's return value; one invalid turn fails the whole attempt."""
     turns = returned if isinstance(returned, list) else [returned]
     if not turns:

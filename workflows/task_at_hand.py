@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pipeline.settings.config import longest_sequence
 from workflows import runner
+from workflows.attempts.isolated import Isolated
 from workflows.engines.engine import Reply
 from workflows.prompts import prompt_text, prompt_tokens, task_turns
 from workflows.rewards import RewardFunction
@@ -47,10 +49,15 @@ class TaskAtHand:
         return len(prompt) + self._model.max_response_tokens <= longest_sequence(self._model)
 
 
-def bound(workflow: Callable[..., Attempt], make: Callable[[], TaskAtHand]) -> Callable[[list[int]], Attempt]:
+def bound(workflow: Callable[..., Attempt] | Isolated, make: Callable[[], TaskAtHand]
+          ) -> Callable[[list[int]], Attempt] | Isolated:
     """The workflow with `make()` bound to its parameter `task`, if it has one."""
-    return partial(workflow, **{PARAMETER: make()}) if asks_task(workflow) else workflow
+    if not asks_task(workflow):
+        return workflow
+    task = make()
+    return replace(workflow, task=task) if isinstance(workflow, Isolated) else partial(workflow, **{PARAMETER: task})
 
 
-def asks_task(workflow: Callable[..., Attempt]) -> bool:
-    return PARAMETER in inspect.signature(workflow).parameters
+def asks_task(workflow: Callable[..., Attempt] | Isolated) -> bool:
+    function = workflow.function if isinstance(workflow, Isolated) else workflow
+    return PARAMETER in inspect.signature(function).parameters

@@ -195,7 +195,7 @@ def _optional(taker: Taker | None) -> Taker | None:
 def workflow_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a workflow's parameters except the prompt and the task, which its caller supplies."""
     own = functions.get(name)
-    return own.without(*own.names()[:1], "task") if own else arguments.WORKFLOWS.get(name)
+    return own.without(*own.names()[:1], "task", "model") if own else arguments.WORKFLOWS.get(name)
 
 
 # settings below `algorithm` that have a corresponding `*_args`

@@ -46,6 +46,9 @@ class Explorer(Section):
                                       how=True)
     step_timeout_seconds: float | None = setting(
         None, "as trainer.step_timeout_seconds, of the explorer", gt=0, how=True)
+    runner_concurrency: int | None = setting(
+        None, "attempts in progress at once; null: all. A workflow with a parameter `model` has a process for each",
+        ge=1, how=True)
     max_timeout: float | None = setting(
         None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
               "attempt has failed, seconds; null: none", gt=0, how=True)

@@ -12,6 +12,7 @@ from pipeline.job.selection import redraw, select
 from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
 from workflows import runner
+from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Engine
 from workflows.prompts import task_turns
 from workflows.seeds import base_seed, request_seed
@@ -44,16 +45,16 @@ class Groups:
         return fill(self._ask(step, 0, list(range(len(chosen))), chosen), rounds, metric, fresh)
 
     def _ask(self, step: int, round_: int, places: list[int], tasks: list[int]) -> list[Group]:
-        """Attempts tasks in one engine call and computes the reward of every response."""
+        """Attempts tasks and computes the reward of every response."""
         groups = [self._group(step, round_, place, task) for place, task in zip(places, tasks, strict=True)]
         each = [(group, seed, self.sampling) for group in groups for seed in group.seeds]
         if self.greedy:
             each += [(group, group.greedy_seed, self.greedy) for group in groups]
         begin = time.perf_counter()
-        outcomes = runner.roll_out(
+        outcomes = roll_out(
             self.engine, [self.prompts.workflow_of(group.task) for group, _, _ in each],
             [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
-            [sampling for _, _, sampling in each])
+            [sampling for _, _, sampling in each], self.config.explorer.runner_concurrency)
         self.rollout_seconds += time.perf_counter() - begin
         self._reward([group.task for group, _, _ in each], outcomes)
         made = []

@@ -14,7 +14,6 @@ from workflows.prompts import prompt_tokens, task_texts
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
-from workflows.time_limit import limited_workflow
 
 TaskSets = list[tuple[Any, list[records.Task]]]  # settings of each training set, and its tasks
 
@@ -46,8 +45,8 @@ class Prompts:
             seed = config.seed if selector.seed is None else selector.seed
             self.sets.append(TrainSet(
                 taskset.name, sum(one.count for one in self.selectors),
-                limited_workflow(load_workflow(taskset.default_workflow_type or source.default_workflow_type,
-                                               taskset.workflow_args), config.explorer.max_timeout),
+                load_workflow(taskset.default_workflow_type or source.default_workflow_type, taskset.workflow_args,
+                              config.explorer.max_timeout),
                 rewards.of(taskset)))
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 

@@ -143,8 +143,8 @@ def test_colocated_the_device_is_given_back_after_the_last_round(stage, monkeypa
     context = stage("mode=colocate", "algorithm.max_resample_rounds=2", kinds=["never"] * 4)
     files.write_json(context.directory / TOTAL, {"total_steps": 4})
     explorer, seen = publish_model(context, 0), []
-    generate = explorer.engine.generate
-    monkeypatch.setattr(explorer.engine, "generate", lambda r: seen.append(len(r)) or generate(r))
+    submit = explorer.engine.submit
+    monkeypatch.setattr(explorer.engine, "submit", lambda r: seen.append(len(r)) or submit(r))
     monkeypatch.setattr(explorer.engine, "sleep", lambda: seen.append("asleep"))
     explorer.step(1)
     explorer.writer.finish()

@@ -91,6 +91,26 @@ def test_new_weights_reach_every_engine(one, two, tmp_path):
     assert [pytest.approx(before, abs=1e-5)] * 2 == two.probe(probe)
 
 
+def test_requests_join_and_leave_while_others_are_computed(one, two):
+    """Two attempts of two turns: the second turns follow as the first ones are answered, one of them is cancelled."""
+    first = [ask([10, 20], 1), ask([11, 21], 2), ask([12, 22], 3, tokens=40)]
+    alone = one.generate(first)
+    numbers = two.submit(first)
+    found = {}
+    while numbers[0] not in found:
+        found |= two.advance()
+    later = Request([10, 20, *found[numbers[0]].tokens], 8, 1.0, 1.0, -1, 9, follows=numbers[0])
+    (late, cancelled) = two.submit([later, ask([13], 5, tokens=60)])
+    assert late % 2 == numbers[0] % 2  # where its prefix is cached
+    two.cancel([cancelled])
+    while not {*numbers, late} <= found.keys():
+        found |= two.advance()
+    assert [found[number].tokens for number in numbers] == [reply.tokens for reply in alone]
+    assert found[late].tokens == one.generate([later])[0].tokens
+    assert cancelled not in found
+    assert two.score([[5, 6, 7]]) == [pytest.approx(one.score([[5, 6, 7]])[0], abs=1e-5)]  # no late reply in between
+
+
 @pytest.mark.wide
 def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_path):
     policy.export({n: value * 0.5 for n, value in one.model.named_parameters()}, one.model, tmp_path)
@@ -194,6 +214,29 @@ def test_each_engine_has_a_core_and_a_log_of_its_own(scripted, tmp_path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine_0.log", "engine_1.log"]
     pool.close()
     assert all(map(is_gone, processes(pool)))
+
+
+def test_more_requests_and_replies_than_a_pipe_holds(scripted):
+    pool = scripted()
+    numbers, found = [], {}
+    for _ in range(8):  # 8 MB, while the engines answer
+        numbers += pool.submit([ask([5] * 1000, seed) for seed in range(200)])
+    while len(found) < len(numbers):
+        found |= pool.advance()
+    assert found.keys() == {*numbers}
+
+
+def test_later_requests_go_to_the_engine_with_the_least_to_do(scripted):
+    pool = scripted()
+    for pid in processes(pool):
+        os.kill(pid, signal.SIGSTOP)
+    first = pool.submit([ask([5], 0, tokens=100), ask([6], 1, tokens=100)])
+    later = pool.submit([ask([7], 2, tokens=50), ask([8], 3, tokens=10), ask([9], 4, tokens=10)])
+    assert [number % 2 for number in first] == [0, 1]
+    assert [number % 2 for number in later] == [0, 1, 1]
+    assert pool.advance(0.0) == {}
+    for pid in processes(pool):
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_an_engine_killed_while_it_answers_ends_the_call_in_seconds(scripted, tmp_path):

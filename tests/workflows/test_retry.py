@@ -9,6 +9,7 @@ from pipeline.store import records
 from tests.factories import row
 from tests.workflows.test_runner import EOS, roll
 from workflows import runner
+from workflows.engines.engine import Reply
 from workflows.retry import retry_workflow
 from workflows.single_turn import load_workflow, simple_workflow
 from workflows.task_at_hand import TaskAtHand, asks_task, bound
@@ -56,7 +57,7 @@ def play(task, *answers, **arguments):
         for answer in answers:
             asked.append("".join(map(chr, prompt)))
             tokens = [*map(ord, answer), EOS]
-            prompt = attempt.send(runner.Reply(tokens, [-0.5] * len(tokens), "stop"))
+            prompt = attempt.send(Reply(tokens, [-0.5] * len(tokens), "stop"))
     except StopIteration as done:
         return asked, done.value
     raise AssertionError(f"it asks again: {prompt}")
@@ -122,9 +123,9 @@ def test_the_example_of_the_page_is_one_row_with_the_environments_words_masked(a
     attempt = names["ask_twice"]([5, 6], at_hand())
     assert next(attempt) == [5, 6]
     first = [*map(ord, "1+2"), EOS]
-    assert attempt.send(runner.Reply(first, [-0.5] * 4, "stop")) == [5, 6, *first, *map(ord, "Are you sure?")]
+    assert attempt.send(Reply(first, [-0.5] * 4, "stop")) == [5, 6, *first, *map(ord, "Are you sure?")]
     with pytest.raises(StopIteration) as done:
-        attempt.send(runner.Reply([ord("3"), EOS], [-0.25] * 2, "stop"))
+        attempt.send(Reply([ord("3"), EOS], [-0.25] * 2, "stop"))
     made = done.value.value
     assert made.action_mask == [1] * 4 + [0] * 13 + [1] * 2
     assert made.logprobs == [-0.5] * 4 + [0.0] * 13 + [-0.25] * 2

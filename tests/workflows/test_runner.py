@@ -9,7 +9,8 @@ from pipeline.store import records
 from pipeline.store.errors import ConfigError, StageError
 from tests.factories import row
 from workflows import runner
-from workflows.engines.engine import Reply
+from workflows.attempts.schedule import roll_out
+from workflows.engines.engine import BatchEngine, Reply, Request
 from workflows.engines.open import ENGINES, open_engine
 from workflows.engines.scripted_engine import ScriptedEngine
 from workflows.runner import check_failures
@@ -25,16 +26,17 @@ class Recording(ScriptedEngine):
     """Answers [9, EOS]; `calls` are the lists of requests it got."""
 
     def __init__(self):
+        BatchEngine.__init__(self)
         self.script, self.default, self.ends, self.calls = {"2 2": [8]}, [9, EOS], [EOS], []
 
-    def generate(self, requests):
+    def submit(self, requests):
         self.calls.append(list(requests))
-        return super().generate(requests)
+        return super().submit(requests)
 
 
 def roll(workflow, prompts, engine=None):
     seeds = list(range(100, 100 + len(prompts)))
-    return runner.roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, [SAMPLING] * len(prompts))
+    return roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, [SAMPLING] * len(prompts))
 
 
 # --------------------------------------------------------------------------------------------------------- attempts
@@ -246,7 +248,7 @@ def test_an_unknown_engine_lists_those_there_are(settings):
         open_engine(None, config, [EOS])
     config.explorer.rollout_model.engine_type = "scripted"
     engine = open_engine(None, config, [EOS])
-    (reply,) = engine.generate([runner.Request([5], 3, 1.0, 1.0, -1, 0)])
+    (reply,) = engine.generate([Request([5], 3, 1.0, 1.0, -1, 0)])
     assert (reply.tokens, reply.finish_reason) == ([EOS], "stop")
     assert engine.score([[1, 2, 3]]) == [[-1.0, -1.0]]
     assert set(ENGINES) == {"scripted", "transformers", "vllm"}

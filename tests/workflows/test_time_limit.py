@@ -8,7 +8,8 @@ import time
 import pytest
 
 from workflows import runner
-from workflows.engines.engine import Reply
+from workflows.attempts.schedule import roll_out
+from workflows.engines.engine import BatchEngine, Reply
 from workflows.time_limit import TimedOut, limited, limited_workflow
 from workflows.trajectory import Trajectory
 from workflows.user_reward import Rule
@@ -73,10 +74,10 @@ def test_the_outer_of_two_limits_ends_code_whose_own_limit_is_longer():
         limited(lambda: limited(sleeps, 20.0)("slow", ""), 0.2)()
 
 
-class Engine:
+class Slow(BatchEngine):
     """Answers with one token, slowly: its time is not the workflow's."""
 
-    def generate(self, requests):
+    def answer(self, requests):
         time.sleep(LIMIT)
         return [Reply([5], [-0.5], "stop") for _ in requests]
 
@@ -95,6 +96,6 @@ def two_turns(seconds):
 def test_an_attempt_has_the_limit_for_all_of_its_turns_without_the_engines_time():
     each = [limited_workflow(two_turns(seconds), LIMIT) for seconds in (0.0, 0.2, 30.0, 0.05)]
     sampling = runner.Sampling(1.0, 1.0, -1, 8, 8, 16)
-    found = runner.roll_out(Engine(), each, [[1, 2]] * 4, [0, 1, 2, 3], [sampling] * 4)
+    found = roll_out(Slow(), each, [[1, 2]] * 4, [0, 1, 2, 3], [sampling] * 4)
     assert [one.status for one in found] == ["ok", "workflow_failed", "workflow_failed", "ok"]
     assert all(re.search(REASON, found[i].reason) for i in (1, 2))

@@ -7,8 +7,11 @@ import pytest
 
 from pipeline.job.context import Context
 from tests.configs import TINY, overridden
+from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Request
 from workflows.engines.open import open_engine
+from workflows.runner import Sampling
+from workflows.single_turn import simple_workflow
 
 LONGEST, EOS, REPEATS = 512, 1, 8
 CASES = ((16, 5, 5), (160, 31, 31), (256, 31, 31),  # 31 does not divide 4096 tokens a step: a prompt would be split
@@ -61,6 +64,34 @@ def test_any_number_and_length_of_prompts_is_answered_as_a_few_are_alone(engine,
     asked = requests(number, shortest, longest)
     few = slice(0, None, max(number // 8 - 1, 1))
     assert_equal(engine.generate(asked)[few], engine.generate(asked[few]))
+
+
+def by_the_book(engine, asked):
+    """What vLLM's own `generate` answers, in one call."""
+    outputs = engine._llm.generate([{"prompt_token_ids": r.prompt_tokens} for r in asked],
+                                   [engine._parameters(r) for r in asked], use_tqdm=False)
+    return [(list(o.outputs[0].token_ids), list(o.outputs[0].logprobs.logprobs)) for o in outputs]
+
+
+@pytest.mark.slow
+def test_single_turns_are_vllms_own_answers_and_late_requests_change_none(engine):
+    """Bit for bit with one call; with requests that join and leave between steps within rounding."""
+    asked = requests(64, 5, 31, tokens=24)
+    workflows, samplings = zip(*[(simple_workflow, Sampling(r.temperature, 1.0, -1, 31, 24, 63)) for r in asked],
+                               strict=True)
+    outcomes = roll_out(engine, workflows, [r.prompt_tokens for r in asked], [r.seed for r in asked], samplings)
+    assert [(o.trajectory.response_tokens, o.trajectory.logprobs) for o in outcomes] == by_the_book(engine, asked)
+    numbers, found = engine.submit(asked[:16]), {}
+    cancelled = engine.submit(requests(8, 40, 50, tokens=400))
+    for end in range(20, 65, 4):
+        found |= engine.advance()
+        numbers += engine.submit(asked[end - 4 : end])
+    engine.cancel(cancelled)
+    while len(found) < len(asked):
+        found |= engine.advance()
+    assert_equal([found[number] for number in numbers], engine.generate(asked))
+    assert not engine._llm.llm_engine.has_unfinished_requests()
+    assert engine._llm.reset_prefix_cache(), "a cancelled request kept its place"
 
 
 @pytest.mark.slow

@@ -1,18 +1,26 @@
 """The interface of rollout engines (token ids in, token ids and log-probs out).
 
 A request contains everything that determines its answer, including the seed, so the same request to the same weights
-gives the same answer however requests are batched.
+gives the same answer however requests are batched. Requests may be submitted and cancelled while others are computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Protocol
+
+WAIT_SECONDS = 0.2
+VALUE, ERROR, REPLIES = "value", "error", "replies"  # kinds of messages from an engine in another process
 
 
 @dataclass(slots=True, frozen=True)
 class Request:
-    """One completion to sample. temperature 0 = greedy; top_p 1 and top_k -1 = off; seed: below 2**63."""
+    """One completion to sample. temperature 0 = greedy; top_p 1 and top_k -1 = off; seed: below 2**63.
+
+    follows: number of an earlier request whose prompt this one probably continues, so that a pool sends it to the
+    engine with that prefix in its cache.
+    """
 
     prompt_tokens: list[int]
     max_tokens: int
@@ -20,6 +28,7 @@ class Request:
     top_p: float
     top_k: int
     seed: int
+    follows: int | None = None
 
 
 @dataclass(slots=True)
@@ -36,8 +45,24 @@ class Engine(Protocol):
 
     version: str
 
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """Adds requests to those in progress; returns a number for each, unique to this engine."""
+
+    def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
+        """Computes one step of the requests in progress; returns those that it completed, by number.
+
+        seconds: how long an engine in another process is waited for.
+        """
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        """Removes requests in progress; their numbers do not appear again."""
+
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers all requests, in order."""
+        """Answers all requests, in order; no others may be in progress."""
+        numbers, found = self.submit(requests), {}
+        while len(found) < len(numbers):
+            found |= self.advance()
+        return [found[number] for number in numbers]
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, [L - 1] each, at temperature 1."""
@@ -59,3 +84,30 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends the engine and every process it started."""
+
+
+class BatchEngine(Engine):
+    """An engine that answers up to `batch` of its requests at a time, in order of arrival."""
+
+    batch = 64
+
+    def __init__(self):
+        self._waiting: dict[int, Request] = {}
+        self._numbers = count()
+
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers at most `batch` requests, in order."""
+
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        numbers = [next(self._numbers) for _ in requests]
+        self._waiting.update(zip(numbers, requests, strict=True))
+        return numbers
+
+    def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
+        numbers = list(islice(self._waiting, self.batch))
+        requests = [self._waiting.pop(number) for number in numbers]
+        return dict(zip(numbers, self.answer(requests), strict=True)) if requests else {}
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._waiting.pop(number, None)

@@ -12,11 +12,13 @@ SLURM's `srun` carries them to other nodes, so that nothing listens on a network
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count, pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from pipeline.job import step
 from pipeline.job.context import ending, our_environment
@@ -25,10 +27,9 @@ from pipeline.job.ending import SIGNALS, Stopped
 from pipeline.job.shares import cores, deal_cores
 from pipeline.job.threads import thread_environment
 from pipeline.store.errors import StageError
-from workflows.engines.engine import Reply, Request
+from workflows.engines.engine import ERROR, VALUE, WAIT_SECONDS, Engine, Reply, Request
 
 PROCESS = "workflows.engines.engine_process"
-POLL_SECONDS = 0.2  # interval of liveness checks while waiting for an answer
 GRACE_SECONDS = 10.0  # for a process to exit by itself after it was asked to
 
 
@@ -41,15 +42,20 @@ class Member:
     questions: Connection  # write end
     answers: Connection  # read end
     log: Path
+    costs: dict[int, int] = field(default_factory=dict)  # of its requests in progress: number -> tokens at most
 
 
-class EnginePool:
-    """An Engine of several processes. Splits requests in order, broadcasts the rest; a failure ends all."""
+class EnginePool(Engine):
+    """An Engine of several processes. Deals requests, broadcasts the rest; a failure ends all.
+
+    The number of a request modulo the number of engines is the index of its engine.
+    """
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None,
                  shared_by: int = 1):
         """shared_by: the number of engines on each GPU."""
         self._members: list[Member] = []
+        self._serial = count()
         try:
             for index, (command, environment) in enumerate(_commands(config, shared_by)):
                 self._members.append(_start(f"engine_{index}", command, environment, logs))
@@ -61,12 +67,57 @@ class EnginePool:
             self.version, *_ = filter(None, self._ask("open", [
                 given if index % shared_by == turn else None for index in range(len(self._members))]))
 
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers all requests, in order."""
-        return self._deal("generate", requests, [len(r.prompt_tokens) + r.max_tokens for r in requests])
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        numbers = [next(self._serial) * len(self._members) + place for place in self._places(requests)]
+        with self._ends_on_error():
+            for index, member in enumerate(self._members):
+                own = [(n, r) for n, r in zip(numbers, requests, strict=True) if n % len(self._members) == index]
+                member.costs |= {number: _cost(request) for number, request in own}
+                if own:
+                    self._send(member, ("submit", tuple(map(list, zip(*own, strict=True)))))
+        return numbers
+
+    def _places(self, requests: Sequence[Request]) -> list[int]:
+        """The index of an engine for each request.
+
+        The first ones are dealt by cost; later ones go where the request that they follow was answered, or to the
+        engine with the least left to do.
+        """
+        if not any(member.costs for member in self._members):
+            dealt = deal([_cost(one) for one in requests], len(self._members))
+            places = [place for place, part in enumerate(dealt) for _ in requests[part]]
+        else:
+            left = [sum(member.costs.values()) for member in self._members]
+            places = []
+            for one in requests:
+                places.append(left.index(min(left)))
+                left[places[-1]] += _cost(one)
+        return [place if one.follows is None else one.follows % len(self._members)
+                for place, one in zip(places, requests, strict=True)]
+
+    def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
+        """Waits at most so long for replies of any engine."""
+        found: dict[int, Reply] = {}
+        with self._ends_on_error():
+            busy = {member.answers: member for member in self._members if member.costs}
+            for ready in wait(list(busy), seconds):
+                _, replies = self._receive(busy[ready])
+                found |= {n: reply for n, reply in replies.items() if busy[ready].costs.pop(n, None) is not None}
+            self._check(busy.values())
+        return found
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        dropped = set(numbers)
+        with self._ends_on_error():
+            for member in self._members:
+                if own := dropped & member.costs.keys():
+                    member.costs = {n: cost for n, cost in member.costs.items() if n not in own}
+                    self._send(member, ("cancel", (own,)))
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
-        return self._deal("score", sequences, [len(tokens) for tokens in sequences])
+        parts = [sequences[part] for part in deal([len(tokens) for tokens in sequences], len(self._members))]
+        found = self._ask("score", [(part,) if part else None for part in parts])
+        return [answer for answers in found for answer in answers or ()]
 
     def probe(self, sequence: list[int]) -> list[list[float]]:
         return [scored for found in self._ask_all("probe", sequence) for scored in found]
@@ -89,38 +140,43 @@ class EnginePool:
                 member.process.kill()
         self._end()
 
-    def _deal(self, method: str, items: Sequence, costs: list[int]) -> list:
-        """The answers to all items, in order, with each item sent to one engine."""
-        parts = [items[part] for part in deal(costs, len(self._members))]
-        found = self._ask(method, [(part,) if part else None for part in parts])
-        return [answer for answers in found for answer in answers or ()]
-
     def _ask_all(self, method: str, *arguments) -> list:
         return self._ask(method, [arguments] * len(self._members))
 
     def _ask(self, method: str, arguments: Sequence[tuple | None]) -> list:
         """One answer from each engine, in order; None for engines with arguments None, which are skipped.
 
-        Raises what an engine raised, StageError when its process died or Stopped when a signal ended it, after ending
-        all engines.
+        No request may be in progress. Raises what an engine raised, StageError when its process died or Stopped when a
+        signal ended it, after ending all engines.
         """
+        assert not any(member.costs for member in self._members), "engines answer one method at a time"
         answers: dict[str, object] = {}
-        try:
+        with self._ends_on_error():
             asked = [pair for pair in zip(self._members, arguments, strict=True) if pair[1] is not None]
             for member, given in asked:
                 self._send(member, (method, given))
             waiting = {member.answers: member for member, _ in asked}
             while waiting:
-                for ready in wait(list(waiting), POLL_SECONDS):
-                    member = waiting.pop(ready)
-                    answers[member.name] = self._receive(member)
-                for member in waiting.values():
-                    if member.process.poll() is not None and not member.answers.poll():
-                        raise self._died(member)
+                for ready in wait(list(waiting), WAIT_SECONDS):
+                    kind, value = self._receive(waiting[ready])
+                    if kind == VALUE:  # not the late replies to cancelled requests
+                        answers[waiting.pop(ready).name] = value
+                self._check(waiting.values())
+        return [answers.get(member.name) for member in self._members]
+
+    @contextmanager
+    def _ends_on_error(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self._end()
             raise
-        return [answers.get(member.name) for member in self._members]
+
+    def _check(self, waiting: Iterable[Member]) -> None:
+        """Raises if the process of an engine that is waited for has died."""
+        for member in waiting:
+            if member.process.poll() is not None and not member.answers.poll():
+                raise self._died(member)
 
     def _send(self, member: Member, message: tuple) -> None:
         try:
@@ -128,14 +184,14 @@ class EnginePool:
         except OSError as error:
             raise self._died(member) from error
 
-    def _receive(self, member: Member):
+    def _receive(self, member: Member) -> tuple[str, Any]:
         try:
-            fine, value = member.answers.recv()
+            kind, value = member.answers.recv()
         except (EOFError, OSError) as error:
             raise self._died(member) from error
-        if not fine:
+        if kind == ERROR:
             raise type(value)(f"{self._called(member)} failed: {value}\n  its log: {member.log}") from value
-        return value
+        return kind, value
 
     def _died(self, member: Member) -> StageError | Stopped:
         try:
@@ -158,6 +214,10 @@ class EnginePool:
             if member.process.poll() is None:
                 member.process.kill()
             member.process.wait()
+
+
+def _cost(request: Request) -> int:
+    return len(request.prompt_tokens) + request.max_tokens
 
 
 def deal(costs: Sequence[int], parts: int) -> list[slice]:

@@ -3,45 +3,90 @@
     python -m workflows.engines.engine_process [CORES]
 
 CORES: the CPU cores to use, joined by commas; without them those that it may use. Each message on standard input is
-(method, arguments), the first one `open` with the arguments of engines.open.open_one; each answer on standard output is
-(True, value) or (False, error). What the engine prints goes to standard error. The process ends after `close`, after an
-error, and when its standard input is closed.
+(method, arguments), the first one `open` with the arguments of engines.open.open_one. Answers on standard output are
+(kind, value): VALUE and ERROR answer a method, in order; `submit` and `cancel` have no VALUE, and REPLIES follow as
+requests are completed. What the engine prints goes to standard error. The process ends after `close`, after an error,
+and when its standard input is closed.
 """
 
+import contextlib
 import os
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
 
 from pipeline.job.activity import show_stack_on_signal
 from pipeline.job.ending import die_with_parent
 from pipeline.job.opening import opening
 from pipeline.store.errors import OuroError, StageError, masked
-from workflows.engines.engine import Engine
+from workflows.engines.engine import ERROR, REPLIES, VALUE, Engine, Reply
 from workflows.engines.open import open_one
 
 
 def serve(questions: Connection, answers: Connection) -> None:
-    """Answers messages one at a time."""
-    engine: Engine | None = None
-    method = "open"
-    while method != "close":
+    """Answers messages in order, and computes the requests in progress while there are none."""
+    messages: SimpleQueue[tuple | None] = SimpleQueue()
+    Thread(target=_read, args=(questions, messages), daemon=True).start()
+    member = Member()
+    while member.method != "close":
         try:
-            method, arguments = questions.recv()
-        except EOFError:
-            return
-        try:
-            if method == "open":
-                with opening():
-                    engine = open_one(*arguments)
-                value = engine.version
+            if member.busy and messages.empty():
+                found = REPLIES, member.advance()
+            elif (message := messages.get()) is None:
+                return
             else:
-                value = getattr(engine, method)(*arguments)
+                found = member.obey(*message)
         except Exception as error:  # forward any error to the pool with its original message
             print(masked(traceback.format_exc()), file=sys.stderr)
-            answers.send((False, error if isinstance(error, OuroError) else _in_words(error)))
+            answers.send((ERROR, error if isinstance(error, OuroError) else _in_words(error)))
             return
-        answers.send((True, value))
+        if found and found != (REPLIES, {}):
+            answers.send(found)
+
+
+def _read(questions: Connection, messages: SimpleQueue) -> None:
+    """Takes messages at once, so that the pool can always write: it does not read answers meanwhile."""
+    with contextlib.suppress(EOFError):
+        while True:
+            messages.put(questions.recv())
+    messages.put(None)
+
+
+class Member:
+    """The engine, and the pool's numbers of its requests in progress."""
+
+    def __init__(self):
+        self.engine: Engine | None = None
+        self.method = "open"
+        self._numbers: dict[int, int] = {}  # the engine's -> the pool's
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._numbers)
+
+    def advance(self) -> dict[int, Reply]:
+        return {self._numbers.pop(own): reply for own, reply in self.engine.advance().items()}
+
+    def obey(self, method: str, arguments: tuple) -> tuple | None:
+        """Does what a message asks for; returns its answer, if it has one."""
+        self.method = method
+        if method == "open":
+            with opening():
+                self.engine = open_one(*arguments)
+            return VALUE, self.engine.version
+        if method == "submit":
+            numbers, requests = arguments
+            self._numbers.update(zip(self.engine.submit(requests), numbers, strict=True))
+            return None
+        if method == "cancel":
+            (dropped,) = arguments
+            own = [engines for engines, pools in self._numbers.items() if pools in dropped]
+            self.engine.cancel(own)
+            self._numbers = {one: self._numbers[one] for one in self._numbers.keys() - own}
+            return None
+        return VALUE, getattr(self.engine, method)(*arguments)
 
 
 def _in_words(error: Exception) -> StageError:

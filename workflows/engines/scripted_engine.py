@@ -8,21 +8,22 @@ the probe of the first weights fails, because its log-probs differ from the trai
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflows.engines.engine import Reply, Request
+from workflows.engines.engine import BatchEngine, Reply, Request
 
 
-class ScriptedEngine:
+class ScriptedEngine(BatchEngine):
     """Answers from a table."""
 
     version = "scripted"
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
+        super().__init__()
         arguments = config.explorer.rollout_model.extra_engine_args
         self.script = arguments.get("script", {})
         self.default = arguments.get("default", end_tokens[:1])
         self.ends = end_tokens
 
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
         replies = []
         for request in requests:
             tokens = self.script.get(" ".join(map(str, request.prompt_tokens)), self.default)[: request.max_tokens]

@@ -9,18 +9,17 @@ from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
 from pipeline.store.checkpoints import WEIGHTS
-from workflows.engines.engine import Reply, Request
+from workflows.engines.engine import BatchEngine, Reply, Request
 from workflows.engines.hugging_face import import_transformers
 
-BATCH = 64  # requests decoded at once
 
-
-class TransformersEngine:
+class TransformersEngine(BatchEngine):
     """A causal LM of a Hugging Face directory, decoded token by token."""
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         import torch
 
+        super().__init__()
         transformers = import_transformers()
         self.with_adapter, self.adapted = adapter is not None, False
         self.version = f"transformers {transformers.__version__}"
@@ -30,11 +29,9 @@ class TransformersEngine:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
         self.model.to(self.device).eval()
 
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers all requests, in order."""
+    def answer(self, requests: Sequence[Request]) -> list[Reply]:
         with self.torch.inference_mode():
-            parts = [self._generate(requests[i : i + BATCH]) for i in range(0, len(requests), BATCH)]
-        return [reply for part in parts for reply in part]
+            return self._generate(requests)
 
     def _generate(self, requests: Sequence[Request]) -> list[Reply]:
         torch = self.torch

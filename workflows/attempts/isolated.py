@@ -1,0 +1,196 @@
+"""Attempts in processes of their own, as the explorer sees them: any code, ended at its limit, however it blocks.
+
+A workflow with a parameter `model` (a function or `async def`) may wait, compute and start programs: it disturbs only
+its own attempt. Its process is forked from one that has imported the workflow (workflows/attempts/host.py).
+"""
+
+import asyncio
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count
+from typing import Any
+
+from pipeline.job.context import ending, our_environment
+from pipeline.store.errors import StageError
+from pipeline.store.user_errors import brief
+from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Job
+from workflows.attempts.wire import Unpacker, packed
+from workflows.engines.engine import Reply
+from workflows.time_limit import TimedOut
+
+LOST = "lost"  # kind of the message that the process has ended
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """A workflow whose attempts have processes of their own. limit: seconds of its code; task: a TaskAtHand."""
+
+    function: Callable
+    limit: float | None = None
+    task: Any = None
+
+
+class Host:
+    """The process that forks attempts, and the event loop that reads their messages."""
+
+    def __init__(self):
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "workflows.attempts.host", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=our_environment(),
+                                         pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._loop, self._numbers, self._messages = asyncio.new_event_loop(), count(), []
+        self._wake = self._loop.create_future()
+
+    def start(self, attempt: "IsolatedAttempt", module: str) -> int:
+        """Forks the process of an attempt, connects both; returns its number."""
+        number = next(self._numbers)
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise StageError(f"an attempt needs two more open files: {error}. Set explorer.runner_concurrency to fewer "
+                             "attempts at once, or raise the limit (ulimit -n).") from error
+        with theirs:
+            self._order(partial(socket.send_fds, self._control, [f"start {number} {module}".encode()],
+                                [theirs.fileno()]))
+        self._loop.run_until_complete(self._loop.create_connection(lambda: attempt, sock=ours))
+        return number
+
+    def end(self, number: int) -> None:
+        """Kills the process of an attempt with all that it started."""
+        self._order(partial(self._control.send, f"end {number}".encode()))
+
+    def code(self, number: int) -> int | None:
+        """Does so too; returns the exit code of the process, or None if it could not be started."""
+        self._order(partial(self._control.send, f"code {number}".encode()))
+        answer = self._order(partial(self._control.recv, 64)).decode()
+        return None if answer == "None" else int(answer)
+
+    def listen(self, seconds: float) -> list[tuple["IsolatedAttempt", tuple]]:
+        """Waits at most so long for messages of attempts; returns them in order."""
+        if not self._messages:
+            self._wake = self._loop.create_future()
+            timer = self._loop.call_later(seconds, self._awake)
+            self._loop.run_until_complete(self._wake)
+            timer.cancel()
+        found, self._messages = self._messages, []
+        return found
+
+    def receive(self, attempt: "IsolatedAttempt", message: tuple) -> None:
+        self._messages.append((attempt, message))
+        self._awake()
+
+    def _awake(self) -> None:
+        if not self._wake.done():
+            self._wake.set_result(None)
+
+    def _order(self, call: Callable[[], Any]) -> Any:
+        try:
+            found = call()
+        except OSError as error:
+            raise StageError(f"the process that starts attempts died: {ending(self._process.wait())}") from error
+        if not found:
+            raise StageError(f"the process that starts attempts died: {ending(self._process.wait())}")
+        return found
+
+
+host = cache(Host)
+
+
+class IsolatedAttempt(asyncio.Protocol):
+    """One attempt. place: what its questions and its end are reported to (workflows/attempts/schedule.py).
+
+    Its clock runs while it waits for no reply of the model.
+    """
+
+    def __init__(self, workflow: Isolated, prompt: list[int], place):
+        self._workflow, self._prompt, self._place = workflow, prompt, place
+        self._unpacker, self._waiting = Unpacker(), set()
+        self._used, self._since, self._number = 0.0, time.monotonic(), None
+
+    def begin(self) -> None:
+        task, function = self._workflow.task, self._workflow.function
+        try:
+            job = packed(Job(function, self._prompt, None if task is None else (task.messages, task.answer)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            return self._place.fail(f"another process cannot import the workflow: {brief(error)}")
+        self._number = host().start(self, getattr(function, "func", function).__module__)
+        self._since = time.monotonic()
+        return self._transport.write(job)
+
+    def answer(self, call: int, reply: Reply) -> None:
+        self._transport.write(packed((call, True, reply)))
+        self._no_longer_waits(call)
+
+    def close(self) -> None:
+        """Ends the process, if it has one."""
+        if self._number is not None:
+            self._transport.abort()
+            host().end(self._number)
+            self._number = None
+
+    @property
+    def deadline(self) -> float | None:
+        """The time.monotonic() at which its code has used up its limit."""
+        limit = self._workflow.limit
+        return None if limit is None or self._waiting else self._since + limit - self._used
+
+    def time_out(self) -> None:
+        self._place.fail(brief(TimedOut(self._workflow.limit)))
+
+    def take(self, kind: str, sent: float, *content) -> None:
+        """Handles a message. sent: time.monotonic() in the process, the same clock."""
+        if (deadline := self.deadline) is not None and sent > deadline:
+            self.time_out()
+        elif kind == LOST:
+            code, self._number = host().code(self._number), None
+            how = "did not start, for want of memory or processes" if code is None else ending(code)
+            self._place.fail(f"the workflow's process {how}, without a result")
+        elif kind == MODEL:
+            call, prompt = content
+            self._stop_clock(sent)
+            self._waiting.add(call)
+            self._place.ask(call, prompt)
+        elif kind == CANCEL:
+            self._place.cancel(*content)
+            self._no_longer_waits(*content)
+        elif kind == TASK:
+            self._stop_clock(sent)  # the engine may have computed since then
+            self._transport.write(packed(self._task(*content)))
+        else:
+            (self._place.fail if kind == FAILED else self._place.finish)(*content)
+
+    def _task(self, call: int, method: str, arguments: tuple) -> tuple[int, bool, Any]:
+        try:
+            return call, True, getattr(self._workflow.task, method)(*arguments)
+        except Exception as error:  # of the user's reward function, or of arguments of the wrong kind
+            return call, False, brief(error)
+
+    def _stop_clock(self, at: float) -> None:
+        """Counts the time up to `at`; the clock goes on from now."""
+        if not self._waiting:
+            self._used += max(at - self._since, 0.0)
+            self._since = time.monotonic()
+
+    def _no_longer_waits(self, call: int) -> None:
+        if call in self._waiting:
+            self._waiting.remove(call)
+            if not self._waiting:
+                self._since = time.monotonic()
+
+    # asyncio.Protocol
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._unpacker.feed(data):
+            host().receive(self, message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        host().receive(self, (LOST, time.monotonic()))

@@ -1,0 +1,199 @@
+"""Runs many attempts on one engine: each advances as soon as its own reply is there, whatever the others do.
+
+A reply goes to its workflow at once, and the workflow's next request joins those in progress. All first requests are
+submitted together, so a batch of single-turn tasks is one engine call. Timing decides which requests are computed
+together and nothing else: seeds are functions of attempt and turn, outcomes are in the order of the prompts.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from time import monotonic
+from typing import Any
+
+from pipeline.store.user_errors import brief
+from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
+from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request
+from workflows.runner import Outcome, Sampling, finished
+from workflows.seeds import request_seed
+from workflows.trajectory import Attempt
+
+LISTEN_SECONDS = 0.002  # for an engine in another process, while attempts may send messages
+IDLE_SECONDS = 1.0  # between two looks at deadlines that are further away
+
+
+def roll_out(
+    engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt] | Isolated], prompts: Sequence[list[int]],
+    seeds: Sequence[int], samplings: Sequence[Sampling], concurrency: int | None = None,
+) -> list[Outcome]:
+    """Attempts every prompt once. Rewards are computed separately (workflows/runner.py).
+
+    workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
+    concurrency: attempts in progress at once; None: all.
+    """
+    schedule = _Schedule(engine)
+    places = [_Place(schedule, *each) for each in zip(workflows, prompts, seeds, samplings, strict=True)]
+    try:
+        schedule.run(deque(places), concurrency or len(places))
+    finally:
+        schedule.abandon()
+    return [place.outcome for place in places]
+
+
+class _Schedule:
+    """The attempts in progress, and their requests: those to submit, and those at the engine by number."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.active: dict[_Place, None] = {}  # in order of their start
+        self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with processes of their own
+        self.new: list[tuple[_Place, int, Request]] = []
+        self.flying: dict[int, tuple[_Place, int]] = {}
+
+    def run(self, waiting: "deque[_Place]", concurrency: int) -> None:
+        while waiting or self.active:
+            while waiting and len(self.active) < concurrency:
+                waiting.popleft().begin()
+            if self.new:
+                self._submit()
+            if self.isolated:
+                self._listen()
+            if self.flying:
+                replies = self.engine.advance(LISTEN_SECONDS if self.isolated else WAIT_SECONDS)
+                for number, reply in replies.items():
+                    place, call = self.flying.pop(number)
+                    place.answer(call, reply)
+
+    def _submit(self) -> None:
+        numbers = self.engine.submit([request for _, _, request in self.new])
+        for number, (place, call, _) in zip(numbers, self.new, strict=True):
+            self.flying[number] = place, call
+            place.pending[call] = place.last = number
+        self.new = []
+
+    def _listen(self) -> None:
+        """Handles the messages of attempts in other processes, and ends those that have used up their time."""
+        now = monotonic()
+        soonest = min((one.deadline for one in self.isolated if one.deadline is not None), default=now + IDLE_SECONDS)
+        patience = 0.0 if self.flying or self.new else min(max(soonest - now, 0.0), IDLE_SECONDS)
+        for attempt, message in host().listen(patience):
+            if attempt in self.isolated:
+                attempt.take(*message)
+        now = monotonic()
+        for attempt in [one for one in self.isolated if one.deadline is not None and now >= one.deadline]:
+            attempt.time_out()
+
+    def cancel(self, place: "_Place", calls: list[int]) -> None:
+        """Drops requests of an attempt."""
+        numbers = {call: place.pending.pop(call, None) for call in calls}
+        if None in numbers.values():
+            self.new = [one for one in self.new if one[0] is not place or one[1] not in numbers]
+        if submitted := [number for number in numbers.values() if number is not None]:
+            self.engine.cancel(submitted)
+            for number in submitted:
+                del self.flying[number]
+
+    def abandon(self) -> None:
+        """Ends the processes that an error left; the engine is of no use after one."""
+        for attempt in self.isolated:
+            attempt.close()
+
+
+class _Place:
+    """An attempt and its outcome, None until it has one.
+
+    pending: its calls without a reply, with their numbers at the engine, None before they are submitted. last: number
+    of its latest request.
+    """
+
+    def __init__(self, schedule: _Schedule, workflow: Callable[[list[int]], Attempt] | Isolated, prompt: list[int],
+                 seed: int, sampling: Sampling):
+        self.schedule, self.prompt, self.seed, self.sampling = schedule, prompt, seed, sampling
+        self.outcome: Outcome | None = None
+        self.pending: dict[int, int | None] = {}
+        self.turns, self.last = 0, None
+        kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
+        self.attempt = kind(workflow, prompt, self)
+
+    def begin(self) -> None:
+        allowed = self.sampling.max_prompt_tokens
+        if len(self.prompt) > allowed:
+            reason = f"{len(self.prompt)} prompt tokens, limit model.max_prompt_tokens={allowed}"
+            self.outcome = Outcome("prompt_too_long", reason)
+            return
+        self.schedule.active[self] = None
+        if isinstance(self.attempt, IsolatedAttempt):
+            self.schedule.isolated[self.attempt] = self
+        self.attempt.begin()
+
+    def answer(self, call: int, reply: Reply) -> None:
+        del self.pending[call]
+        self.attempt.answer(call, reply)
+
+    def ask(self, call: int, prompt: list[int]) -> None:
+        """Asks the model to continue token ids. call: by which the attempt knows the reply."""
+        sampling, seed = self.sampling, request_seed(self.seed, self.turns, 0) if self.turns else self.seed
+        if not _are_tokens(prompt):
+            self.fail(f"TypeError: the workflow yielded {type(prompt).__name__} {str(prompt)[:40]!r}; needed a list of "
+                      "token ids, such as those of task.prompt(messages)")
+        elif 0 < len(prompt) < sampling.max_model_len:
+            room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt))
+            self.schedule.new.append((self, call, Request(
+                prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last)))
+            self.pending[call] = None
+            self.turns += 1
+        else:  # the engine would reject it, and with it every other request of the call
+            self.fail(f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
+                      f"{sampling.max_model_len} (model.max_model_len, or prompt + response)")
+
+    def cancel(self, call: int) -> None:
+        """Withdraws a question to the model."""
+        if call in self.pending:
+            self.schedule.cancel(self, [call])
+
+    def finish(self, returned: Any) -> None:
+        self._end(finished(returned, self.sampling.max_model_len))
+
+    def fail(self, reason: str) -> None:
+        self._end(Outcome("workflow_failed", reason))
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        del self.schedule.active[self]
+        self.schedule.isolated.pop(self.attempt, None)
+        self.attempt.close()
+        if self.pending:
+            self.schedule.cancel(self, list(self.pending))
+
+
+def _are_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, (list, tuple)) and all(issubclass(kind, Integral) for kind in set(map(type, prompt)))
+
+
+class InterleavedAttempt:
+    """An attempt whose workflow is a generator: its code runs in this process, between the replies of others."""
+
+    def __init__(self, workflow: Callable[[list[int]], Attempt], prompt: list[int], place: _Place):
+        self._workflow, self._prompt, self._place = workflow, prompt, place
+
+    def begin(self) -> None:
+        self._move(self._first)
+
+    def answer(self, call: int, reply: Reply) -> None:
+        self._move(lambda: self._generator.send(reply))
+
+    def close(self) -> None:
+        """Does nothing: a generator ends with its last reference."""
+
+    def _first(self) -> list[int]:
+        self._generator = self._workflow(self._prompt)
+        return next(self._generator)
+
+    def _move(self, move: Callable[[], Any]) -> None:
+        """Advances the workflow by one move; it then waits for a reply, is finished, or has failed."""
+        try:
+            self._place.ask(0, move())
+        except StopIteration as done:
+            self._place.finish(done.value)
+        except Exception as error:  # the user's workflow: fails only this row, not the stage
+            self._place.fail(brief(error))
