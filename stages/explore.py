@@ -233,8 +233,8 @@ def explore(context: Context) -> None:
         return
     with opening():
         explorer = Explorer(context, sets, schedule)
-    number = context.config.explorer.rollout_model.engine_num
-    context.log.info("%d x %s ready; starts at explorer step %d", number, explorer.engine.version, first)
+    engine = explorer.engine
+    context.log.info("%d x %s ready; starts at explorer step %d", engine.number, engine.version, first)
     for step in range(first, schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(

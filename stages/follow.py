@@ -1,5 +1,6 @@
 """Follows the step files that the children of a training stage write, and completes the stage."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain
@@ -14,6 +15,9 @@ from pipeline.job.tracking import open_tracker
 from pipeline.store import checkpoints, files, records, recovery, tables
 from stages.explorer.children import supervise, trainer_child
 
+# age of a directory's last change from which on a listing is complete: a later change has another time, even where the
+# file system counts seconds
+SETTLED_NANOSECONDS = 5 * 10**9
 TOTAL = "total.json"  # written by the trainer once the number of steps is known
 
 
@@ -112,7 +116,7 @@ class Follower:
         changed = scores.stat().st_mtime_ns if scores.exists() else 0
         if changed == self.listed:
             return []
-        self.listed = changed
+        self.listed = changed if time.time_ns() - changed > SETTLED_NANOSECONDS else 0
         return sorted({*tables.steps_present(self.context.directory, "scores")} - self.evaluated)
 
     def _evaluation(self, step: int) -> None:

@@ -44,6 +44,7 @@ class Engine(Protocol):
     """A model that answers requests. `version` names engine and release, for the provenance of rows."""
 
     version: str
+    number: int = 1  # of engines behind the interface
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """Adds requests to those in progress; returns a number for each, unique to this engine."""

@@ -62,6 +62,7 @@ class EnginePool(Engine):
         except BaseException:
             self._end()
             raise
+        self.number = len(self._members)
         given = model, _part(config, shared_by), end_tokens, sleeps, adapter
         for turn in range(shared_by):  # an engine measures the free memory of its GPU when it starts
             self.version, *_ = filter(None, self._ask("open", [
