@@ -84,6 +84,7 @@ LOCATIONS = {
     "teacher": "teacher/step=*.parquet",
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
+    "calls": "calls/step=*.parquet",
     "samples": "samples/step=*.parquet",
     "scores": "scores/step=*.parquet",
 }
