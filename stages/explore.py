@@ -140,10 +140,10 @@ class Explorer:
         filled = self.groups.of_step(step)
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
-        rows = self._rows(step, filled)
+        rows, calls = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
-        self.writer.start(self._write, step, rows, rollout)
+        self.writer.start(self._write, step, rows, calls, rollout)
         return rollout
 
     def _check(self) -> None:
@@ -167,18 +167,24 @@ class Explorer:
             resample_rounds=filled.rounds, missing_groups=filled.missing,
         )
 
-    def _rows(self, step: int, filled: Filled) -> list[records.Experience]:
-        """Every turn of every attempt: first the rows that train batches use, by place, then the rest."""
+    def _rows(self, step: int, filled: Filled) -> tuple[list[records.Experience], list[records.Call]]:
+        """Every turn of every attempt: first the rows that train batches use, by place, then the rest. And the calls
+        of those attempts."""
         runs = range(self.context.config.algorithm.repeat_times)
         made = [(group, run, group.sampled[run]) for group in filled.final for run in runs]
         made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]
         made += [(group, len(runs), group.greedy) for group in filled.every if group.greedy]
-        return [self._row(step, slot, *attempt, *turn)
-                for slot, attempt in enumerate(made) for turn in attempt[2].turns]
+        return ([self._row(step, slot, *attempt, *turn)
+                 for slot, attempt in enumerate(made) for turn in attempt[2].turns],
+                [self._call(step, slot, group, run, call)
+                 for slot, (group, run, outcome) in enumerate(made) for call in outcome.calls])
 
-    def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
-        """Writes a step's files, `rollouts` last: readers take it as the sign that `experience` is complete."""
+    def _write(self, step: int, rows: list[records.Experience], calls: list[records.Call],
+               rollout: records.Rollout) -> None:
+        """Writes a step's files, `rollouts` last: readers take it as the sign that the others are complete."""
         directory = self.context.directory
+        if calls:
+            tables.write(tables.step_file(directory, "calls", step), records.Call, calls)
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
         runner.check_failures(attempts, self.context.config.explorer.max_failed_ratio)
@@ -191,7 +197,7 @@ class Explorer:
         """turn, done, response: of Outcome.turns."""
         task, greedy = group.task, outcome is group.greedy
         sampling = self.groups.greedy if greedy else self.groups.sampling
-        attempt = f"{self.context.id}/{step}/{group.name}/{run}"
+        attempt = self._attempt(step, group, run)
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
         own = prompt != self.prompts.tokens[task]
         return records.Experience(
@@ -212,6 +218,19 @@ class Explorer:
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
             seed=group.greedy_seed if greedy else group.seeds[run],
             unix_seconds=time.time(),
+        )
+
+    def _attempt(self, step: int, group: Group, run: int) -> str:
+        return f"{self.context.id}/{step}/{group.name}/{run}"
+
+    def _call(self, step: int, slot: int, group: Group, run: int, call: runner.Call) -> records.Call:
+        request, reply = call.request, call.reply
+        return records.Call(
+            attempt=self._attempt(step, group, run), stage=self.context.id, step=step, slot=slot,
+            position=call.position, prompt_hash=prompt_hash(request.prompt_tokens),
+            prompt_length=len(request.prompt_tokens), tokens=reply.tokens, logprobs=reply.logprobs,
+            finish_reason=reply.finish_reason, weights_version=self.weights.version, temperature=request.temperature,
+            top_p=request.top_p, top_k=request.top_k, seed=request.seed, seconds=call.seconds,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import ConfigError, StageError, masked
+from workflows.engines.engine import Reply, Request
 from workflows.rewards import RewardFunction
 from workflows.trajectory import Trajectory
 
@@ -39,12 +40,23 @@ class Sampling:
 
 
 @dataclass(slots=True)
+class Call:
+    """One reply of the model to an attempt. seconds: from the request to the reply."""
+
+    position: int
+    request: Request
+    reply: Reply
+    seconds: float
+
+
+@dataclass(slots=True)
 class Outcome:
     """The result of one attempt; see pipeline.store.records.Experience for the statuses.
 
     trajectory, response: of the only turn or of the last one, which is rewarded. earlier: those of the turns before;
     None where the workflow returned no turns. own_text: what the reward functions see of a response that includes
-    environment text. reason: with secrets removed, because exceptions of user code may quote them.
+    environment text. reason: with secrets removed, because exceptions of user code may quote them. calls: the model's
+    replies to a workflow with a parameter `model`, in order.
     """
 
     status: str
@@ -54,6 +66,7 @@ class Outcome:
     own_text: str | None = None
     components: dict[str, float] = field(default_factory=dict)
     earlier: list[tuple[Trajectory, str]] | None = None
+    calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reason = self.reason and masked(self.reason)

@@ -217,6 +217,31 @@ class Rollout:
 
 
 @dataclass(slots=True)
+class Call:
+    """One reply of the model to a workflow with a parameter `model`, in training, whether the workflow used it or not.
+
+    Not in it: a call that was given up.
+    """
+
+    attempt: str = column(pa.string(), "stage/group_id/run index: the experience_id of its rows, without /turn")
+    stage: str = column(pa.string(), "stage directory name, with its hash")
+    step: int = column(pa.int32(), "explorer step, from 1")
+    slot: int = column(pa.int64(), "position of the attempt within the step, as in experience")
+    position: int = column(pa.int32(), "which call of the attempt, from 0")
+    prompt_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the prompt's token ids as int32")
+    prompt_length: int = column(pa.int32(), "tokens of the prompt")
+    tokens: list[int] = column(TOKENS, "token ids of the reply [R]")
+    logprobs: list[float] = column(FLOATS, "log-prob of each under the sampling policy [R]")
+    finish_reason: str = column(pa.string(), "stop or length")
+    weights_version: int = column(pa.int32(), "trainer step that made the weights")
+    temperature: float = column(pa.float64(), "of sampling; 0 = greedy")
+    top_p: float = column(pa.float64(), "of sampling; 1 = off")
+    top_k: int = column(pa.int32(), "of sampling; -1 = off")
+    seed: int = column(pa.int64(), "of the request")
+    seconds: float = column(pa.float64(), "from the request to the reply, the wait for a place at the engine included")
+
+
+@dataclass(slots=True)
 class Sample:
     """One response in an evaluation."""
 
@@ -284,6 +309,7 @@ TABLES: dict[str, type] = {
     "teacher": FixedLogprobs,
     "steps": Step,
     "rollouts": Rollout,
+    "calls": Call,
     "samples": Sample,
     "scores": Score,
 }

@@ -13,7 +13,7 @@ from pipeline.store import checkpoints, files, hashes, tables
 from pipeline.store.errors import ModelError, StageError
 
 OF_TRAINER = ("steps", "trained")
-OF_EXPLORER = ("rollouts", "experience")
+OF_EXPLORER = ("rollouts", "experience", "calls")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
 EVALUATED = ("samples", "scores")
 COUNTED = ("steps", "rollouts")  # their files are numbered from 1 without a gap

@@ -86,6 +86,7 @@ LOCATIONS = {
     "teacher": "teacher/step=*.parquet",
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
+    "calls": "calls/step=*.parquet",
     "samples": "samples/step=*.parquet",
     "scores": "scores/step=*.parquet",
 }

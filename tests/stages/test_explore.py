@@ -8,6 +8,7 @@ from pipeline.plan.plan import make_plan
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import StageError
+from pipeline.store.recovery import rewind_explorer
 from stages.explore import explore
 from stages.explorer.prompts import prompt_hash
 from tests.configs import TINY, element, overridden
@@ -69,6 +70,39 @@ def test_every_turn_of_an_attempt_is_a_row_of_its_slot(stage):
     assert [r["finish_reason"] for r in turns] == ["stop", "length"] * 2
     assert {(r["turn"], r["step_reward"], r["status"]) for r in found if r["task_id"] == "t3"} == {
         (0, 0.25, "reward_failed")}
+
+
+async def best_of_two(prompt, model):
+    """An agent that returns the longer one of two replies, as one row."""
+    replies = [await model(prompt), await model([50, *prompt])]
+    best = max(replies, key=lambda reply: len(reply.tokens))
+    return Trajectory(prompt, best.tokens, best.logprobs, [1] * len(best.tokens), best.finish_reason)
+
+
+def test_the_calls_of_an_agent_are_a_table_and_go_with_their_step(stage):
+    """Two attempts at each of t0 and t3, two calls in each; t2 is too long to be asked."""
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:best_of_two",
+                    "explorer.max_failed_ratio=1", "explorer.max_timeout=60")
+    explorer = publish_model(context, 0)
+    step(explorer)
+    path = tables.step_file(context.directory, "calls", 1)
+    calls = tables.read(path, records.Call).to_pylist()
+    rows = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    attempts = {r["experience_id"]: r for r in rows if r["status"] != "prompt_too_long"}
+    assert [(c["attempt"], c["position"]) for c in calls] == [(name, i) for name in attempts for i in (0, 1)]
+    for call in calls:
+        row = attempts[call["attempt"]]
+        assert (call["slot"], call["weights_version"], call["step"]) == (row["slot"], row["weights_version"], 1)
+        assert (call["prompt_hash"] == row["prompt_hash"]) == (call["position"] == 0)
+        assert len(call["tokens"]) == len(call["logprobs"]) > 0
+    assert {tuple(c["tokens"]) for c in calls} >= {tuple(r["response_tokens"]) for r in attempts.values()}
+    with tables.connect([("run", context.directory)]) as session:
+        assert session.execute("SELECT count(*) FROM calls").fetchone() == (len(calls),)
+    rewind_explorer(context.directory, print)
+    assert path.exists()
+    tables.step_file(context.directory, "rollouts", 1).unlink()
+    rewind_explorer(context.directory, print)
+    assert not path.exists()
 
 
 def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):

@@ -100,6 +100,17 @@ def test_parallel_calls_have_the_seeds_of_their_turns():
     assert [turn.response_tokens for _, turn, _ in outcome.turns] == [[100 % 89, 100 % 83], [late % 89, late % 83]]
 
 
+def test_every_reply_is_a_call_of_its_attempt():
+    outcomes = roll([Isolated(agents.chat), Isolated(agents.gives_up), Isolated(agents.raises), simple_workflow],
+                    [[10, 20], [5], [6], [7]])
+    assert [[call.position for call in outcome.calls] for outcome in outcomes] == [[0, 1, 2], [1], [0], []]
+    first, second, _ = outcomes[0].calls
+    assert second.request.prompt_tokens == [10, 20, *first.reply.tokens]
+    assert second.request.seed == request_seed(100, 1, 0)
+    assert outcomes[2].status == "workflow_failed"
+    assert all(call.seconds >= 0 for outcome in outcomes for call in outcome.calls)
+
+
 def test_the_task_is_the_explorers(settings):
     config = settings("model.max_prompt_tokens=90", "model.max_response_tokens=4", "model.max_model_len=200")
     task = TaskAtHand(TASK, rated(countdown_reward), Characters(), config)

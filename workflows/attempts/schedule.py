@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.store.user_errors import brief
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
 from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request
-from workflows.runner import Outcome, Sampling, finished
+from workflows.runner import Call, Outcome, Sampling, finished
 from workflows.seeds import request_seed
 from workflows.trajectory import Attempt
 
@@ -111,6 +111,8 @@ class _Place:
         self.schedule, self.prompt, self.seed, self.sampling = schedule, prompt, seed, sampling
         self.outcome: Outcome | None = None
         self.pending: dict[int, int | None] = {}
+        self.asked: dict[int, tuple[int, Request, float]] = {}  # those calls' positions, requests and times
+        self.calls: list[Call] = []
         self.turns, self.last = 0, None
         kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
         self.attempt = kind(workflow, prompt, self)
@@ -128,6 +130,9 @@ class _Place:
 
     def answer(self, call: int, reply: Reply) -> None:
         del self.pending[call]
+        position, request, begin = self.asked.pop(call)
+        if isinstance(self.attempt, IsolatedAttempt):
+            self.calls.append(Call(position, request, reply, monotonic() - begin))
         self.attempt.answer(call, reply)
 
     def ask(self, call: int, prompt: list[int]) -> None:
@@ -138,8 +143,9 @@ class _Place:
                       "token ids, such as those of task.prompt(messages)")
         elif 0 < len(prompt) < sampling.max_model_len:
             room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt))
-            self.schedule.new.append((self, call, Request(
-                prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last)))
+            request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last)
+            self.schedule.new.append((self, call, request))
+            self.asked[call] = self.turns, request, monotonic()
             self.pending[call] = None
             self.turns += 1
         else:  # the engine would reject it, and with it every other request of the call
@@ -159,6 +165,7 @@ class _Place:
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        outcome.calls = sorted(self.calls, key=lambda call: call.position)
         del self.schedule.active[self]
         self.schedule.isolated.pop(self.attempt, None)
         self.attempt.close()
