@@ -54,7 +54,7 @@ def test_a_running_job_is_not_requeued_and_cancelling_it_ends_the_run(cluster, t
 
 
 def test_a_stage_that_fails_is_not_submitted_again(cluster, tmp_path):
-    done = finish(tmp_path, "stages.sft.cluster.slurm.setup_lines=['exit 3']", extra=ONLY_SFT)
+    done = finish(tmp_path, "stages.sft.cluster.slurm.setup_lines=[no_such_command]", extra=ONLY_SFT)
     assert done.returncode
     assert "sft failed: its job failed before the stage began" in done.stderr
     assert "submitted again" not in done.stderr
