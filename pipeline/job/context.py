@@ -154,7 +154,8 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
                              f"{repeat_command(path)}")
     config = Config.partial(secrets.reveal(spec["config"]))
-    log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
+    with files.explained(directory / log_name):
+        log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
 
 
