@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check.data_sample import Row, sample
+from pipeline.settings import data
 from pipeline.settings.model import Model
 from pipeline.store import files, yaml_aliases
 from pipeline.store.errors import DataError, OuroError
@@ -112,6 +113,8 @@ class Preview:
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]
         prompts = [value_at(row, columns["prompt_key"]) for row in rows]
+        if source["key"].startswith((data.SHOWN, data.EXPERTS)):
+            prompts = [_asked(prompt) for prompt in prompts]
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
@@ -210,6 +213,12 @@ def _recipe(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
+
+
+def _asked(prompt: Any) -> Any:
+    """Returns the turns of a demonstration before its response, the last turn of the assistant."""
+    answered = is_conversation(prompt) and len(prompt) > 1 and prompt[-1]["role"] == "assistant"
+    return prompt[:-1] if answered else prompt
 
 
 def _range(what: str, lengths: list[int], most: int) -> str:

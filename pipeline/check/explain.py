@@ -122,10 +122,11 @@ def _effect(key: str, item) -> str:
         return EFFECTS[key]
     if about(item).how:
         return "how a stage runs; changing it re-runs nothing"
-    kinds = ", ".join(k for k, used in USES.items() if any(key == u or key.startswith(u + ".") for u in used))
-    if any(key in paths for paths in EXTERNAL.values()):
+    if of_file := [kind for kind, paths in EXTERNAL.items() if key in paths]:
+        kinds = ", ".join(of_file)
         return ("what a stage makes, by content and not by path; other content makes these kinds of stage anew, and "
                 f"those that read them: {kinds}")
+    kinds = ", ".join(k for k, used in USES.items() if any(key == u or key.startswith(u + ".") for u in used))
     return f"what a stage makes; changing it makes these kinds of stage anew, and those that read them: {kinds}"
 
 

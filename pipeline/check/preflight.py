@@ -40,7 +40,7 @@ from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, Problem
-from pipeline.store.model_shape import plain_config, room_problem, split_problem
+from pipeline.store.model_shape import head_problem, plain_config, room_problem, split_problem
 
 
 def check(config: Config, elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
@@ -198,7 +198,7 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
-                          split_problem(plain, parallel) if gpus.any else None])
+                          split_problem(plain, parallel) if gpus.any else _head_problem(config, plain)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))
     size = sizes and sizes.of(start, config.model.lora_configs)
@@ -215,6 +215,12 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     taken = workload.disk(config, size, fit.element_bytes(config, gpus))
     facts.append(("disk", _words(taken)))
     return 0.0 if made is None else max(taken.total - made, 0.0)
+
+
+def _head_problem(config: Config, plain: dict) -> Problem | None:
+    answers = workload.explores(config) or config.buffer.explorer_input.eval_tasksets
+    by_vllm = config.explorer.rollout_model.engine_type == "vllm"
+    return head_problem(plain) if answers and by_vllm else None
 
 
 def _teacher(report: Report, config: Config, models: tuple[Model, Model], name: str, gpus: Gpus,

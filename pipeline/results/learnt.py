@@ -65,8 +65,8 @@ def scores(view: View, kind: str = "evaluate") -> list[Score]:
             for score in tables.read_scores(directory, step)]
 
 
-def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
-    """Returns the first and last model's sampled accuracy or reward per evaluation set; sets with only one are omitted.
+def evaluated(found: list[Score]) -> list[tuple[Score, ...]]:
+    """Returns each model's sampled accuracy or reward per evaluation set, in order; sets with one model are omitted.
 
     Uses each model's first evaluation: a bench may have evaluated it again with different sampling.
     """
@@ -75,14 +75,22 @@ def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
         if score.metric in SAMPLED:
             by_set.setdefault((score.taskset, score.metric), {}).setdefault(score.model, score)
     groups = (list(group.values()) for group in by_set.values())
-    return [(group[0], group[-1]) for group in groups if len(group) > 1]
+    return [tuple(group) for group in groups if len(group) > 1]
 
 
 def changes(view: View) -> list[Change]:
-    """Returns the change on each evaluation set that two models of the run answered."""
+    """Returns the change from first to last model on each evaluation set that two models of the run answered."""
+    return _between(view, [(models[0], models[-1]) for models in evaluated(scores(view))])
+
+
+def _of_last_stage(view: View) -> list[Change]:
+    """Returns the change that the last training stage made, on the sets that three or more models answered."""
+    return _between(view, [(models[-2], models[-1]) for models in evaluated(scores(view)) if len(models) > 2])
+
+
+def _between(view: View, pairs: list[tuple[Score, Score]]) -> list[Change]:
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
-    return [_change(first, last, _of_tasks(session, first), _of_tasks(session, last))
-            for first, last in before_and_after(scores(view))]
+    return [_change(first, last, _of_tasks(session, first), _of_tasks(session, last)) for first, last in pairs]
 
 
 def _of_tasks(session, score: Score) -> dict[str, float | None]:
@@ -128,12 +136,13 @@ def summary(view: View) -> str:
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s)
              for s, name in [*benched, *((s, s.model) for s in scores(view))] if s.metric in SAMPLED]
-    found = changes(view)
+    found = [*changes(view), *_of_last_stage(view)]
+    sets = {change.last.taskset for change in found}
     for change in found:
         first, last = change.first, change.last
         lines.append(_noted(
             f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}"
-            + f" ({last.taskset})" * (len(found) > 1) + f"; {change.words()}", last))
+            + f" ({last.taskset})" * (len(sets) > 1) + f"; {change.words()}", last))
     lines += failures(view)
     done = [s for s in view.stages if files.is_complete(s.directory)]
     seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)

@@ -10,6 +10,10 @@ CONFIG = "config.json"
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
          "intermediate_size", "vocab_size")
 
+# widths of attention heads that vLLM 0.32 has CPU kernels for (v1/attention/backends/cpu_attn.py)
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+HIDDEN_BY_HEADS = ("llama", "qwen2", "qwen2_moe", "mistral", "mixtral", "phi", "phi3")  # head_dim: hidden_size / heads
+
 
 def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     """Returns config.json of the model at `path`, the value of the setting `key`. Raises ModelError when it is not a
@@ -96,3 +100,18 @@ def split_problem(config: dict[str, Any], tensor_parallel: int) -> Problem | Non
     return Problem("explorer.rollout_model.tensor_parallel_size", f"the model has {own} attention heads and {shared} "
                    "key/value heads, which must be split evenly; needed one of "
                    f"{', '.join(map(str, fitting))}.", found=tensor_parallel)
+
+
+def head_problem(config: dict[str, Any]) -> Problem | None:
+    """Reports attention heads of a width that vLLM has no CPU kernel for. config: config.json.
+
+    Nothing where config.json does not say the width: transformers leaves out defaults, which differ by architecture.
+    """
+    width, heads = config.get("head_dim"), config.get("num_attention_heads")
+    if not width and heads and config.get("model_type") in HIDDEN_BY_HEADS:
+        width = config.get("hidden_size", 0) // heads
+    if not width or width in CPU_HEADS:
+        return None
+    return Problem("model.model_path", f"its attention heads are {width} wide (head_dim); vLLM on CPU has kernels for "
+                   f"{', '.join(map(str, CPU_HEADS))}.", "Set explorer.rollout_model.engine_type=transformers, or make "
+                   "the model with another width.")

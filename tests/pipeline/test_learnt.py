@@ -89,9 +89,21 @@ def test_what_was_learnt_compares_evaluations_of_one_kind():
     """The base and rft were evaluated; a bench then asked rft again, another way: 0.9 is not compared with 0.2."""
     found = [row(Score, model=model, taskset="test", metric="sampled_accuracy", value=value)
              for model, value in (("base", 0.2), ("rft", 0.6), ("rft", 0.9))]
-    ((first, last),) = learnt.before_and_after(found)
+    ((first, last),) = learnt.evaluated(found)
     assert (first.value, last.value) == (0.2, 0.6)
-    assert learnt.before_and_after(found[1:]) == []
+    assert learnt.evaluated(found[1:]) == []
+
+
+def test_the_change_that_the_last_stage_made_follows_that_of_the_whole_run(tmp_path):
+    """base 0 of 2, sft 1 of 2, rft 2 of 2: +100 points over the run, +50 by rft."""
+    run = trained(tmp_path)
+    run.stage("base", "model")
+    for model, right in (("base", 0), ("sft", 1), ("rft", 2)):
+        evaluated(run, model, {"a": [int(right > 0)] * 2, "b": [int(right > 1)] * 2})
+    told = [line for line in learnt.summary(view.open_view(run.view())).splitlines() if line.startswith("learnt")]
+    assert [line.partition(";")[2].split()[:3] for line in told] == [
+        ["better:", "+100.0", "points"], ["no", "clear", "change:"]]
+    assert [" after base -> " in told[0], " after sft -> " in told[1]] == [True, True]
 
 
 def test_the_last_lines_have_scores_change_seconds_and_the_report(tmp_path):

@@ -34,11 +34,11 @@ def previewed(tmp_path):
     are allowed.
     """
 
-    def make(rows, split="train", model=None, system_prompt=None, **columns):
+    def make(rows, split="train", model=None, system_prompt=None, key="inputs.0", **columns):
         if isinstance(rows, list):  # with truths that differ: of equal rows there is a warning
             rows = [row | {"answer": f"{i}"} if row.get("answer") == "9" else row for i, row in enumerate(rows)]
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
-        source = {"name": "inputs", "key": "inputs.0", "path": str(path), "split": split, "format_key": "format",
+        source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"]}
         request = {"sources": [source], "rows": 200, "model": model or plain(composed().model),
                    "system_prompt": system_prompt, "recipes": [], "operators": []}
@@ -169,6 +169,16 @@ def test_conversations_go_through_the_chat_template(previewed):
     (_, fact), = previewed([{"prompt": turns, "truth": {"answer": "1"}}], prompt_key="prompt",
                            response_key="truth.answer")["facts"]
     assert "conversations of 4 to 4 tokens" in fact
+
+
+def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
+    """20 letters and ':' are within 24 prompt tokens; with the response, 41, they are not."""
+    turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b" * 20}]
+    shown = "buffer.trainer_input.experience_buffer.path"
+    demonstration, task_ = (previewed([{"prompt": turns, "answer": "1"}], key=key, prompt_key="prompt")
+                            for key in (shown, "inputs.0"))
+    assert demonstration["problems"] == []
+    assert "are longer than model.max_prompt_tokens=24" in task_["problems"][0]
 
 
 def test_an_empty_file_is_a_problem(previewed):
