@@ -1,15 +1,18 @@
 """Loads the plan of a run in the Snakefile, so that a user's mistake is a message and not a traceback."""
 
 import contextlib
+import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from pipeline.compose.axes import vary_nothing
 from pipeline.job.ending import RUNNER, end_with_runner
+from pipeline.run.invoke import ENCODED
 from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.store import files
@@ -30,12 +33,14 @@ def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
 
 
 def split_overrides(given: Any) -> list[str]:
-    """Parses overrides as passed by snakemake: a list (`ouro run`), or text in shell syntax (typed by a person)."""
+    """Parses overrides as passed by snakemake: a list (`ouro run`), percent-encoded if needed, or text in shell syntax."""
     if isinstance(given, list):
         return [str(word) for word in given]
     problem = f"it was read as {type(given).__name__}"
     if given is None or isinstance(given, str):
         try:
+            if (given or "").startswith(ENCODED):
+                return split_overrides(json.loads(unquote(given.removeprefix(ENCODED))))
             return shlex.split(given or "")
         except ValueError as error:
             problem = str(error)

@@ -36,6 +36,13 @@ def test_overrides_reach_the_snakefile_as_they_were_typed(overrides):
     assert split_overrides(config.get("overrides", "")) == overrides
 
 
+@pytest.mark.parametrize("word", ["x='a b'", 'x="a"', "x=a\\b", "x=$HOME", "x=`a`"])
+def test_no_override_ends_the_quotes_of_a_job_script(word):
+    (text,) = as_snakemake_reads(invoke.snakemake_command([word], [])).config
+    assert not set(text) & set("'\"\\$`")
+    assert split_overrides(text.removeprefix("overrides=")) == [word]
+
+
 @pytest.mark.parametrize("extra", [["curate"], ["-n", "--", "curate"], ["-c1", "curate"]])
 @pytest.mark.parametrize("home", [True, False])
 def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_path):
