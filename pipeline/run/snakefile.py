@@ -33,7 +33,7 @@ def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
 
 
 def split_overrides(given: Any) -> list[str]:
-    """Parses overrides as passed by snakemake: a list (`ouro run`), percent-encoded if needed, or text in shell syntax."""
+    """Parses overrides from snakemake: a list (`ouro run`), percent-encoded if needed, or text in shell syntax."""
     if isinstance(given, list):
         return [str(word) for word in given]
     problem = f"it was read as {type(given).__name__}"
