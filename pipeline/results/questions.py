@@ -2,14 +2,16 @@
 
 QUESTIONS: dict[str, str] = {
     "How good was each version of the weights, and how long were its answers?": """\
-SELECT weights_version // 50 * 50 AS versions_from, count(*) FILTER (turn = 0) AS attempts,
-       round(avg(accuracy) FILTER (turn = 0), 3) AS solve_rate,
+SELECT weights_version // width * width AS versions_from, count(*) FILTER (turn = 0) AS attempts,
+       round(avg(reward) FILTER (turn = 0), 3) AS reward, round(avg(accuracy) FILTER (turn = 0), 3) AS solve_rate,
        round(avg(len(response_tokens)), 1) AS response_tokens, count(DISTINCT weights_hash) AS weights
-FROM experience WHERE status IN ('ok', 'no_variance') GROUP BY 1 ORDER BY 1""",
+FROM experience, (SELECT least(greatest(max(weights_version) // 5, 1), 50) AS width FROM experience)
+WHERE status IN ('ok', 'no_variance') GROUP BY 1 ORDER BY 1""",
     "Which tasks are the hardest to learn?": """\
-SELECT any_value(prompt) AS prompt, count(*) AS rollouts, round(avg(accuracy), 3) AS solve_rate
-FROM experience WHERE turn = 0 GROUP BY task_id HAVING count(accuracy) > 0
-ORDER BY avg(accuracy), prompt LIMIT 5""",
+SELECT any_value(prompt) AS prompt, count(*) AS rollouts, round(avg(reward), 3) AS reward,
+       round(avg(accuracy), 3) AS solve_rate
+FROM experience WHERE turn = 0 GROUP BY task_id HAVING count(reward) > 0
+ORDER BY coalesce(avg(accuracy), avg(reward)), prompt LIMIT 5""",
     "What did curation drop, and why?": """\
 SELECT operator, count(*) AS rows, min(reason) AS for_instance
 FROM rejected GROUP BY operator ORDER BY rows DESC, operator""",

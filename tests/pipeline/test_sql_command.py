@@ -221,10 +221,22 @@ def test_an_attempt_of_several_turns_counts_once_in_the_questions_of_the_pages()
     session = duckdb.connect()
     session.execute("CREATE TABLE experience AS SELECT * FROM (VALUES ('t', 'p', 0, 1.0), ('t', 'p', 1, 1.0), "
                     "('t', 'p', 0, 0.0)) AS _(task_id, prompt, turn, accuracy)")
+    session.execute("ALTER TABLE experience ADD COLUMN reward DOUBLE DEFAULT 0.25")
     session.execute("ALTER TABLE experience ADD COLUMN weights_version INT DEFAULT 0")
     session.execute("ALTER TABLE experience ADD COLUMN weights_hash VARCHAR DEFAULT 'w'")
     session.execute("ALTER TABLE experience ADD COLUMN response_tokens INT[] DEFAULT [1, 2]")
     session.execute("ALTER TABLE experience ADD COLUMN status VARCHAR DEFAULT 'ok'")
     versions, hardest, *_ = QUESTIONS.values()
-    assert session.execute(versions).fetchall() == [(0, 2, 0.5, 2.0, 1)]
-    assert session.execute(hardest).fetchall() == [("p", 2, 0.5)]
+    assert session.execute(versions).fetchall() == [(0, 2, 0.25, 0.5, 2.0, 1)]
+    assert session.execute(hardest).fetchall() == [("p", 2, 0.25, 0.5)]
+
+
+def test_rewards_alone_say_which_tasks_are_hard_and_versions_make_at_least_five_bins():
+    """Versions 0 to 40 of one row each, task a with reward 0, b with 1: bins of 8 from 0, 8, ..., 40."""
+    session = duckdb.connect()
+    session.execute("CREATE TABLE experience AS SELECT version AS weights_version, version % 2 AS reward, 0 AS turn, "
+                    "NULL::DOUBLE AS accuracy, ['a', 'b'][version % 2 + 1] AS task_id, task_id AS prompt, 'ok' AS "
+                    "status, [1] AS response_tokens, 'w' AS weights_hash FROM range(41) AS _(version)")
+    versions, hardest, *_ = QUESTIONS.values()
+    assert [row[0] for row in session.execute(versions).fetchall()] == [0, 8, 16, 24, 32, 40]
+    assert session.execute(hardest).fetchall() == [("a", 21, 0.0, None), ("b", 20, 1.0, None)]

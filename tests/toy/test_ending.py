@@ -53,7 +53,8 @@ def test_a_stage_that_is_asked_to_end_saves_its_last_step_and_goes_on_there(fini
     assert (Path(stage.directory) / "stage.error").read_text().startswith(
         f"interrupted by SIGTERM; step {step} is saved\n")
     assert start(stage).wait(timeout=180) == 0
-    assert made(Path(stage.directory)) == made(Path(stage_of(finished.plan, "rft").directory))
+    undisturbed = made(Path(stage_of(finished.plan, "rft").directory))  # with a checkpoint at every second step
+    assert made(Path(stage.directory)) == undisturbed | {"checkpoints": [6]}
     assert f"resumes at step {step + 1}: all steps up to {step} are kept" in (
         Path(stage.directory) / "stage.log").read_text()
 
