@@ -1,6 +1,5 @@
 """`ouro run`: runs a recipe with snakemake and reports what was learnt."""
 
-import json
 import os
 import re
 import shlex
@@ -11,8 +10,8 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
+from pipeline.run.override_words import encoded
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME, near
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from pipeline.run.console import Ended
     from pipeline.run.sweep import Sweep
 
-ENCODED = "json:"  # before overrides that are a percent-encoded JSON list
 SIGNALLED = 128  # the exit code of a command ended by a signal is this plus the signal
 INTERRUPTED = SIGNALLED + signal.SIGINT
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP",
@@ -180,18 +178,13 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
 
 
 def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
-    """Returns the snakemake command line. Overrides are a JSON list, read as YAML.
+    """Returns the snakemake command line.
 
-    (For plain text, snakemake would strip the quotes at its ends and read the rest as YAML.) With quotes inside, which
-    would end those of a script that SLURM's executor writes, the list is percent-encoded. An option follows
-    --config, which takes every word up to the next one; of two --cores the last counts. A failed stage stops
-    only those that depend on it, also with a workflow profile that is not ours.
+    An option follows --config, which takes every word up to the next one; of two --cores the last counts. A failed
+    stage stops only those that depend on it, also with a workflow profile that is not ours.
     """
     elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
-    text = json.dumps(overrides, ensure_ascii=False)
-    if any(mark in word for word in overrides for mark in "'\"\\`$"):
-        text = ENCODED + quote(text, safe="")
-    config = ["--config", f"overrides={text}"] if overrides else []
+    config = ["--config", f"overrides={encoded(overrides)}"] if overrides else []
     return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", "--keep-going", *extra]
 
 

@@ -1,18 +1,16 @@
 """Loads the plan of a run in the Snakefile, so that a user's mistake is a message and not a traceback."""
 
 import contextlib
-import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from pipeline.compose.axes import vary_nothing
 from pipeline.job.ending import RUNNER, end_with_runner
-from pipeline.run.invoke import ENCODED
+from pipeline.run.override_words import split_overrides
 from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.store import files
@@ -30,22 +28,6 @@ def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
                               "such as seed=1,2, or leave -m out.")
         return make_sweep(several, plan_of)
     return make_checked_plan(words, plan_of)
-
-
-def split_overrides(given: Any) -> list[str]:
-    """Parses overrides from snakemake: a list (`ouro run`), percent-encoded if needed, or text in shell syntax."""
-    if isinstance(given, list):
-        return [str(word) for word in given]
-    problem = f"it was read as {type(given).__name__}"
-    if given is None or isinstance(given, str):
-        try:
-            if (given or "").startswith(ENCODED):
-                return split_overrides(json.loads(unquote(given.removeprefix(ENCODED))))
-            return shlex.split(given or "")
-        except ValueError as error:
-            problem = str(error)
-    raise ConfigError(f"--config overrides={given!r} cannot be split into key=value words ({problem}). Needed: words "
-                      "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
 
 
 @contextlib.contextmanager

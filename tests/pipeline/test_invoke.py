@@ -13,7 +13,8 @@ from pipeline.check import preflight
 from pipeline.job import process_group
 from pipeline.run import invoke, outcome, snakefile
 from pipeline.run.console import STARTED
-from pipeline.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep, split_overrides
+from pipeline.run.override_words import split_overrides
+from pipeline.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep
 from pipeline.settings.config import Config
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
