@@ -77,18 +77,22 @@ def measure(engine: VllmEngine, prompts: list[list[int]], config, repetitions: i
     return rates
 
 
+def opened(given) -> tuple:
+    """Returns stage.json of a run's rft stage, its settings, and the model, tokenizer and engine it begins with."""
+    spec = files.read_json(stage_of(open_run(given), "rft").directory / "stage.json")
+    config = Config.partial(spec["config"])
+    model = checkpoints.model_directory(given.root / spec["inputs"]["model"])
+    spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
+    tokenizer = load_tokenizer(model, config.model)
+    return spec, config, model, tokenizer, VllmEngine(model, config, end_tokens(tokenizer, model), False)
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--repetitions", type=int, default=20, help="of bare and ours in turn (default: 20)")
     given = arguments.parse_args()
-    view = open_run(given)
-    spec = files.read_json(stage_of(view, "rft").directory / "stage.json")
-    config = Config.partial(spec["config"])
-    model = checkpoints.model_directory(given.root / spec["inputs"]["model"])
-    spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
+    spec, config, model, tokenizer, engine = opened(given)
     said = Measurement("rollout", "Rollout: bare LLM.generate against the explorer's path")
-    tokenizer = load_tokenizer(model, config.model)
-    engine = VllmEngine(model, config, end_tokens(tokenizer, model), False)
     rates = measure(engine, prompts_of(spec, config, tokenizer), config, given.repetitions)
     engine.close()
     ratios = [b / a for a, b in zip(rates["bare"], rates["ours"], strict=True)]

@@ -15,15 +15,12 @@ import asyncio
 import random
 import time
 
-from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from benchmarks.rollout import prompts_of
-from pipeline.settings.config import Config
-from pipeline.store import checkpoints, files
+from benchmarks.measurement import Measurement, parser, spread, table
+from benchmarks.rollout import opened, prompts_of
 from workflows import runner
 from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Request
 from workflows.engines.vllm_engine import VllmEngine, _reply
-from workflows.prompts import end_tokens, load_tokenizer
 from workflows.seeds import request_seed
 from workflows.single_turn import load_workflow, simple_workflow
 from workflows.trajectory import Trajectory
@@ -98,14 +95,8 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--repetitions", type=int, default=20, help="of single turns, on each side (default: 20)")
     given = arguments.parse_args()
-    view = open_run(given)
-    spec = files.read_json(stage_of(view, "rft").directory / "stage.json")
-    config = Config.partial(spec["config"])
-    model = checkpoints.model_directory(given.root / spec["inputs"]["model"])
-    spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
+    spec, config, _, tokenizer, engine = opened(given)
     said = Measurement("scheduling", "Attempts that advance on their own, compared with rounds")
-    tokenizer = load_tokenizer(model, config.model)
-    engine = VllmEngine(model, config, end_tokens(tokenizer, model), False)
     known = prompts_of(spec, config, tokenizer)
     measured = {"single": measure(engine, (known * SINGLE)[:SINGLE], config, None, given.repetitions)}
     measured |= {kind: measure(engine, (known * SEVERAL)[:SEVERAL], config, kind, 2) for kind in TOOLS}

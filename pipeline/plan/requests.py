@@ -109,4 +109,4 @@ def _weights_gib(model: str | None) -> float:
         directory = checkpoints.model_directory(Path(model))
     except ModelError:
         return 0.0
-    return sum(file.stat().st_size for file in directory.glob("*.safetensors")) / GIB
+    return checkpoints.weight_bytes(directory) / GIB

@@ -83,11 +83,6 @@ def changes(view: View) -> list[Change]:
     return _between(view, [(models[0], models[-1]) for models in evaluated(scores(view))])
 
 
-def _of_last_stage(view: View) -> list[Change]:
-    """Returns the change that the last training stage made, on the sets that three or more models answered."""
-    return _between(view, [(models[-2], models[-1]) for models in evaluated(scores(view)) if len(models) > 2])
-
-
 def _between(view: View, pairs: list[tuple[Score, Score]]) -> list[Change]:
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
     return [_change(first, last, _of_tasks(session, first), _of_tasks(session, last)) for first, last in pairs]
@@ -133,10 +128,13 @@ def _failed(session, view: View, stage: Node, table: str) -> str:
 def summary(view: View) -> str:
     """Returns the last lines of a run: scores with intervals, what was learnt, failed attempts, the report's path."""
     benched = [(s, f"{s.model}, step {s.step},") for s in scores(view, "bench")]
+    found_scores = scores(view)
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s)
-             for s, name in [*benched, *((s, s.model) for s in scores(view))] if s.metric in SAMPLED]
-    found = [*changes(view), *_of_last_stage(view)]
+             for s, name in [*benched, *((s, s.model) for s in found_scores)] if s.metric in SAMPLED]
+    sets_answered = evaluated(found_scores)
+    found = _between(view, [*((models[0], models[-1]) for models in sets_answered),  # over the whole run
+                            *((models[-2], models[-1]) for models in sets_answered if len(models) > 2)])  # last stage
     sets = {change.last.taskset for change in found}
     for change in found:
         first, last = change.first, change.last

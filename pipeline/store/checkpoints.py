@@ -32,6 +32,11 @@ def model_directory(directory: Path) -> Path:
     raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
 
 
+def weight_bytes(model: Path) -> int:
+    """Returns the size of the weight files of a Hugging Face directory."""
+    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
+
+
 def model_name(directory: Path) -> str:
     """Returns a model's name in tables: its directory, or in the hub's cache the repository at its commit."""
     repository, snapshots, commit = directory.parts[-3:] if len(directory.parts) > 2 else ("", "", "")

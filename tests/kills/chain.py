@@ -217,7 +217,7 @@ def _first(found: Any, expected: Any) -> str:
 def choose(known: Counter[Operation], done: set[Operation], number: int, dice: random.Random) -> list[Kill]:
     """Kills at kinds of write points that were not hit yet, in the order of an undisturbed run: so all are reached.
 
-    known: how often a run comes to each, in that order. number: at most so many.
+    known: how often a run comes to each, in that order. number: the most that are returned.
     """
     order = [point for point in known if ONLY.fullmatch(point.process) and point not in done]
     chosen = set(dice.sample(order, min(number, len(order))))

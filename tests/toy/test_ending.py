@@ -72,6 +72,18 @@ def process_of(run: subprocess.Popen, name: str) -> int:
     return next(pid for pid in descendants(run.pid) if MODULES[name] in Path(f"/proc/{pid}/cmdline").read_text())
 
 
+def stopped(process: subprocess.Popen, child: str) -> tuple[int, str]:
+    """Stops a child of a stage, which then fails; returns the child's process and what the stage printed."""
+    target = process_of(process, child)
+    os.kill(target, signal.SIGSTOP)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 2
+    return target, errors
+
+
 @pytest.mark.kill
 @pytest.mark.parametrize(("victim", "number", "code"), [
     ("ouro", signal.SIGINT, 130), ("ouro", signal.SIGHUP, 129), ("ouro", signal.SIGKILL, -9),
@@ -129,13 +141,7 @@ def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, v
     process = subprocess.Popen([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until(reached(stage, 3), 400, process)
-    target = process_of(process, victim)
-    os.kill(target, signal.SIGSTOP)
-    try:
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 2
+    target, errors = stopped(process, victim)
     assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
     assert re.search(rf"process {target} \(stages\.\w+\) is stopped \(state T\)", errors)
     kept = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
@@ -152,13 +158,7 @@ def test_a_stopped_evaluation_is_named_and_begins_again(finished, tmp_path):
     process = subprocess.Popen([sys.executable, "-m", "stages.evaluate", stage.directory], cwd=REPOSITORY,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((Path(stage.directory) / "evaluator.activity").exists, 60, process)
-    target = process_of(process, "evaluator")
-    os.kill(target, signal.SIGSTOP)
-    try:
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 2
+    target, errors = stopped(process, "evaluator")
     assert f"the evaluator of stage {Path(stage.directory).name} hangs: " in errors
     assert f"process {target} (stages.score) is stopped (state T)" in errors
     assert start(stage).wait(timeout=180) == 0

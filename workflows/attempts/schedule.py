@@ -138,10 +138,7 @@ class _Place:
     def ask(self, call: int, prompt: list[int]) -> None:
         """Asks the model to continue token ids. call: by which the attempt knows the reply."""
         sampling, seed = self.sampling, request_seed(self.seed, self.turns, 0) if self.turns else self.seed
-        if not _are_tokens(prompt):
-            self.fail(f"TypeError: the workflow yielded {type(prompt).__name__} {str(prompt)[:40]!r}; needed a list of "
-                      "token ids, such as those of task.prompt(messages)")
-        elif 0 < len(prompt) < sampling.max_model_len:
+        if 0 < len(prompt) < sampling.max_model_len:
             room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt))
             request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last)
             self.schedule.new.append((self, call, request))
@@ -199,7 +196,10 @@ class InterleavedAttempt:
     def _move(self, move: Callable[[], Any]) -> None:
         """Advances the workflow by one move; it then waits for a reply, is finished, or has failed."""
         try:
-            self._place.ask(0, move())
+            if not _are_tokens(prompt := move()):
+                raise TypeError(f"the workflow yielded {type(prompt).__name__} {str(prompt)[:40]!r}; needed a list of "
+                                "token ids, such as those of task.prompt(messages)")
+            self._place.ask(0, prompt)
         except StopIteration as done:
             self._place.finish(done.value)
         except Exception as error:  # the user's workflow: fails only this row, not the stage

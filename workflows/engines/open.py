@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipeline.job.devices import planned_gpus, visible_gpus
+from pipeline.store.checkpoints import weight_bytes
 from pipeline.store.errors import pick
 from workflows.engines.engine import Engine
 
@@ -39,8 +40,7 @@ def engines_per_gpu(config, model: Path) -> int:
         return 1
     if settings.engines_per_gpu != "auto":
         return settings.engines_per_gpu
-    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
-    small = gpus.gib and 2 * weights <= SMALL * settings.gpu_memory_utilization * gpus.gib * 2**30
+    small = gpus.gib and 2 * weight_bytes(model) <= SMALL * settings.gpu_memory_utilization * gpus.gib * 2**30
     return 2 if small and settings.tensor_parallel_size == 1 else 1
 
 
