@@ -9,6 +9,9 @@ BIN := .venv/bin
 # .venv/.gpu marks a set-up for GPUs, so that no other target installs the CPU builds over it
 LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
 
+# the set-up does not compile what it installs (--no-compile): Python must keep what it compiles at the first import
+unexport PYTHONDONTWRITEBYTECODE
+
 # two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
@@ -30,9 +33,11 @@ test-slurm: .venv/.ready
 	  apt-get install -y --no-install-recommends slurm-wlm munge slurmdbd mariadb-server
 	$(BIN)/pytest -m slurm tests/slurm
 
-# 330 kills and the faults, with the tables of docs/kills.md; goes on where it was interrupted (.kills/)
+# 330 kills and the faults, with the tables of docs/kills.md; goes on where it was interrupted (.kills/). The ledger: 320
+# kills of explorers whose tools have effects, with the table of docs/kills-ledger.md
 test-kill: .venv/.ready
 	$(PYTEST) -m kill
+	$(BIN)/python -m tests.kills.ledger --page docs/kills-ledger.md
 	$(BIN)/python -m tests.kills
 
 # adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps

@@ -31,16 +31,18 @@ def hash_reward(response: str, answer: str) -> dict[str, float]:
     return {"accuracy": float(hashlib.sha256(response.encode()).digest()[0] % 2)}
 
 
-def make_model(path: Path) -> None:
-    """Random bfloat16 weights in the shape of Qwen2.5-0.5B, with a character tokenizer."""
+def make_model(path: Path, hidden: int = 896, layers: int = 24, vocabulary: int = 151936) -> None:
+    """Random bfloat16 weights in the shape of Qwen2.5-0.5B unless another is given, with a character tokenizer.
+
+    hidden: the width, a multiple of 128.
+    """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        vocab_size=151936, hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
-        intermediate_size=4864, tie_word_embeddings=True, max_position_embeddings=32768, rope_theta=1e6,
-        eos_token_id=1, pad_token_id=0, bos_token_id=None,
-    )
+        vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
+        num_key_value_heads=2, intermediate_size=hidden * 38 // 7, tie_word_embeddings=True,
+        max_position_embeddings=32768, rope_theta=1e6, eos_token_id=1, pad_token_id=0, bos_token_id=None)
     torch.manual_seed(0)
     Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
     character_tokenizer(PROMPT_TOKENS + RESPONSE_TOKENS).save_pretrained(path)

@@ -5,8 +5,10 @@
 A random model in the shape of Qwen2.5-0.5B (bfloat16); 512 rows of 128 prompt and 512 response tokens (327,680 tokens a
 step), ZeRO 1, micro-batches of at most 32,768 tokens. Each variant is a process of its own, and the variants take
 turns, so that a machine that changes its speed changes it for all. The other tree runs with gradient checkpointing, as
-its `benchmarks.gpu_path` does. Prints medians and spreads over all measured steps, and how far the log-probs of 16 rows
-are from those of a float32 model. Requires a GPU and deepspeed, but neither vllm nor Snakemake.
+its `benchmarks.gpu_path` does. `--group 8` compares prompts that groups share with prompts of each row: once with the
+defaults, then `--prompt 2048 --rows 128`, and `--prompt 16384 --response 64 --rows 64`. Prints medians and spreads over
+all measured steps, and how far the log-probs of 16 rows are from those of a float32 model. Requires a GPU and
+deepspeed, but neither vllm nor Snakemake.
 """
 
 import argparse
@@ -15,12 +17,16 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-ROWS, PROMPT, RESPONSE, WARM = 512, 128, 512, 2
+from benchmarks.gpu_path import make_model
+
+WARM = 2  # steps of a process that are not measured
+SHARING = {"prompts shared": [], "prompts apart": ["trainer.share_prompts=false"]}
 RECOMPUTE = "trainer.enable_gradient_checkpointing=true"
 VARIANTS = {  # name -> overrides, of this tree
     "as set by default": [],
@@ -30,39 +36,40 @@ VARIANTS = {  # name -> overrides, of this tree
 EXACT = ["model.dtype=float32", "trainer.attention=padded", "trainer.compile=false", RECOMPUTE]
 
 
-def make_model(path: Path) -> None:
-    """Random bfloat16 weights in the shape of Qwen2.5-0.5B; a tokenizer is not needed."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a step, tokens of each, and how many follow one another with the same prompt."""
 
-    config = Qwen2Config(
-        vocab_size=151936, hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
-        intermediate_size=4864, tie_word_embeddings=True, max_position_embeddings=32768, rope_theta=1e6)
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    rows: int
+    prompt: int
+    response: int
+    group: int
+
+    def make(self, count: int) -> list:
+        from stages.learner.batch import Row
+
+        random, made = np.random.default_rng(0), []
+        for i in range(count):
+            if i % self.group == 0:
+                prompt = random.integers(0, 151936, self.prompt).tolist()
+            made.append(Row(f"r{i}", prompt + random.integers(0, 151936, self.response).tolist(), self.prompt,
+                            [1] * self.response, {"advantages": 1.0 if i % 2 else -1.0}))
+        return made
 
 
-def make_rows(count: int) -> list:
-    from stages.learner.batch import Row
-
-    random = np.random.default_rng(0)
-    return [Row(f"r{i}", random.integers(0, 151936, PROMPT + RESPONSE).tolist(), PROMPT, [1] * RESPONSE,
-                {"advantages": 1.0 if i % 2 else -1.0}) for i in range(count)]
-
-
-def settings(overrides: list[str]):
+def settings(overrides: list[str], shape: Shape):
     from pipeline.check.judge import compose
     from pipeline.compose.stage_settings import effective
 
     usual = ["monitor.monitor_type=none", "trainer.zero_stage=1", "trainer.max_token_len_per_gpu=32768",
-             "algorithm.optimizer.lr=1e-6", f"model.max_prompt_tokens={PROMPT}",
-             f"model.max_response_tokens={RESPONSE}"]
+             "algorithm.optimizer.lr=1e-6", f"model.max_prompt_tokens={shape.prompt}",
+             f"model.max_response_tokens={shape.response}"]
     given = {override.partition("=")[0] for override in overrides}
     config = compose([*(one for one in usual if one.partition("=")[0] not in given), *overrides])
     return effective(config, config.stages[1])
 
 
-def measure(model: Path, overrides: list[str], steps: int, logprobs: Path) -> dict:
+def measure(model: Path, overrides: list[str], shape: Shape, steps: int, logprobs: Path) -> dict:
     """Steps of one variant in this process: seconds of each, the first one's, memory, loss and gradient norm."""
     import torch
 
@@ -70,16 +77,16 @@ def measure(model: Path, overrides: list[str], steps: int, logprobs: Path) -> di
     from stages.learner.engine.zero import Process
     from stages.learner.objective import Objective
 
-    config, process = settings(overrides), Process.start(1)
+    config, process = settings(overrides, shape), Process.start(1)
     if hasattr(config.trainer, "compile"):
         from stages.learner.recompute import resolve
 
         print(resolve(config, model), file=sys.stderr)
     actor = Actor(model, config, process)
-    np.save(logprobs, np.concatenate(actor.score_rows(make_rows(16))))
+    np.save(logprobs, np.concatenate(actor.score_rows(shape.make(16))))
     found = {"seconds": [], "losses": [], "norms": []}
     if steps:
-        objective, rows = Objective(config), make_rows(ROWS)
+        objective, rows = Objective(config), shape.make(shape.rows)
         for row, values in zip(rows, actor.score_rows(rows), strict=True):
             row.columns |= dict.fromkeys(("rollout_logprobs", "old_logprobs"), values.tolist())
         actor.peak_memory_gib()
@@ -101,14 +108,15 @@ def measure(model: Path, overrides: list[str], steps: int, logprobs: Path) -> di
     return found
 
 
-def started(tree: Path, root: Path, name: str, overrides: list[str], steps: int) -> dict:
+def started(tree: Path, root: Path, name: str, overrides: list[str], shape: Shape, steps: int) -> dict:
     """`measure` in a process of its own, with the code of a tree."""
     answer, wrapped = root / f"{name}.json", [f"--set={one}" for one in overrides]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
                                 "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     begin = time.time()
-    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(root), "--steps", str(steps)]
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(root), "--steps", str(steps),
+               *(f"--{key}={value}" for key, value in asdict(shape).items())]
     done = subprocess.run([*command, "--one", str(answer), *wrapped], cwd=tree, env=environment, capture_output=True,
                           text=True, check=False)
     if done.returncode:
@@ -142,18 +150,25 @@ def compare(given) -> list[dict]:
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "model").exists():
         make_model(root / "model")
-    runs = {f"this tree, {name}": (here, overrides) for name, overrides in VARIANTS.items()}
+    shape = shape_of(given)
+    variants = {name: [f"trainer.attention={name}"] for name in given.attention} or (
+        SHARING if shape.group > 1 else VARIANTS)
+    runs = {f"this tree, {name}": (here, overrides) for name, overrides in variants.items()}
     if given.other:
         runs = {"the other tree": (given.other, [RECOMPUTE]), **runs}
-    exact, found = started(here, root, "exact", EXACT, 0), {name: [] for name in runs}
+    exact, found = started(here, root, "exact", EXACT, shape, 0), {name: [] for name in runs}
     for turn in range(given.rounds):
         for index, (name, (tree, overrides)) in enumerate(runs.items()):
             if turn == 0 or index < 3:  # the last one shows that nothing else changed
-                found[name].append(started(tree, root, f"v{index}", overrides, given.steps))
+                found[name].append(started(tree, root, f"v{index}", overrides, shape, given.steps))
                 if given.out:
                     given.out.write_text(json.dumps(found, indent=1))
     reference = None if "failed" in exact else np.load(root / "exact.npy")
     return [line(name, runs, reference, root / f"v{index}.npy") for index, (name, runs) in enumerate(found.items())]
+
+
+def shape_of(given) -> Shape:
+    return Shape(*(getattr(given, one.name) for one in fields(Shape)))
 
 
 def main() -> None:
@@ -162,12 +177,19 @@ def main() -> None:
     parser.add_argument("--other", type=Path, help="a checkout to compare with")
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a process, after two that warm up")
     parser.add_argument("--rounds", type=int, default=2, help="how often the variants take turns")
+    parser.add_argument("--attention", action="append", default=[], help="compare these values of trainer.attention "
+                                                                         "instead of the usual variants")
+    parser.add_argument("--rows", type=int, default=512, help="of a step")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens")
+    parser.add_argument("--response", type=int, default=512, help="tokens")
+    parser.add_argument("--group", type=int, default=1, help="rows with the same prompt; above 1 the variants are "
+                                                             "prompts shared and apart")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--set", action="append", default=[], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        found = measure(given.root / "model", given.set, given.steps, given.one.with_suffix(".npy"))
+        found = measure(given.root / "model", given.set, shape_of(given), given.steps, given.one.with_suffix(".npy"))
         given.one.write_text(json.dumps(found))
         return
     lines = compare(given)

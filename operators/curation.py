@@ -126,6 +126,7 @@ def hash_share(key: str) -> float:
 # the key whose rows a split keeps together
 KEYS: dict[str, Callable[[Row], str]] = {
     "countdown": lambda row: countdown_key(*parse_countdown(row["answer"])),
+    "first_line": lambda row: " ".join(row["question"].partition("\n")[0].split()),  # first turn of a conversation
     "question": lambda row: " ".join(row["question"].split()),
 }
 

@@ -4,6 +4,8 @@
 as used by Gandhi et al. (2024, "Stream of Search") and TinyZero, with two of the four operators. The space is small
 (three numbers of 1..9: 2,682 tasks, 570 up to the order of the numbers), so tasks are drawn without repetition, and
 curation splits train and test by `countdown_key`: no permutation of a held-out task is in the training data.
+
+`products`: multiply two numbers, with a calculator as a tool.
 """
 
 import dataclasses
@@ -12,11 +14,11 @@ import json
 import random
 from collections.abc import Iterator
 
-from pipeline.settings.arguments.rows import Countdown
+from pipeline.settings.arguments.rows import Countdown, Products
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 
-COUNTDOWN = Countdown.model_construct()  # its defaults
+COUNTDOWN, PRODUCTS = Countdown.model_construct(), Products.model_construct()  # their defaults
 MISSES = 20_000  # draws without a new task after which the space counts as exhausted
 TIMES = "\u00d7"  # multiplication sign: not ASCII
 
@@ -171,4 +173,35 @@ DIRT = {
     "whitespace": _whitespace,
 }
 
-GENERATORS = {"countdown": countdown}
+# ------------------------------------------------------------------------------------------------- products by a tool
+
+
+def products(seed: int, tasks: int, demonstrations: int, guesses: float, digits=PRODUCTS.digits, tool=PRODUCTS.tool,
+             argument=PRODUCTS.argument) -> Iterator[RawTask]:
+    """Products such as `37*84`, and demonstrations of players of whom a share `guesses` does not use a calculator.
+
+    demonstrations: distinct products, demonstrated. Whoever calculates writes `[tool(argument="37*84")]` (vLLM's
+    parser pythonic) and repeats the result, two rows; whoever guesses writes a number of that size.
+    """
+    source = random.Random(f"products {seed}")
+    low, high = 10 ** (digits - 1), 10**digits - 1
+    if (high - low + 1) ** 2 < tasks + demonstrations:
+        raise ConfigError(f"generator_args: {tasks} tasks and {demonstrations} demonstrations need more than the "
+                          f"{(high - low + 1) ** 2} products of {digits} digits. Ask for fewer.")
+    drawn = source.sample(range((high - low + 1) ** 2), tasks + demonstrations)
+    factors = [(low + one // (high - low + 1), low + one % (high - low + 1)) for one in drawn]
+    rows = [RawTask(0, f"{a}*{b}", str(a * b), None) for a, b in factors[:tasks]]
+    for a, b in factors[tasks:]:
+        question, truth = f"{a}*{b}", str(a * b)
+        if source.random() < guesses:
+            rows.append(RawTask(0, question, truth, str(source.randint(low * low, high * high))))
+            continue
+        call = f'[{tool}({argument}="{question}")]'
+        said = [{"role": "user", "content": question}, {"role": "assistant", "content": call}]
+        rows += [RawTask(0, question, truth, call), RawTask(0, truth, truth, truth, said)]
+    source.shuffle(rows)
+    for position, row in enumerate(rows):
+        yield dataclasses.replace(row, row=position)
+
+
+GENERATORS = {"countdown": countdown, "products": products}

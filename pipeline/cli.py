@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
+from pipeline.agent_commands import debug, serve
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
 from pipeline.process_commands import logs, name_and_overrides, status, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
-from pipeline.store_commands import gc, verify
+from pipeline.store_commands import gc, verify, weights
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
 RUNS = words("runs", "[RUN]...")
@@ -158,8 +159,8 @@ class _Sql(click.Command):
 def sql(question, runs, root, every, form, out, joined, timeout):
     """Ask the tables of runs or sweeps one read-only question.
 
-    QUESTION is SQL over raw, tasks, rejected, experience, rollouts, calls, trained, reference, teacher, steps,
-    samples, scores. RUN is project/name or name; default: the latest.
+    QUESTION is SQL over raw, tasks, rejected, experience, rollouts, calls, tool_calls, feedback, trained, reference,
+    teacher, steps, samples, scores. RUN is project/name or name; default: the latest.
     """
     from pipeline.results import query, sweep_view, view
     from pipeline.store.files import is_complete
@@ -213,17 +214,18 @@ def report(runs, root, browse):
 def compare(names, root, metric, form):
     """Compare runs or the points of a sweep by their scores.
 
-    Shows what differs between them, the best first. Default: the points of the latest sweep.
+    Shows what differs between them, the best first. Default: the points of the latest sweep; without sweeps, all runs.
     """
     from pipeline.results import query, sweep_view
     from pipeline.results.compare import answer, compared, metric_of
     from pipeline.results.compare_page import write
     from pipeline.store.files import near
 
-    sweeps = [] if names else [one for one in sweep_view.known(root) if isinstance(one, sweep_view.SweepView)]
-    shown = [sweep_view.find(root, name) for name in names] or sweeps[:1]
+    known = [] if names else sweep_view.known(root)
+    sweeps = [one for one in known if isinstance(one, sweep_view.SweepView)]
+    shown = [sweep_view.find(root, name) for name in names] or sweeps[:1] or known
     if not shown:
-        raise DataError(f"no sweep below {root / 'runs'}. Start one with `ouro run -m`, or name the runs to compare.")
+        raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
     rows = compared(shown, metric := metric or metric_of(shown))
     print(query.show(answer(rows), form))
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
@@ -266,8 +268,8 @@ def completion(shell):
     print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
 
 
-for command in (init, run, status, logs, stop, sql, report, compare, replay, verify, gc, config, import_, stages,
-                completion):
+for command in (init, run, status, logs, stop, sql, report, compare, replay, weights, serve, debug, verify, gc, config,
+                import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

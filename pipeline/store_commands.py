@@ -2,7 +2,7 @@
 
 import click
 
-from pipeline.config_commands import HERE, RUN
+from pipeline.config_commands import HERE, PATH, RUN
 
 
 @click.command()
@@ -36,3 +36,32 @@ def gc(root, delete):
     if delete:
         unreferenced.remove(found)
     print(unreferenced.report(found, delete))
+
+
+@click.command()
+@RUN
+@HERE
+@click.option("--step", type=int, help="trainer step; without it: list the steps whose weights are kept")
+@click.option("--out", type=PATH, metavar="DIR", help="a new directory for the model")
+@click.option("--stage", metavar="NAME", help="default: the last one with kept weights")
+def weights(name, root, step, out, stage):
+    """Make a Hugging Face directory of the weights that a training stage had after a step.
+
+    Rebuilt from the checkpoint of the step, or from the published version and those that it changes, and compared
+    with their hashes. Without --step, lists what is kept and its size.
+    """
+    from pipeline.job.policies import rebuild
+    from pipeline.results import policies, sweep_view
+    from pipeline.store.errors import DataError
+
+    shown = sweep_view.find(root, name)
+    if not isinstance(shown, sweep_view.View):
+        raise DataError(f"{shown.run} is a sweep; name one of its points: "
+                        f"{', '.join(entry.view.run for entry in shown.entries)}.")
+    chosen = policies.choose_stage(shown, stage)
+    if step is None:
+        print(policies.table(chosen))
+        return
+    if out is None:
+        raise click.UsageError("--step needs --out DIR, a new directory for the model.")
+    print(f"{out}: weights {rebuild(chosen.directory, step, out)} of stage {chosen.name} after step {step}")

@@ -29,7 +29,7 @@ def work(context: Context) -> None:
     recipe = read_recipe(settings)
     tasks, rejected = [], []
     for name, rows in by_set(raw).items():
-        log = context.log.info if name[0] is None else partial(context.log.info, f"{name[0]}: %s")
+        log = partial(say, context, name[0])
         kept, dropped = curate(rows, recipe, log, settings.num_process)
         check_set(name, kept, dropped)
         tasks += kept
@@ -40,6 +40,12 @@ def work(context: Context) -> None:
     tables.write(context.directory / tables.LOCATIONS["tasks"], Task, tasks)
     tables.write(context.directory / tables.LOCATIONS["rejected"], Rejected, rejected)
     context.made.update(read=len(raw), kept=len(tasks), rejected=len(rejected), **{s: counts[s] for s in SPLITS})
+
+
+def say(context: Context, name: str | None, line: str) -> None:
+    """Logs what an operator did; for a set with its own path with the set's name."""
+    context.activity.alive()
+    context.log.info("%s", line if name is None else f"{name}: {line}")
 
 
 def read_recipe(settings) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pipeline.job.metrics import score_metrics
 from pipeline.job.progress import Progress, leak_words
 from pipeline.job.shares import answering_environment, cores
 from pipeline.job.tracking import open_tracker
+from pipeline.job.watchdog import activity_file
 from pipeline.store import checkpoints, records, tables
 from stages.explorer.children import Child, supervise
-from stages.explorer.watchdog import activity_file
 
 EVALUATOR = "evaluator"
 

@@ -5,8 +5,10 @@ its weights, loads and verifies them, generates, computes rewards, and writes `e
 `rollouts/step=…`. Steps whose files exist are skipped.
 """
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +21,22 @@ from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.settings.config import resolve_dtype
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.settings.trainer import publishes_deltas
+from pipeline.store import checkpoints, files, records, tables, versions
 from pipeline.store.errors import SyncError
 from stages.explorer.children import run_child
 from stages.explorer.groups import Groups
 from stages.explorer.interim import InterimEvaluation
 from stages.explorer.prompts import Prompts, TaskSets, prompt_hash
 from stages.explorer.resample import Filled, Group
+from stages.explorer.watched_rewards import WatchedRewards
 from stages.follow import TOTAL
 from workflows import runner
+from workflows.attempts.recording import STEP, Journal, forget_before, journal_file
 from workflows.engines.engine import Engine
+from workflows.engines.hugging_face import import_light
 from workflows.engines.open import open_engine
 from workflows.prompts import end_tokens, load_tokenizer
-from workflows.rewards import Rewards
 from workflows.trajectory import Trajectory
 
 
@@ -44,6 +49,7 @@ class Weights:
         self.wait_seconds = self.sync_seconds = 0.0
         self.difference: float | None = None
         self.asleep = False
+        self.flusher = Background()  # flushes a version to the disk, which precedes its rows there
 
     def set_initial(self, model: Path) -> None:
         """Records that the engine was opened with this model and gets no other weights (mode=explore)."""
@@ -55,7 +61,7 @@ class Weights:
         self.difference = None
         if version == self.version and not self.asleep:
             return
-        directory = checkpoints.version_directory(self.context.directory, version)
+        directory = versions.version_directory(self.context.directory, version)
         config = self.context.config.synchronizer
         self.wait_seconds = wait_for(
             directory / files.MANIFEST, config.sync_timeout, f"weights version {version} of the trainer",
@@ -69,7 +75,16 @@ class Weights:
         manifest = files.read_json(directory / files.MANIFEST)
         self.difference = probe_difference(self.engine, manifest, _tolerance(self.context))
         self.version, self.hash = version, manifest["hash"]
+        self.flusher.start(files.flush_tree, directory)
         self.sync_seconds = time.perf_counter() - begin
+
+    def forget_before(self, version: int) -> None:
+        """Deletes published weights that neither `version` nor a later one needs, as far as the settings say so."""
+        import torch
+
+        config = self.context.config
+        based = publishes_deltas(config, resolve_dtype(config.model.dtype, torch.cuda.is_available()))
+        versions.forget_before(self.context.directory, version, config.synchronizer.keep, based)
 
     def sleep(self) -> None:
         self.engine.sleep()
@@ -110,7 +125,7 @@ class Explorer:
         self.context, config = context, context.config
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
-        rewards = Rewards(config)
+        rewards = WatchedRewards(config, context.activity)
         self.prompts, self.schedule = Prompts(config, sets, self.tokenizer, rewards), schedule
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
@@ -137,13 +152,15 @@ class Explorer:
         evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
         activity.now("answers and rewards", f"step {step}")
-        filled = self.groups.of_step(step)
+        journal = Journal(journal_file(self.context.directory, STEP, step), {
+            "stage": self.context.id, "step": step, "weights": self.weights.hash}, self.context.log.warning)
+        filled = self.groups.of_step(step, journal)
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
-        rows, calls = self._rows(step, filled)
+        rows, calls, tool_calls = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
-        self.writer.start(self._write, step, rows, calls, rollout)
+        self.writer.start(self._write, step, rows, calls, tool_calls, rollout, journal)
         return rollout
 
     def _check(self) -> None:
@@ -167,9 +184,10 @@ class Explorer:
             resample_rounds=filled.rounds, missing_groups=filled.missing,
         )
 
-    def _rows(self, step: int, filled: Filled) -> tuple[list[records.Experience], list[records.Call]]:
-        """Every turn of every attempt: first the rows that train batches use, by place, then the rest. And the calls
-        of those attempts."""
+    def _rows(self, step: int, filled: Filled
+              ) -> tuple[list[records.Experience], list[records.Call], list[records.ToolCall]]:
+        """Every turn of every attempt: first the rows that train batches use, by place, then the rest. And what those
+        attempts asked the model and their tools."""
         runs = range(self.context.config.algorithm.repeat_times)
         made = [(group, run, group.sampled[run]) for group in filled.final for run in runs]
         made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]
@@ -177,20 +195,26 @@ class Explorer:
         return ([self._row(step, slot, *attempt, *turn)
                  for slot, attempt in enumerate(made) for turn in attempt[2].turns],
                 [self._call(step, slot, group, run, call)
-                 for slot, (group, run, outcome) in enumerate(made) for call in outcome.calls])
+                 for slot, (group, run, outcome) in enumerate(made) for call in outcome.calls],
+                [records.ToolCall(self._attempt(step, group, run), self.context.id, step, slot, place, **asdict(one))
+                 for slot, (group, run, outcome) in enumerate(made) for place, one in enumerate(outcome.tool_calls)])
 
     def _write(self, step: int, rows: list[records.Experience], calls: list[records.Call],
-               rollout: records.Rollout) -> None:
+               tool_calls: list[records.ToolCall], rollout: records.Rollout, journal: Journal) -> None:
         """Writes a step's files, `rollouts` last: readers take it as the sign that the others are complete."""
         directory = self.context.directory
+        self.weights.flusher.finish()
         if calls:
             tables.write(tables.step_file(directory, "calls", step), records.Call, calls)
+        if tool_calls:
+            tables.write(tables.step_file(directory, "tool_calls", step), records.ToolCall, tool_calls)
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
         runner.check_failures(attempts, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
+        journal.remove()
         if step < self.schedule.explorer_steps:  # only now: an interrupted step needs its weights again
-            checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
+            self.weights.forget_before(self.schedule.weights_version(step + 1))
 
     def _row(self, step: int, slot: int, group: Group, run: int, outcome: runner.Outcome, turn: int | None,
              done: Trajectory | None, response: str) -> records.Experience:
@@ -218,6 +242,7 @@ class Explorer:
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
             seed=group.greedy_seed if greedy else group.seeds[run],
             unix_seconds=time.time(),
+            notes=json.dumps(outcome.notes, ensure_ascii=False) if outcome.notes else None,
         )
 
     def _attempt(self, step: int, group: Group, run: int) -> str:
@@ -231,6 +256,7 @@ class Explorer:
             prompt_length=len(request.prompt_tokens), tokens=reply.tokens, logprobs=reply.logprobs,
             finish_reason=reply.finish_reason, weights_version=self.weights.version, temperature=request.temperature,
             top_p=request.top_p, top_k=request.top_k, seed=request.seed, seconds=call.seconds,
+            **({} if call.origin is None else asdict(call.origin)),
         )
 
 
@@ -244,6 +270,8 @@ def read_tasks(context: Context) -> tuple[TaskSets, Schedule]:
 
 def explore(context: Context) -> None:
     first = max(tables.steps_present(context.directory, "rollouts"), default=0) + 1  # steps are completed in order
+    import_light()
+    forget_before(context.directory, first)
     sets, schedule = read_tasks(context)
     if context.config.mode == "explore":
         files.write_json(context.directory / TOTAL, {"total_steps": schedule.explorer_steps})

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from pipeline.job.context import Context
 from pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from pipeline.job.no_signal import ASK, FAILED, Signals
 from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
+from pipeline.job.schedule import first_explored
 from pipeline.job.shares import cores
 from pipeline.job.tracking import open_tracker
-from pipeline.store import checkpoints, files, records, recovery, tables
+from pipeline.store import checkpoints, files, records, recovery, tables, versions
 from stages.explorer.children import supervise, trainer_child
 
 # age of a directory's last change from which on a listing is complete: a later change has another time, even where the
@@ -75,7 +77,8 @@ class Follower:
 
     def _rewind(self) -> int:
         """Cleans up after an interrupted earlier run; returns the last step that is kept."""
-        return recovery.rewind(self.context.directory, self._warn, self.context.config.verify)
+        config = self.context.config
+        return recovery.rewind(self.context.directory, self._warn, config.verify, partial(first_explored, config))
 
     def _warn(self, problem: str) -> None:
         self.context.log.warning("warning: %s", problem)
@@ -169,7 +172,7 @@ def finish_training(context: Context) -> None:
     for made in ("model", "adapter"):
         if (last / made).exists():
             checkpoints.link_tree(last / made, stage / made)
-    checkpoints.forget_versions_before(stage, step + 1)
+    versions.forget_before(stage, step + 1, context.config.synchronizer.keep, based=False)
     checkpoints.remove_damaged(stage)
     checkpoints.keep_newest(stage, context.config.trainer.max_checkpoints_to_keep)  # a trainer may have died before it
     context.made |= {"steps": step, "weights_hash": files.read_json(last / files.MANIFEST)["weights_hash"]}

@@ -7,7 +7,6 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 
 import signal
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,11 +38,13 @@ from stages.learner.engine.rates import learning_rate
 from stages.learner.engine.zero import Process
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
+from stages.learner.publishing import Publishing
 from stages.learner.recompute import resolve
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
 from stages.learner.saving import Saving
 from stages.learner.teacher import Teacher
+from workflows.engines.hugging_face import import_light
 
 PROBE_TOKENS = 256
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for
@@ -82,7 +83,9 @@ class Trainer:
             references.add(self.source.rows)
         self.estimates = Estimates(self.actor) if data_set else self._estimates(references)
         self.critic = self.estimates.critic
-        self.saving = Saving(context, self.model, self.process, self.actor, self.critic, self.terms)
+        self.saving = Saving(context, self.model, self.process, self.actor, self.critic, self.terms,
+                             self.deadline.saved)
+        self.publishing = Publishing(context, self.actor)
         self.step_done = self._resume(checkpoint, saved)
 
     def _estimates(self, references: References | None) -> Estimates:
@@ -115,7 +118,7 @@ class Trainer:
         """Loads a checkpoint, or publishes the initial weights; returns the number of steps done."""
         if checkpoint is None:
             if self.source.publishes(0):
-                self._publish(0, _arbitrary_tokens(self.actor, self.context.config))
+                self.publishing.publish(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         self.actor.zero.load(checkpoint)
         if self.critic:
@@ -123,7 +126,7 @@ class Trainer:
         self.actor.budget.restore(manifest.get("token_budget"))
         self.context.log.info("resumes after step %d", manifest["step"])
         if self.source.awaits(manifest["step"]):
-            self._publish(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
+            self.publishing.publish(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
         return manifest["step"]
 
     def run(self) -> None:
@@ -134,6 +137,7 @@ class Trainer:
             with self.context.ending.deferred():
                 for step in range(self.step_done + 1, self.source.total_steps + 1):
                     self._step(step)
+                self.saving.finish()
         finally:
             self.ended = True
             self.context.activity.now("ends")
@@ -142,12 +146,14 @@ class Trainer:
     def _check(self) -> None:
         """Called by the reader while it waits for rollouts."""
         self.writer.check()
+        self.saving.check()
         self.context.activity.alive()
         if self.ended:
             raise StageError("the trainer ended while its next batch was waited for")
 
     def _step(self, step: int) -> None:
         begin = self.measured  # includes work done after the last step's record
+        self.saving.check()
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
@@ -158,31 +164,30 @@ class Trainer:
         self.actor.release_cache()
         publishes = self.source.publishes(step)
         if publishes:
-            self._publish(step, batch.longest_row(PROBE_TOKENS))
+            self.publishing.publish(step, batch.longest_row(PROBE_TOKENS))
         published = time.perf_counter()
         count = len(batch.rollouts)
         mismatch = self.objective.mismatch(batch.rollouts, result.logprobs[:count]) if count else None
         saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
-            save = time.perf_counter()
-            self.saving.write(step)
-            self.deadline.saved(time.perf_counter() - save)
+            self.saving.take(step)
+        rows = None
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
             self.deadline.stepped(end - begin)
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
-            self.writer.start(self._write, trained_rows(batch, result.logprobs),
-                              step_record(self.context.id, batch, result, mismatch, values, seconds))
-        if saves:  # last: a resumed stage starts after it, so all files of the step must be written first
-            self.writer.finish()
-            self.saving.show(step)
+            rows = self.writer.start(self._write, trained_rows(batch, result.logprobs),
+                                     step_record(self.context.id, batch, result, mismatch, values, seconds))
+        if saves:
+            self.saving.start(step, rows)
 
     def _end(self, step: int, number: int = signal.SIGTERM, why: str = "") -> NoReturn:
         """Ends after `step`, the last whole one, on request or for the signal `number`, and saves it if the time
         suffices. Collective."""
         ending, grace = self.context.ending, self.context.config.log.grace_seconds
         stopped = ending.stopped or Stopped(number)  # another rank was asked
+        self.saving.finish()
         saved = (checkpoints.complete_checkpoints(self.context.directory) or [0])[-1]
         left = grace - (time.monotonic() - ending.began if ending.began else 0.0)
         if step == saved:
@@ -191,9 +196,10 @@ class Trainer:
             note = (f"step {step} is not saved: a checkpoint takes {needed:.1f} s, and {left:.1f} s of "
                     f"log.grace_seconds={grace:g} were left; {kept(saved)}")
         else:
-            self.saving.write(step, unscheduled=True)
+            self.saving.take(step, unscheduled=True)
             self.writer.finish()
-            self.saving.show(step)
+            self.saving.start(step)
+            self.saving.finish()
             note = f"step {step} is saved"
         self.process.stop()
         raise Stopped(stopped.number, note + why)
@@ -249,14 +255,6 @@ class Trainer:
             tables.write(tables.step_file(directory, "trained", step.step), records.Trained, rows)
         tables.write(tables.step_file(directory, "steps", step.step), records.Step, [step])
 
-    def _publish(self, version: int, tokens: list[int]) -> None:
-        """Publishes weights to the explorer, with the probe that verifies them. Collective under ZeRO-3."""
-        probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
-        state = self.actor.trainable_state()
-        if state is not None:
-            export = partial(self.actor.write_trainable, state)
-            checkpoints.publish(self.context.directory, version, export, probe)
-
 
 def _arbitrary_tokens(actor: Actor, config) -> list[int]:
     """Token ids for the probe of version 0, when no rollout exists yet."""
@@ -272,6 +270,7 @@ def _any(process: Process, holds: bool) -> bool:
 
 def learn(context: Context) -> None:
     with opening():
+        import_light()
         trainer = Trainer(context)
     trainer.run()
 

@@ -77,5 +77,16 @@ def work(context: Context) -> None:
     context.made |= {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary": len(tokenizer)}
 
 
+def light(context: Context) -> None:
+    """`work` without DeepSpeed, which transformers would import, and MLflow with it, to save a model."""
+    import sys
+
+    from workflows.engines.hugging_face import import_light
+
+    sys.modules["deepspeed"] = None
+    import_light()
+    work(context)
+
+
 if __name__ == "__main__":
-    run_stage(work, __doc__)
+    run_stage(light, __doc__)

@@ -19,7 +19,7 @@ from operators.generate import GENERATORS
 from operators.reward import load_reward
 from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
-from pipeline.check.user_code import of_python
+from pipeline.check.user_code import REWARD, TOOL, of_python
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.data import Format
@@ -28,13 +28,17 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 from pipeline.store.user_errors import load_dotted, users_frames, users_traceback
 from workflows.prompts import turns_of
+from workflows.tools import load_environment, load_tool, methods_of
 from workflows.user_reward import Rule, taken_arguments
 
 
-def takes(name: str, is_reward: bool) -> dict[str, Any] | str | None:
+def takes(name: str, role: str) -> dict[str, Any] | str | None:
     """What a function takes (null where Python cannot tell), or a line saying why it cannot be called."""
     try:
         function = load_dotted(name)
+        if role == TOOL:
+            methods_of(load_environment(name)) if isinstance(function, type) else load_tool(name)
+            return None
     except ConfigError as error:
         return str(error)
     if isinstance(function, type):
@@ -44,10 +48,11 @@ def takes(name: str, is_reward: bool) -> dict[str, Any] | str | None:
     if not callable(function):
         return f"'{name}' is a {type(function).__name__}; needed a function."
     found = Signature.of(function)
-    is_async = inspect.iscoroutinefunction(function) and not (found and "model" in found.names())  # else a workflow
-    if not is_reward and (is_async or inspect.isasyncgenfunction(function)):
+    is_workflow = found and not {"model", "endpoint"}.isdisjoint(found.names())
+    is_async = inspect.iscoroutinefunction(function) and not is_workflow
+    if role != REWARD and (is_async or inspect.isasyncgenfunction(function)):
         return (f"'{name}' is an `async def`, and nobody awaits it; needed a plain function, or a workflow with a "
-                "parameter `model`.")
+                "parameter `model` or `endpoint`.")
     return found and asdict(found)
 
 
@@ -81,15 +86,15 @@ def _first_task(question: dict[str, Any]) -> RawTask | None:
     if question.get("generator"):
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
     elif source:
-        drawn = sample(Path(source["path"]), source["split"], ROWS, [column for _, column in source["columns"]])
+        drawn = sample(Path(source["path"]), source["split"], ROWS, source["columns"].values())
         rows = read_records(drawn.rows, Format.partial(question["format"]), "task", source["path"], 0)
     return next((row for row in rows if row.question and row.answer and not row.problem), None)
 
 
 def main(request: str, answer: str) -> None:
     found: list[dict | str | None] = []
-    for name, is_reward in files.read_json(Path(request)):
-        found.append(takes(name, is_reward))
+    for name, role in files.read_json(Path(request)):
+        found.append(takes(name, role))
         files.write_json(Path(answer), found)
 
 

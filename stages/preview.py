@@ -7,16 +7,20 @@ applies the model's chat template and tokenizer. The answer lists problems, warn
 facts. Not a stage of the plan: no stage reads its output.
 """
 
+import re
 import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pipeline.check.data_sample import Row, sample
 from pipeline.settings import data
+from pipeline.settings.config import Config
 from pipeline.settings.model import Model
 from pipeline.store import files, yaml_aliases
+from pipeline.store.digests import resolve
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from stages.model_size import sizes
@@ -24,6 +28,7 @@ from stages.overlap import compare
 from stages.sampled_rows import SHOWN, as_text, has_no_json, is_conversation, is_text, problems, value_at, warnings
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
+MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
 OFTEN = 0.1  # share of over-long rows, or of rows without a truth, that triggers a warning
 
 
@@ -35,6 +40,7 @@ class Preview:
         self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": [], "longest": []}
         self.cut = False  # whether the last texts were too long to be counted
         self.untemplated = False  # whether a missing chat template was already reported
+        self.unsaid = False  # and a system prompt that the template leaves out
         own = self.limits.model_path and not self.limits.init.enable
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
@@ -50,12 +56,15 @@ class Preview:
             self.found["unjudged"].append("lengths of prompts and responses: the model, and so its tokenizer, is not "
                                           "here.")
             return None
+        if (template := self.limits.chat_template_path) and not resolve(template).is_file():
+            return None  # pipeline/check/references.py reports it
         try:
             tokenizer = load_tokenizer(Path(path), self.limits)
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
         self._check_model(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
+        self._check_markers(tokenizer)
         return tokenizer
 
     def _check_model(self, path: str, tokens: int) -> None:
@@ -76,6 +85,16 @@ class Preview:
                 f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
                 f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Either they are of two "
                 "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
+
+    def _check_markers(self, tokenizer) -> None:
+        """Warns of markers in the chat template, such as <|im_start|>, that are several tokens of the tokenizer."""
+        split = {mark: len(tokenizer.tokenize(mark)) for mark in MARKER.findall(str(tokenizer.chat_template or ""))}
+        if split := {mark: count for mark, count in split.items() if count > 1}:
+            mark, count = next(iter(split.items()))
+            self.found["warnings"].append(
+                f"the chat template writes {', '.join(split)}, which the tokenizer of {self.limits.model_path} does "
+                f"not have as single tokens ({mark} is {count}): the template is of another model, and turns cost "
+                "more tokens. Set model.chat_template_path to one of this model.")
 
     def source(self, source: dict[str, Any]) -> None:
         """Checks one data source."""
@@ -112,9 +131,10 @@ class Preview:
 
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]
-        prompts = [value_at(row, columns["prompt_key"]) for row in rows]
+        prompts, answered = [value_at(row, columns["prompt_key"]) for row in rows], []
         if source["key"].startswith((data.SHOWN, data.EXPERTS)):
-            prompts = [_asked(prompt) for prompt in prompts]
+            answered = [prompt for prompt in prompts if _is_answered(prompt)]
+            prompts = [_asked(prompt, source["every_turn"]) for prompt in prompts]
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
@@ -126,7 +146,8 @@ class Preview:
         if odd:
             self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are no text, such as {as_text(odd[0])[:SHOWN]}: the model is "
-                           f"asked their JSON. Write text, or set {source['format_key']}.prompt_key.", len(odd),
+                           f"asked their JSON. Write text, or set {source['format_key']}."
+                           f"{source['prompt_setting']}.", len(odd),
                            len(prompts))
         if empty:
             self._by_share(f"{source['key']}: {empty} of {len(prompts)} sampled prompts (column "
@@ -136,14 +157,29 @@ class Preview:
                  _range(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
         shown = [value for value in found if value is not None]
-        if shown:
-            from workflows.prompts import response_tokens
-
-            texts = self._cut([as_text(s).encode(errors="replace").decode() for s in shown], "max_response_tokens")
-            responses = [len(tokens) for tokens in response_tokens(self.tokenizer, texts)]
+        if responses := self._responses(shown, answered, source["every_turn"]):
             self._judge(source, "demonstrations", responses, "max_response_tokens")
             words.append(_range("demonstrations", responses, self.limits.max_response_tokens))
         return "; ".join(words)
+
+    def _responses(self, shown: list[Any], answered: list[list[dict]], every_turn: bool) -> list[int]:
+        """Returns the tokens of each demonstrated response, as training counts them: those of a column of their own,
+        else the last turn of a conversation, or with every_turn all after its first prompt.
+
+        Raises DataError for a conversation that cannot be trained on in one pass.
+        """
+        from workflows.demonstrations import whole_conversations
+        from workflows.prompts import response_tokens
+
+        if every_turn and not shown:
+            settings = Config.partial({"model": self.request["model"], "buffer": {
+                "explorer_input": {"system_prompt": self.request["system_prompt"]}}})
+            tasks = [SimpleNamespace(context=turns[:-2], question=turns[-2]["content"], solution=turns[-1]["content"])
+                     for turns in answered]
+            return [len(tokens) for _, tokens, _ in whole_conversations(self.tokenizer, tasks, settings)]
+        texts = [as_text(one) for one in shown or [turns[-1]["content"] for turns in answered]]
+        texts = self._cut([text.encode(errors="replace").decode() for text in texts], "max_response_tokens")
+        return [len(tokens) for tokens in response_tokens(self.tokenizer, texts)] if texts else []
 
     def _prompt_lengths(self, prompts: list[Any], text: bool) -> list[int]:
         """Tokens of each prompt (text or conversation) with the chat template; reports a missing one once.
@@ -156,6 +192,12 @@ class Preview:
         texts = [conversation_text(self.tokenizer, p) if is_conversation(p) and self.tokenizer.chat_template else
                  prompt_text(self.tokenizer, as_text(p[-1]["content"]), system, p[:-1])
                  if is_conversation(p) else prompt_text(self.tokenizer, as_text(p), system) for p in prompts]
+        if system and not text and not self.unsaid and texts and not any(system in one for one in texts):
+            self.unsaid = True
+            self.found["warnings"].append(
+                "buffer.explorer_input.system_prompt does not occur in the prompts: the chat template of "
+                f"{self.limits.model_path} leaves it out, or the rows have a system message. A prompt: "
+                f"{texts[0][:SHOWN]!r}. Set model.chat_template_path to a template that writes it.")
         if texts and not text and not self.tokenizer.chat_template and not self.untemplated:
             self.untemplated = True
             self.found["warnings"].append(
@@ -215,10 +257,19 @@ def _recipe(path: Path) -> dict[str, Any]:
     return juicer.read_recipe(path)
 
 
-def _asked(prompt: Any) -> Any:
-    """Returns the turns of a demonstration before its response, the last turn of the assistant."""
-    answered = is_conversation(prompt) and len(prompt) > 1 and prompt[-1]["role"] == "assistant"
-    return prompt[:-1] if answered else prompt
+def _is_answered(prompt: Any) -> bool:
+    """Returns whether a demonstration is a conversation that ends with a user's turn and its response."""
+    return is_conversation(prompt) and [turn["role"] for turn in prompt[-2:]] == ["user", "assistant"]
+
+
+def _asked(prompt: Any, every_turn: bool) -> Any:
+    """Returns the turns of a demonstration before its response, the last turn of the assistant; with every_turn before
+    the first one that follows a user's."""
+    if not _is_answered(prompt):
+        return prompt
+    roles = [turn["role"] for turn in prompt]
+    pairs = [i for i in range(1, len(roles)) if roles[i - 1 : i + 1] == ["user", "assistant"]]
+    return prompt[: pairs[0 if every_turn else -1]]
 
 
 def _range(what: str, lengths: list[int], most: int) -> str:

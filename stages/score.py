@@ -1,59 +1,73 @@
-"""The evaluator of a stage: scores one model, or several checkpoints, on the evaluation sets with one engine.
+"""The evaluator of a stage: scores one model, or several policies, on the evaluation sets with one engine.
 
-Started by stages/evaluate.py and stages/bench.py; writes samples/ and scores/, one file each per checkpoint, numbered
-by the trainer step. The evaluation itself is in workflows/evaluation.py.
+Started by stages/evaluate.py and stages/bench.py; writes samples/ and scores/, one file each per policy, numbered by
+the trainer step. The evaluation itself is in workflows/evaluation.py.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pipeline.job.context import Context
 from pipeline.job.opening import opening
+from pipeline.job.policies import benched, opened
 from pipeline.store import checkpoints, files, tables
 from stages.explorer.children import run_child
+from stages.explorer.watched_rewards import WatchedRewards
+from workflows.engines.hugging_face import import_light
 from workflows.engines.open import open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.prompts import end_tokens, load_tokenizer
-from workflows.rewards import Rewards
 
+SCRATCH = ".policy.tmp"  # weights of a published version, while the engine loads them
 PASS = "evaluates"  # the activity of which stages/evaluate.py counts how often it was completed
 
 
+Opened = Callable[[int], AbstractContextManager[Path]]  # step -> its model directory, while it is needed
+
+
 def score(context: Context) -> None:
-    of_kind = {"evaluate": one_model, "bench": checkpoints_but_the_last}
-    score_models(context, *of_kind[files.read_json(context.directory / "stage.json")["kind"]](context))
+    import_light()
+    of_kind = {"evaluate": score_model, "bench": score_benched}
+    of_kind[files.read_json(context.directory / "stage.json")["kind"]](context)
 
 
-def one_model(context: Context) -> tuple[str, dict[int, Path]]:
-    """Returns the name of the model in the tables, and trainer step -> Hugging Face directory."""
+def score_model(context: Context) -> None:
     directory = context.inputs["model"]
-    return checkpoints.model_name(directory), {
-        checkpoints.trained_steps(directory): checkpoints.model_directory(directory)}
+    model = nullcontext(checkpoints.model_directory(directory))
+    score_models(context, checkpoints.model_name(directory), [checkpoints.trained_steps(directory)], lambda _: model)
 
 
-def checkpoints_but_the_last(context: Context) -> tuple[str, dict[int, Path]]:
-    """Returns the same of the checkpoints of a training stage that have no scores yet; the last is its model."""
+def score_benched(context: Context) -> None:
+    """Evaluates the policies of a bench that have no scores yet."""
     trained, scored = context.inputs["model"], tables.steps_present(context.directory, "scores")
-    return trained.name, {step: checkpoints.checkpoint_directory(trained, step) / "model"
-                          for step in checkpoints.complete_checkpoints(trained)[:-1] if step not in scored}
+    steps = [step for step in benched(trained, context.config.explorer.bench_steps) if step not in scored]
+    score_models(context, trained.name, steps, lambda step: opened(trained, step, context.directory / SCRATCH))
 
 
-def score_models(context: Context, name: str, models: dict[int, Path]) -> None:
-    """Evaluates versions of one model. name: of the model in the tables. models: at least one."""
-    first = next(iter(models.values()))
-    tokenizer = load_tokenizer(first, context.config.model)
-    sets = read_sets(context, tokenizer, Rewards(context.config))
-    with opening():
-        engine = open_engine(first, context.config, end_tokens(tokenizer, first), logs=context.directory)
-    passes = [0, len(DECODINGS) * len(sets) * len(models)]
+def score_models(context: Context, name: str, steps: list[int], model_of: Opened) -> None:
+    """Evaluates policies with one engine. name: of the model in the tables. steps: at least one."""
+    engine, passes = None, [0, 0]
+    if context.config.explorer.rollout_model.engine_type == "openai":
+        from workflows.engines.openai_engine import limits
+
+        context.config = limits(context.config)
 
     def advance(done: str = "") -> None:
         passes[0] += 1
         context.activity.now(PASS if passes[0] <= passes[1] else "ends", f"{passes[0]} of {passes[1]}")
 
-    advance()
-    for step, model in models.items():
-        if model != first:
-            engine.load_weights(model)
+    for step in steps:
+        with model_of(step) as model:
+            if engine is None:
+                tokenizer = load_tokenizer(model, context.config.model)
+                sets = read_sets(context, tokenizer, WatchedRewards(context.config, context.activity))
+                passes[1] = len(DECODINGS) * len(sets) * len(steps)
+                with opening():
+                    engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)
+                advance()
+            else:
+                engine.load_weights(model)
         evaluate(context, engine, tokenizer, sets, Subject(name, step), advance)
     engine.close()
 

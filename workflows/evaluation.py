@@ -6,7 +6,7 @@ rewards over the responses that have one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from operators.statistics import mean_interval, pass_at_k, reward_interval
 from pipeline.job.context import Context
@@ -14,6 +14,7 @@ from pipeline.job.progress import task_words
 from pipeline.job.tasksets import HELD, read_eval
 from pipeline.store import records, tables
 from workflows import runner
+from workflows.attempts.recording import EVALUATION, Journal, journal_file
 from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Engine
 from workflows.leakage import prompt_of, training_prompts
@@ -28,10 +29,14 @@ DECODINGS = ("greedy", "sampled")
 
 @dataclass(frozen=True)
 class Subject:
-    """The weights under evaluation. model: directory name of their stage; step: its trainer step, or 0."""
+    """The weights under evaluation. model: directory name of their stage; step: its trainer step, or 0.
+
+    weights: their hash, where a resumed stage may make others of that step.
+    """
 
     model: str
     step: int
+    weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,28 +94,32 @@ def evaluate(
     """
     samples: list[records.Sample] = []
     scores: list[records.Score] = []
+    journal = Journal(journal_file(context.directory, EVALUATION, subject.step), {
+        "stage": context.id, **asdict(subject)}, context.log.warning)
     for held in sets:
         mine = []
         for decoding in DECODINGS:
-            mine += sample(context, engine, tokenizer, held, decoding, subject)
+            mine += sample(context, engine, tokenizer, held, decoding, subject, journal)
             advance(f"{held.taskset.name} {decoding}")
         runner.check_failures(mine, context.config.explorer.max_failed_ratio)
         samples += mine
         scores += [replace(one, rows=held.rows, trained_tasks=held.trained) for one in score(mine)]
     tables.write(tables.step_file(context.directory, "samples", subject.step), records.Sample, samples)
     tables.write(tables.step_file(context.directory, "scores", subject.step), records.Score, scores)
+    journal.remove()
     return scores
 
 
 def sample(
-    context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, subject: Subject
+    context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, subject: Subject,
+    journal: Journal,
 ) -> list[records.Sample]:
     """Answers every task: once for greedy decoding, `repeat_times` times for sampled."""
     config, taskset = context.config, held.taskset
     runs = 1 if decoding == "greedy" else taskset.repeat_times or 1
     asked = [index for index in range(len(held.tasks)) for _ in range(runs)]
     seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
-    outcomes = _answer(config, engine, tokenizer, held, decoding, asked, seeds)
+    outcomes = _answer(config, engine, tokenizer, held, decoding, asked, seeds, journal)
     return [
         records.Sample(
             stage=context.id, model=subject.model, step=subject.step, taskset=taskset.name,
@@ -123,7 +132,8 @@ def sample(
     ]
 
 
-def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int]):
+def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int],
+            journal: Journal):
     """The rewarded outcomes of the tasks at the positions `asked`."""
     source, taskset = config.buffer.explorer_input, held.taskset
     workflow = load_workflow(
@@ -133,7 +143,8 @@ def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: st
     tasks = [held.tasks[i] for i in asked]
     workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config)) for task in tasks]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
-                        config.explorer.runner_concurrency)
+                        config.explorer.runner_concurrency, journal,
+                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)

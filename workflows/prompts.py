@@ -58,10 +58,15 @@ def load_tokenizer(model: Path, settings=None):
 
 
 def _try_template(tokenizer, named: str, is_own: bool) -> None:
-    """Raises ConfigError for a template that omits the user's text, or a user-supplied one that fails."""
+    """Raises ConfigError for a template that does not parse or omits the user's text, and a user's own that fails."""
+    from jinja2 import TemplateSyntaxError
+
     try:
         text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
                                              add_generation_prompt=True)
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"{named}, line {error.lineno}: {error.message}. Needed a Jinja template over `messages`: "
+                          "correct it, or set model.chat_template_path to another.") from error
     except _template_errors() as error:
         if not is_own:  # a model's own may need a system message, or reject some rows: reported when rows are read
             return
@@ -112,19 +117,21 @@ def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Se
     return conversation_text(tokenizer, turns_of(question, system_prompt, context), enable_thinking)
 
 
-def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None) -> str:
-    """As `prompt_text`, for complete turns {role, content}."""
+def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None, tools: Sequence[dict] = ()
+                      ) -> str:
+    """As `prompt_text`, for complete turns {role, content}. tools: as the template takes them, OpenAI's form."""
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
     more = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+    more |= {"tools": list(tools)} if tools else {}
     try:
         return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **more)
     except _template_errors() as error:
         question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
         raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {question[:80]!r}: "
-                        f"{str(error).rstrip('.')}. Take such rows (or system_prompt) out, or give "
-                        "model.chat_template_path one that takes them.") from error
+                        f"{str(error).rstrip('.')}. If the template is wrong, correct it or set "
+                        "model.chat_template_path to another; else leave such rows (or system_prompt) out.") from error
 
 
 def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:

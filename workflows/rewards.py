@@ -18,6 +18,7 @@ from pipeline.settings.arguments.base import unknown
 from pipeline.settings.arguments.users import Signature
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError
+from workflows.judge import judge_reward
 from workflows.reward_model import RewardModel
 from workflows.time_limit import limited
 from workflows.user_reward import Components, Rule, taken_arguments
@@ -36,7 +37,7 @@ class Rewards:
         """config: settings with sections buffer, explorer, model, and mode."""
         self.config = config
         self._models: dict[int, RewardModel] = {}
-        self._runner = asyncio.Runner()
+        self.runner = asyncio.Runner()
 
     def of(self, taskset) -> list[RewardFunction]:
         """The functions of a task set; their components are summed.
@@ -56,7 +57,7 @@ class Rewards:
         taken = [taken_arguments(function, given) for function in functions]
         retries = self.config.explorer.max_retry_times
         return [function(self, **own) if name in OPENED else
-                Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self._runner)
+                Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self.runner)
                 for name, function, own in zip(names, functions, taken, strict=True)]
 
     def model(self, name: str | None) -> RewardModel:
@@ -112,4 +113,4 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
 
 
 # opened once, with the settings; all other functions are called with a response and its truth
-OPENED = {"overlong_penalty": overlong_penalty, "reward_model": reward_model}
+OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}

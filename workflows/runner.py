@@ -39,13 +39,35 @@ class Sampling:
         )
 
 
+@dataclass(slots=True, frozen=True)
+class Origin:
+    """The request of an agent that a call comes from; see pipeline.store.records.Call."""
+
+    api: str
+    retokenized: bool
+    wishes: str | None
+
+
 @dataclass(slots=True)
 class Call:
-    """One reply of the model to an attempt. seconds: from the request to the reply."""
+    """One reply of the model to an attempt. seconds: from the request to the reply; origin: of the endpoint."""
 
     position: int
     request: Request
     reply: Reply
+    seconds: float
+    origin: Origin | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class ToolUse:
+    """One call of a tool, and its result; see pipeline.store.records.ToolCall."""
+
+    name: str
+    arguments: str
+    idempotency_key: str
+    result: str
+    failed: bool
     seconds: float
 
 
@@ -55,8 +77,9 @@ class Outcome:
 
     trajectory, response: of the only turn or of the last one, which is rewarded. earlier: those of the turns before;
     None where the workflow returned no turns. own_text: what the reward functions see of a response that includes
-    environment text. reason: with secrets removed, because exceptions of user code may quote them. calls: the model's
-    replies to a workflow with a parameter `model`, in order.
+    environment text, or what an agent returned as its answer. reason: with secrets removed, because exceptions of user
+    code may quote them. calls: the model's replies to a workflow with a process of its own, in order. tool_calls: what
+    its tools did.
     """
 
     status: str
@@ -67,6 +90,8 @@ class Outcome:
     components: dict[str, float] = field(default_factory=dict)
     earlier: list[tuple[Trajectory, str]] | None = None
     calls: list[Call] = field(default_factory=list)
+    tool_calls: list[ToolUse] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)  # what a judge said, by component
 
     def __post_init__(self) -> None:
         self.reason = self.reason and masked(self.reason)
@@ -146,7 +171,7 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
         if outcome.earlier is not None:
             outcome.earlier = [(done, next(texts)) for done, _ in outcome.earlier]
         outcome.response = next(texts)
-        if not all(outcome.trajectory.action_mask):
+        if outcome.own_text is None and not all(outcome.trajectory.action_mask):
             own = tokenizer.batch_decode(_own_turns(outcome.trajectory), skip_special_tokens=True)
             outcome.own_text = "\n".join(own)
 
@@ -161,11 +186,12 @@ def reward(
     outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
     functions: Sequence[RewardFunction],
 ) -> None:
-    """Fills in the reward components of every attempt with a response; marks those that fail.
+    """Fills in the reward components of every attempt with a response that has none yet; marks those that fail.
 
     prompts: messages {role, content}. functions: all are called, and their components summed.
     """
-    rated = [row for row in zip(outcomes, prompts, answers, strict=True) if row[0].status == "ok"]
+    rated = [row for row in zip(outcomes, prompts, answers, strict=True)
+             if row[0].status == "ok" and not row[0].components]
     if not rated:
         return
     responses = [o.response if o.own_text is None else o.own_text for o, _, _ in rated]
@@ -188,6 +214,7 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
             raise ConfigError(f"two reward functions give a component '{min(twice)}': one would hide the other. Leave "
                               "one of them out of default_reward_fn_type.")
         outcome.components |= found
+        outcome.notes |= getattr(found, "notes", {})
 
 
 def check_failures(rows: Sequence, allowed: float) -> None:

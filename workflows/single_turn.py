@@ -10,14 +10,17 @@ from functools import partial
 from typing import Any
 
 from pipeline.settings.arguments import WORKFLOWS as DECLARED
+from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import problems
-from pipeline.settings.arguments.users import Signature
+from pipeline.settings.arguments.users import Signature, provided
 from pipeline.store.errors import ConfigError, pick
 from pipeline.store.user_errors import load_dotted
-from workflows.attempts.isolated import MODEL, Isolated
+from workflows.attempts.child import ENDPOINT, MODEL
+from workflows.attempts.isolated import Isolated
 from workflows.retry import retry_workflow
-from workflows.task_at_hand import PARAMETER
 from workflows.time_limit import limited_workflow
+from workflows.tool_workflows import react_workflow, tool_call_workflow
+from workflows.tools import TOOLBOX, load_tools
 from workflows.trajectory import Attempt, Trajectory
 
 
@@ -36,28 +39,43 @@ def load_workflow(
     attempt (workflows/task_at_hand.py). Raises ConfigError for an unknown workflow, or for an argument that it does not
     take.
     """
-    workflow = _bound(name, arguments)
+    workflow, tools = _bound(name, arguments)
     function = inspect.unwrap(getattr(workflow, "func", workflow))
+    if ENDPOINT in inspect.signature(workflow).parameters:
+        return Isolated(workflow, limit, speaks=True, tools=tools)
     if MODEL in inspect.signature(workflow).parameters:
         if inspect.isgeneratorfunction(function):
             raise ConfigError(f"the workflow '{name}' is a generator with a parameter `model`, which is kept for the "
                               "policy of workflows that are none (docs/agents.md); rename it.")
-        return Isolated(workflow, limit)
+        return Isolated(workflow, limit, tools=tools)
+    if tools and inspect.isgeneratorfunction(function):
+        return Isolated(workflow, limit, tools=tools)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"the workflow '{name}' is an `async def` without a parameter `model`, by which it asks the "
                           "model (docs/agents.md); add one.")
     return limited_workflow(workflow, limit)
 
 
-def _bound(name: str, arguments: dict[str, Any] | None) -> Callable:
+def _bound(name: str, arguments: dict[str, Any] | None) -> tuple[Callable, ToolArguments | None]:
+    """A workflow with its arguments bound, and those of its tools, if it has a parameter `toolbox`."""
     function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
-    if not arguments:
-        return function
-    own = Signature.of(function) if ":" in name else None
-    taker = own.without(*own.names()[:1], PARAMETER, MODEL) if own else DECLARED.get(name)
-    if found := problems("workflow_args", name, [taker], arguments):
-        raise ConfigError(" ".join(found))
-    return partial(function, **arguments)
+    given, takes_tools = arguments or {}, TOOLBOX in inspect.signature(function).parameters
+    if given or takes_tools:
+        own = Signature.of(function) if ":" in name else None
+        takers = [own.without(*provided(own)) if own else DECLARED.get(name), *[ToolArguments] * takes_tools]
+        if found := problems("workflow_args", name, takers, given):
+            raise ConfigError(" ".join(found))
+    tools = ToolArguments(**{key: value for key, value in given.items() if key in ToolArguments.model_fields}
+                          ) if takes_tools else None
+    if tools:
+        load_tools(tools)
+        given = {key: value for key, value in given.items() if key not in ToolArguments.model_fields}
+    return (partial(function, **given) if given else function), tools
 
 
-WORKFLOWS = {"simple_workflow": simple_workflow, "retry_workflow": retry_workflow}
+WORKFLOWS = {
+    "simple_workflow": simple_workflow,
+    "retry_workflow": retry_workflow,
+    "tool_call_workflow": tool_call_workflow,
+    "react_workflow": react_workflow,
+}

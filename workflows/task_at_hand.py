@@ -23,9 +23,10 @@ class TaskAtHand:
     """
 
     def __init__(self, task, rewards: Sequence[RewardFunction], tokenizer, config):
-        """task: of pipeline.store.records.Task. config: settings with sections model and buffer."""
+        """task: of pipeline.store.records.Task. config: settings with sections model, buffer and explorer."""
         self.messages, self.answer = task_turns(task, config), task.answer
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
+        self._parser = config.explorer.tool_call_parser
 
     def prompt(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation that ends with a user turn, through the policy's chat template."""
@@ -44,6 +45,15 @@ class TaskAtHand:
         runner.reward([outcome], [self.messages], [self.answer], self._rewards)
         return outcome
 
+    def speaker(self, ask: Callable, cancel: Callable):
+        """The requests of an agent at this task; ask, cancel: of its attempt."""
+        from workflows.endpoint.conversation import Conversation
+        from workflows.endpoint.speaker import Speaker
+        from workflows.engines.vllm_tools import tool_calls
+
+        conversation = Conversation(self._tokenizer, self._model, self._parser, tool_calls)
+        return Speaker(conversation, longest_sequence(self._model), ask, cancel)
+
     def has_room(self, prompt: list[int]) -> bool:
         """Whether a whole response (model.max_response_tokens) still fits after a prompt."""
         return len(prompt) + self._model.max_response_tokens <= longest_sequence(self._model)
@@ -60,4 +70,6 @@ def bound(workflow: Callable[..., Attempt] | Isolated, make: Callable[[], TaskAt
 
 def asks_task(workflow: Callable[..., Attempt] | Isolated) -> bool:
     function = workflow.function if isinstance(workflow, Isolated) else workflow
+    if isinstance(workflow, Isolated) and workflow.speaks:  # its conversation goes through the chat template
+        return True
     return PARAMETER in inspect.signature(function).parameters

@@ -9,9 +9,10 @@ from pipeline.check.workload import explores
 from pipeline.settings import arguments
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
+from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import Signature, batch_parameters
+from pipeline.settings.arguments.users import Signature, batch_parameters, provided
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
@@ -29,7 +30,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     """
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
-    wrong += _without_task(config, known) + _ratio_problems(config.algorithm, known)
+    wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
 
 
@@ -95,7 +96,9 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
         takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
         yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset.reward_fn_args
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
-        yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset.workflow_args
+        yield f"{key}.workflow_args", workflow, [
+            workflow_taker(workflow, functions), *[ToolArguments] * _takes_tools(workflow, functions)
+        ], taskset.workflow_args
 
 
 def _without_task(config: Config, functions: Functions) -> list[Problem]:
@@ -105,6 +108,21 @@ def _without_task(config: Config, functions: Functions) -> list[Problem]:
     return [Problem(key, f"the workflow '{name}' takes no argument; needed a first one, the task.")
             for key, name in named
             if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
+
+
+def _takes_tools(workflow: str, functions: Functions) -> bool:
+    own, ours = functions.get(workflow), arguments.WORKFLOWS.get(workflow)
+    return "toolbox" in own.names() if own else bool(ours) and issubclass(ours, ToolArguments)
+
+
+def _without_tools(config: Config, functions: Functions) -> list[Problem]:
+    """Lists the sets whose workflow calls tools and whose arguments name none."""
+    places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
+    return [Problem(f"{key}.workflow_args", f"name no tools for {workflow}; needed tools=['my_tools:search'], or "
+                    "environment_class=my_world:World.")
+            for key, place, one in places
+            if _takes_tools(workflow := workflow_of(one, config.buffer.explorer_input, place), functions)
+            and not (one.workflow_args.get("tools") or one.workflow_args.get("environment_class"))]
 
 
 def _answered(config: Config) -> list[tuple[str, Taskset]]:
@@ -195,7 +213,7 @@ def _optional(taker: Taker | None) -> Taker | None:
 def workflow_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a workflow's parameters except the prompt and the task, which its caller supplies."""
     own = functions.get(name)
-    return own.without(*own.names()[:1], "task", "model") if own else arguments.WORKFLOWS.get(name)
+    return own.without(*provided(own)) if own else arguments.WORKFLOWS.get(name)
 
 
 # settings below `algorithm` that have a corresponding `*_args`

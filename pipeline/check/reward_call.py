@@ -5,7 +5,6 @@ together with its child processes. The row is a real one of the set; its truth (
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
 from pipeline.settings.setting import plain
 from pipeline.store import files
-from pipeline.store.digests import nothing_at, resolve
+from pipeline.store.digests import nothing_at
 from pipeline.store.errors import Problem
 
 LIMIT = 10  # seconds per call; imports before it have own_code.WAIT
@@ -61,12 +60,11 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
     for place, one in tasksets(settings):
         key = f"buffer.explorer_input.{place}.path" if one.path else f"data_processor.task_pipeline.{POOL}"
         source = next((s for s in there if s.key == key or s.key.startswith(f"{key}.")), None)
-        drawn = source and {**dataclasses.asdict(source), "path": str(resolve(source.path))}
         of_pool = {} if one.path else {"generator": pool.generator, "generator_args": pool.generator_args}
         for name in reward_functions(one, explorer):
             if ":" in name and (place.startswith("eval_") or explores(settings)):
                 yield {"name": name, "source_key": source.label if source else key,
-                       "arguments": one.reward_fn_args, "source": drawn, "seed": settings.seed,
+                       "arguments": one.reward_fn_args, "source": source and source.request(), "seed": settings.seed,
                        "format": plain(one.format if one.path else pool.format), **of_pool,
                        "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
 

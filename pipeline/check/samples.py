@@ -1,6 +1,5 @@
 """Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -52,8 +51,7 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
 def sources_here(stages: list[Config]) -> list[dict[str, Any]]:
     """Returns the sources of the stages that exist on this machine, each once, as stages/preview.py reads them."""
     found = dict.fromkeys(source for stage in stages for source in sources_of(stage))
-    return [{**dataclasses.asdict(s), "key": s.label, "path": str(resolve(s.path)), "columns": dict(s.columns)}
-            for s in found if not nothing_at(s.path) and is_here(s.path, s.split)]
+    return [one.request() for one in found if not nothing_at(one.path) and is_here(one.path, one.split)]
 
 
 def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, Any]:

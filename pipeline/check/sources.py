@@ -1,11 +1,12 @@
 """Files and directories of rows in a configuration, with the columns each must have."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
-from pipeline.store.digests import below
+from pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
 PAIR = ("chosen_key", "rejected_key")  # settings of a format for both responses of a pair
@@ -17,7 +18,8 @@ class Source:
     format_key: setting that holds the column names.
 
     columns: setting below format_key -> column, nested ones dotted, such as ("prompt_key", "question"); those in
-    `optional` may be absent.
+    `optional` may be absent. prompt_setting: the setting of the prompt's column, prompt_key or messages_key.
+    every_turn: whether every turn of the assistant in a demonstration is trained on.
     """
 
     name: str
@@ -27,11 +29,17 @@ class Source:
     format_key: str
     columns: tuple[tuple[str, str], ...]
     optional: tuple[str, ...] = ()
+    prompt_setting: str = "prompt_key"
+    every_turn: bool = False
 
     @property
     def label(self) -> str:
         """Returns the setting with the set's name, since an index alone is hard to identify."""
         return self.key if self.name == POOL else f"{self.key} ({self.name})"
+
+    def request(self) -> dict[str, Any]:
+        """Returns what the processes that read its rows need of it (stages/preview.py, stages/own_code.py)."""
+        return {**asdict(self), "key": self.label, "path": str(resolve(self.path)), "columns": dict(self.columns)}
 
 
 def sources(config: Config) -> list[Source]:
@@ -40,11 +48,12 @@ def sources(config: Config) -> list[Source]:
     given = config.buffer.trainer_input
     columns = _columns(settings.format)
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
-    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",))
-            for index, path in enumerate(settings.inputs)]
+    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
+                   _prompt_setting(settings.format)) for index, path in enumerate(settings.inputs)]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format)) for place, one in tasksets(config)]
     shown = given.experience_buffer
-    sets.append((SHOWN, shown, _shown(shown.format, config) + _paired(shown.format, config)))
+    if config.kind != "offline":  # which reads recorded experience there
+        sets.append((SHOWN, shown, _shown(shown.format, config) + _paired(shown.format, config)))
     sets = [(key, one.name, one, columns) for key, one, columns in sets]
     sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
              for name, one in given.auxiliary_buffers.items()]
@@ -76,7 +85,8 @@ def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ..
     paths = one.path if several else [one.path] if one.path else []
     return [Source(name, f"{key}.path" + (f".{i}" if several else ""),
                    below(path, one.subset_name), one.split, f"{key}.format", columns,
-                   ("solution_key",)) for i, path in enumerate(paths)]
+                   ("solution_key",), _prompt_setting(one.format),
+                   getattr(one.format, "enable_concatenated_multi_turn", False)) for i, path in enumerate(paths)]
 
 
 def _columns(columns: Format) -> tuple[tuple[str, str], ...]:
@@ -86,4 +96,8 @@ def _columns(columns: Format) -> tuple[tuple[str, str], ...]:
 
 
 def _prompt_key(columns: Format) -> str:
-    return (columns.prompt_type == "messages" and columns.messages_key) or columns.prompt_key
+    return getattr(columns, _prompt_setting(columns))
+
+
+def _prompt_setting(columns: Format) -> str:
+    return "messages_key" if columns.prompt_type == "messages" and columns.messages_key else "prompt_key"

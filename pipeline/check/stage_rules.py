@@ -107,6 +107,7 @@ def _lost(keys: list[str], kind: str, settings: Config) -> list[str]:
 def _read(kind: str, settings: Config) -> tuple[str, ...]:
     """Returns the settings read by this kind of stage or by its data, model and evaluation stages."""
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings.algorithm.algorithm_type
+    made += {"offline": ("recorded",), "bench": ("server",)}.get(kind, ())
     return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []),
             *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # fills null values: a greedy baseline

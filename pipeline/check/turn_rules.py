@@ -8,7 +8,8 @@ from pipeline.settings.model import Model
 from pipeline.store.errors import Problem
 
 COMPARES_STATES = ("gigpo",)  # advantages that need state_hash
-WITHOUT_STATE = ("simple_workflow",)  # of our workflows; a user's workflow is only known after a run
+# of our workflows; a user's workflow is only known after a run
+WITHOUT_STATE = ("simple_workflow", "tool_call_workflow", "react_workflow")
 RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 
 

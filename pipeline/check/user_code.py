@@ -14,13 +14,14 @@ from pipeline.check.sources import tasksets
 from pipeline.job.context import ending, environment, our_environment
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
-from pipeline.settings.config import Config, users_code
+from pipeline.settings.config import TOOLS, Config, users_code
 from pipeline.settings.data import reward_functions
 from pipeline.store import files
 from pipeline.store.digests import module_file
 from pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
+REWARD, TOOL, OTHER = "reward", "tool", "other"  # what a function is called as
 Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
@@ -29,13 +30,14 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
 
     stages: their settings. known: the text of known problems; functions quoted there are not imported.
     """
-    asked: dict[str, dict[str, bool]] = {}
+    asked: dict[str, dict[str, str]] = {}
     for settings in stages:
         variables = environment(secrets.reveal(settings.explorer.env_vars))
         explorer = settings.buffer.explorer_input
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
         asked.setdefault(json.dumps(variables), {}).update(
-            {name: name in rewards for _, name in users_code(settings) if f"'{name}'" not in known})
+            {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS) else OTHER
+             for key, name in users_code(settings) if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():
         for name, answer in _answers(variables, json.dumps(questions)).items():
@@ -48,7 +50,7 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
 
 def named(*names: str) -> tuple[Functions, list[str]]:
     """Does the same for single functions, in the environment of this process."""
-    answers = _answers("{}", json.dumps(dict.fromkeys(names, True)))
+    answers = _answers("{}", json.dumps(dict.fromkeys(names, REWARD)))
     wrong = [answer for answer in answers.values() if isinstance(answer, str)]
     return {name: one for name, one in answers.items() if not isinstance(one, str)}, wrong
 

@@ -15,7 +15,7 @@ from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.train_batch import train_batch
-from pipeline.settings.trainer import Trainer
+from pipeline.settings.trainer import Trainer, publishes_deltas
 from pipeline.store import records
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
@@ -137,7 +137,7 @@ def disk(config: Config, size: Size, element: int) -> Disk:
                   and two moments, 12 P. One more than are kept, while the newest is written
                 and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
                 and a tied head once more, c V h, which DeepSpeed takes for a weight of its own
-    versions      weights on their way to the explorer, each one model, or one adapter
+    versions      weights on their way to the explorer, each one model, or one adapter; and those that are kept
     """
     work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
@@ -150,7 +150,21 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     turns, response = most_turns(config), model.max_response_tokens
     prompt = model.max_prompt_tokens if turns == 1 else work.longest - response  # later turns include earlier ones
     rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
-    return Disk(rows, checkpoint, None if kept is None else kept * checkpoint, work.versions * version)
+    return Disk(rows, checkpoint, None if kept is None else kept * checkpoint,
+                _versions(config, work, element) * version)
+
+
+def _versions(config: Config, work: Workload, element: int) -> int:
+    """Returns how many whole versions take the space of all that are on disk at one time. The deltas between two full
+    ones are at most as large as one; where nearly all elements change, `auto` writes more full ones than counted here.
+    """
+    sync, deltas = config.synchronizer, publishes_deltas(config, "float32" if element == 4 else "bfloat16")
+    needed = work.versions + (2 if deltas and work.versions else 0)  # the last full one, and its deltas
+    if sync.keep == "last" or not work.versions or not work.trainer_steps:
+        return needed
+    made = work.trainer_steps // sync.sync_interval + 1
+    full = -(-made // sync.anchor_interval) if deltas else made
+    return needed + full * (2 if deltas and sync.keep == "all" else 1)
 
 
 def _checkpoints(trainer: Trainer, steps: int | None) -> int | None:
@@ -210,7 +224,7 @@ def _trainer(config: Config, work: Workload, kind: str) -> list[tuple[str, str]]
     passes = f"{config.buffer.total_epochs} pass(es) over the "
     rows, source = {
         "rft": ("experiences", "tasks; steps are known once they are curated"),
-        "offline": ("experiences", "experience of the stage before it that explored"),
+        "offline": ("experiences", "recorded experience, or that of the stage before it that explored"),
         "train": ("responses in pairs", "pairs") if pairs else (given, given),
     }[kind]
     counted = f"{'at most ' * work.most}{work.trainer_steps or 0:,} optimizer steps"

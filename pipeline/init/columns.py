@@ -13,7 +13,8 @@ ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "respons
            "target", "label")
 SOLUTIONS = ("solution", "reasoning", "rationale", "explanation", "response", "completion")  # in addition to answers
 TEXTS = ("text", "content", "document")
-GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?[\d,]*\.?\d+(/\d+)?%?\s*$")  # what accuracy_reward can parse
+# what accuracy_reward compares as a number, which is wrong for digits such as 0112
+GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?(?!0\d)[\d,]*\.?\d+(/\d+)?%?\s*$")
 SHORT = 4  # words: a longer answer is a demonstration, a shorter one is compared as a whole
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 PAIR, ALPACA = {"chosen", "rejected"}, {"instruction", "input", "output"}

@@ -90,7 +90,8 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, encoding="utf-8")
     _tell(directory)
-    print("guessed (change it in conf/recipe/project.yaml):", *found.notes, sep="\n  ")
+    print("guessed (change it in conf/recipe/project.yaml):", *found.notes,
+          *([f"not used: {', '.join(data.unused)}"] if data.unused else []), sep="\n  ")
     with contextlib.chdir(directory):
         report = preflight.check(compose([]), data=True, code=True)
     print(f"\nouro config check\n{report.text()}")

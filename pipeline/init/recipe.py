@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.check import samples
 from pipeline.check.data_sample import Row, sample
 from pipeline.check.model_size import Size, Sizes, question
+from pipeline.check.sources import POOL, Source
 from pipeline.init.columns import Guess
 from pipeline.job.devices import visible_gpus
 from pipeline.settings.model import Model
@@ -34,12 +35,14 @@ SYSTEM = "Solve the problem step by step. End with a line that has nothing but #
 
 @dataclass
 class Data:
-    """rows: a sample. total: approximate count. held_out: the split to evaluate on, if names identify one."""
+    """rows: a sample. total: approximate count. held_out: the split to evaluate on, if names identify one.
+    unused: files of a directory that belong to neither it nor `train`."""
 
     path: Path
     held_out: str | None
     rows: list[Row]
     total: int
+    unused: list[str]
 
 
 def read(name: str) -> Data:
@@ -51,16 +54,20 @@ def read(name: str) -> Data:
     drawn = sample(path, "train", ROWS, columns)
     if not drawn.rows:
         raise DataError(f"{path} holds no rows; needed one JSON object a line, or rows of Parquet.")
-    told = _splits(path)
-    return Data(path, next((split for split in SPLITS[1:] if split in told), None), drawn.rows, drawn.total)
+    words = _words(path)
+    told = set().union(*words.values())
+    held_out = next((split for split in SPLITS[1:] if split in told), None)
+    unused = sorted(name for name, of in words.items() if told & {*SPLITS} and not of & {"train", held_out})
+    return Data(path, held_out, drawn.rows, drawn.total, unused)
 
 
-def _splits(path: Path) -> set[str]:
-    """Returns split names from file names, or the splits of a save_to_disk dataset."""
+def _words(path: Path) -> dict[str, set[str]]:
+    """Returns the words in the name of each file of a directory, which may name a split; of a save_to_disk dataset each
+    split."""
     if (listed := path / "dataset_dict.json").exists():
-        return set(json.loads(listed.read_text(encoding="utf-8"))["splits"])
+        return {split: {split} for split in json.loads(listed.read_text(encoding="utf-8"))["splits"]}
     found = [] if path.is_file() or is_saved_dataset(path) else [f for f in path.rglob("*") if f.suffix in READERS]
-    return {word for file in found for word in re.split(r"[^a-z0-9]+", str(file.relative_to(path)).lower())}
+    return {name: set(re.split(r"[^a-z0-9]+", name.lower())) for name in (str(f.relative_to(path)) for f in found)}
 
 
 def files_of(guess: Guess, data: Data, model: Path, project: str) -> dict[str, str]:
@@ -154,10 +161,9 @@ def _measured(guess: Guess, rows: list[Row], model: Path, system: str | None) ->
         file = Path(directory) / "rows.jsonl"
         shown = [guess.convert(row) for row in rows] if guess.convert else rows
         file.write_text("".join(json.dumps(row, default=str) + "\n" for row in shown), encoding="utf-8")
-        source = {"name": "data", "key": "--from", "path": str(file), "split": "train", "columns": columns,
-                  "optional": list(columns), "format_key": "format"}
-        found = samples.ask({"sources": [] if guess.kind == "cpt" else [source], "rows": ROWS, "model": plain(section),
-                             "system_prompt": system, "recipes": [], "operators": [],
+        source = Source(POOL, "--from", str(file), "train", "format", tuple(columns.items()), tuple(columns))
+        found = samples.ask({"sources": [] if guess.kind == "cpt" else [source.request()], "rows": ROWS,
+                             "model": plain(section), "system_prompt": system, "recipes": [], "operators": [],
                              "models": [question(section)]})
     if found["problems"]:
         raise DataError("\n".join(found["problems"]))

@@ -6,16 +6,22 @@ A process that waits for another one renews the line: only what has stopped alto
 import faulthandler
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 LINE = 128  # bytes: written at once, so that a reader never sees a part of it
 KEPT = 50  # durations of a kind
+KIND = 60  # characters of the name of a call
 RENEW_SECONDS = 1.0
 STACK_SIGNAL = signal.SIGUSR1
 UNLIMITED = "scores all rows"  # kind of an activity of any duration
+WAITS = "waits for its turn"  # another one
+CALLS = "calls the "  # begins the kind of an activity in the user's code
 
 
 class Doing(NamedTuple):
@@ -46,6 +52,7 @@ class Activity:
     def __init__(self, path: Path | None = None):
         self._file = None if path is None else os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         self._durations: dict[str, list[float]] = {}
+        self._calls: dict[str, list[float]] = {}  # durations of calls of the user's code, parts of those above
         self._doing, self._since, self._written = Doing("starts"), time.monotonic(), 0.0
         self._write()
 
@@ -60,6 +67,21 @@ class Activity:
         self._since = time.monotonic()
         self._write()
 
+    @contextmanager
+    def calling(self, name: str) -> Iterator[None]:
+        """Says that the process calls code of the user in the block, and then goes on with what it did before."""
+        outer, begin, kind = self._doing, time.monotonic(), CALLS + ascii(name).strip("'").replace("|", "/")[:KIND]
+        known = self._calls.setdefault(kind, [])
+        self._doing = Doing(kind, "", len(known), round(median(known), 3) if known else 0.0, outer.steps)
+        self._write()
+        try:
+            yield
+        finally:
+            known.append(time.monotonic() - begin)
+            del known[:-KEPT]
+            self._doing = outer
+            self._write()
+
     def alive(self) -> None:
         """Says that the activity goes on."""
         if time.monotonic() - self._written > RENEW_SECONDS:
@@ -73,6 +95,6 @@ class Activity:
             os.pwrite(self._file, line.ljust(LINE - 1) + b"\n", 0)
 
 
-def show_stack_on_signal() -> None:
-    """Writes the Python stacks of this process to standard error, its log, at STACK_SIGNAL, whatever it is doing."""
-    faulthandler.register(STACK_SIGNAL, all_threads=True)
+def show_stack_on_signal(log: IO = sys.stderr) -> None:
+    """Writes the Python stacks of this process to its log at STACK_SIGNAL, whatever it is doing."""
+    faulthandler.register(STACK_SIGNAL, log, all_threads=True)

@@ -15,10 +15,11 @@ class Background:
         self._thread = ThreadPoolExecutor(1)
         self._call: Future | None = None
 
-    def start(self, function: Callable, *arguments) -> None:
-        """Starts `function(*arguments)` once the previous call has ended."""
+    def start(self, function: Callable, *arguments) -> Future:
+        """Starts `function(*arguments)` once the previous call has ended; returns its future."""
         self.finish()
         self._call = self._thread.submit(function, *arguments)
+        return self._call
 
     def check(self) -> None:
         """Raises the error of the last call if it has ended. Does not wait."""

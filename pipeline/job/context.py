@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from pipeline.job.activity import Activity
 from pipeline.job.claims import claimed
 from pipeline.job.ending import Ending, Stopped, end_with_runner
 from pipeline.job.error_file import LOG, NAME, write_error
+from pipeline.job.guard import guarded
 from pipeline.job.inputs import require_intact
 from pipeline.job.slurm import this_job
 from pipeline.job.threads import cores_taken, recorded_threads
@@ -79,6 +80,13 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
     except OuroError as error:
         print(f"{directory.name}: {error}", file=sys.stderr)
         sys.exit(2)
+    with guarded(directory, context.log.handlers[0].stream, partial(_record, context)) as context.activity:
+        _run(work, context)
+
+
+def _run(work: Callable[[Context], None], context: Context) -> None:
+    """Does the work when it is this process's turn; exits with a code other than 0 after a failure."""
+    directory = context.directory
     try:
         context.ending.listen(lambda stopped: _record(context, f"{stopped}, and again: ended at once"))
         end_with_runner()
@@ -160,6 +168,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
 
 
 def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any]) -> None:
+    context.activity.now("works")
     begin, clock = time.time(), time.monotonic()  # the former may be set back
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)

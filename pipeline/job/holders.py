@@ -1,6 +1,5 @@
 """The processes of a run, by the locks that they hold: a stage its `.lock`, snakemake one in the run's `processes/`."""
 
-import fcntl
 import os
 import platform
 import re
@@ -71,8 +70,4 @@ def is_locked(path: Path) -> bool:
     if not path.exists():
         return False
     with open(path, encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not take_lock(file, shared=True)

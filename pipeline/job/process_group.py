@@ -33,45 +33,53 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
     environment = environment | {RUNNER: str(os.getpid())}
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         return _wait(subprocess.Popen(command, env=environment, **streams), poll), None
-    received: list[int] = []
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0,
                                preexec_fn=_receive_interrupts, **streams)
-
-    def stop(number: int, frame=None) -> None:
-        received.append(number)
-        if len(received) < MOST_ASKED:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number if number in ending.SIGNALS else signal.SIGTERM)  # it passes it on to jobs
-        else:
-            _send(process.pid, signal.SIGKILL)
-
-    warn_of_stopped = StoppedProcesses(process.pid)
-
-    def poll_and_announce() -> None:
-        number = poll()
-        warn_of_stopped()
-        if number and not received:  # a stage was asked: so are the others
-            received.append(number)
-            os.kill(process.pid, signal.SIGTERM)
-        if received and not announced:
-            announced.append(time.monotonic())
-            print(f"\nouro: stopping the running stages; trainers save their last step, for at most {grace:g} s",
-                  file=sys.stderr, flush=True)
-        if announced and time.monotonic() > announced[0] + grace + GRACE_SECONDS:
-            _send(process.pid, signal.SIGKILL)
-
-    announced: list[float] = []
+    stop = _Stop(process.pid, poll, grace + GRACE_SECONDS)
     usual = {one: signal.getsignal(one) for one in SIGNALS}
     try:
         for one in SIGNALS:
             if usual[one] is not signal.SIG_IGN:  # as set by `nohup`
-                signal.signal(one, stop)
-        code = _wait(process, poll_and_announce)
+                signal.signal(one, stop.receive)
+        code = _wait(process, stop.poll)
     finally:
         _end(process.pid, grace + GRACE_SECONDS)
         for one in SIGNALS:
             signal.signal(one, usual[one])
-    return code, received[0] if received else None
+    return code, stop.received[0] if stop.received else None
+
+
+class _Stop:
+    """The request to end a process group, by a signal or by `ask`, and how long the group has had since."""
+
+    def __init__(self, group: int, ask: Callable[[], int | None], limit: float):
+        """limit: seconds from the request after which the group is killed."""
+        self.group, self.ask, self.limit = group, ask, limit
+        self.received: list[int] = []
+        self._deadline: float | None = None
+        self._warn_of_stopped = StoppedProcesses(group)
+
+    def receive(self, number: int, frame=None) -> None:
+        """Handles a signal to this process."""
+        self.received.append(number)
+        if len(self.received) < MOST_ASKED:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.group, number if number in ending.SIGNALS else signal.SIGTERM)  # it passes it on to jobs
+        else:
+            _send(self.group, signal.SIGKILL)
+
+    def poll(self) -> None:
+        number = self.ask()
+        self._warn_of_stopped()
+        if number and not self.received:  # a stage was asked: so are the others
+            self.received.append(number)
+            os.kill(self.group, signal.SIGTERM)
+        if self.received and self._deadline is None:
+            self._deadline = time.monotonic() + self.limit
+            print("\nouro: stopping the running stages; trainers save their last step, for at most "
+                  f"{self.limit - GRACE_SECONDS:g} s", file=sys.stderr, flush=True)
+        if self._deadline and time.monotonic() > self._deadline:
+            _send(self.group, signal.SIGKILL)
 
 
 class StoppedProcesses:

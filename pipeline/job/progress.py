@@ -165,10 +165,13 @@ class Progress(Bar):
     def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
         super().__init__(total, unit, label, done)
         self.log = log
-        self._moments = deque([(time.monotonic(), done)], maxlen=50)
+        self._moments: deque[tuple[float, int]] = deque(maxlen=50)
 
     def left_seconds(self) -> float | None:
-        """Estimates the remaining time at the pace of the last 50 reports; None before there are enough."""
+        """Estimates the remaining time at the pace of the last 50 reports; None before there are two, because the first
+        unit includes what a stage needs to start."""
+        if not self._moments:
+            return None
         (begin, first), (end, last) = self._moments[0], self._moments[-1]
         return (end - begin) / (last - first) * (self.total - last) if last > first else None
 

@@ -163,6 +163,17 @@ def rft_schedule(config, task_count: int) -> Schedule:
     )
 
 
+def first_explored(config, step: int) -> int:
+    """Returns the first explorer step that trainer steps after `step` read, in an rft stage with these settings.
+
+    With replay it is 1: a resumed stage repeats the draws of all earlier steps.
+    """
+    if config.buffer.trainer_input.experience_buffer.replay_buffer.enable:
+        return 1
+    schedule = rft_schedule(config, 1)  # the number of tasks decides only its end
+    return schedule.slots(step + 1)[0] // schedule.rows_per_explorer_step + 1
+
+
 def _refuse_none(task_count: int) -> None:
     if task_count < 1:
         raise DataError("there is no task to explore: no curated row has split train (one with a solution is a "

@@ -47,6 +47,8 @@ def first_auxiliary_gpu(config) -> int:
 def answering_gpus(config) -> int:
     """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
     auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
+    if config.explorer.rollout_model.engine_type == "openai":  # a server has its own
+        return auxiliary
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
 

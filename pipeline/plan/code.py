@@ -54,6 +54,7 @@ ENTRIES = {  # kind -> where its computation begins
     "rft": (*EXPLORER, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts"),
     "rollout": EXPLORER,
     "offline": (*LEARNER, ESTIMATES, "stages.learner.batches.recorded:Recorded"),
+    "server": ("workflows.engines.openai_engine:text_tokenizer",),
     "evaluate": EVALUATION,
     "bench": EVALUATION,
 }

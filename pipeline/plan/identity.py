@@ -33,7 +33,7 @@ from pipeline.store.records import FORMAT
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "explorer.env_vars",
+            "explorer.env_vars", "explorer.tool_call_parser",
             "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
             "explorer.auxiliary_models")
 PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
@@ -68,8 +68,10 @@ USES = {
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
                 "model.dtype", "model.lora_configs", "model.temperature", "model.max_prompt_tokens",
                 "model.max_response_tokens", "model.max_model_len", *PROMPTS),
+    "recorded": (),
+    "server": ("explorer.rollout_model.external",),
     "evaluate": EVALUATION,
-    "bench": EVALUATION,
+    "bench": (*EVALUATION, "explorer.bench_steps"),
     "report": ("project", "name"),
 }
 
@@ -83,6 +85,9 @@ WATCHES = {
     "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
 }
 
+# settings that older stages did not have -> the default under which those keep their identity
+LATER = {"explorer.bench_steps": None, "explorer.tool_call_parser": None}
+
 JUDGES = "explorer.auxiliary_models.*.model_path"
 ADAPTERS = "model.lora_configs.*.path"
 
@@ -94,6 +99,7 @@ EXTERNAL = {
     "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
     "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
+    "recorded": ("buffer.trainer_input.experience_buffer.path",),
     "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
     "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }
@@ -189,8 +195,8 @@ def make_stage(name: str, kind: str, settings: Config, inputs: dict[str, str], r
     external |= {name: digest_code(name) for _, name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
-    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external,
-               "code": code_of(kind, settings, used)}
+    content = {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
+               "external": external, "code": code_of(kind, settings, used)}
     run = f"{settings.project}/{settings.name}"
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
@@ -215,6 +221,21 @@ def _keys(kind: str, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
 
 def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
     return any(key == p or key.startswith(p + ".") for p in prefixes)
+
+
+def _without_defaults(used: dict) -> dict:
+    """Returns the settings of an identity without those of LATER that are at their defaults."""
+    for key, default in LATER.items():
+        if at(used, key, default) == default:
+            used = _lacking(used, key)
+    return used
+
+
+def _lacking(tree: dict, key: str) -> dict:
+    """Returns nested settings without a dotted key."""
+    first, _, below = key.partition(".")
+    return {name: _lacking(value, below) if name == first else value for name, value in tree.items()
+            if name != first or below}
 
 
 def _select(config: Config | dict, keys: list[str]) -> dict:

@@ -30,7 +30,9 @@ def initial_models(config: Config) -> dict[str, Model]:
 
 def missing_model(config: Config) -> list[Problem]:
     """Returns one problem when a stage has no initial model."""
-    lacking = [not one.model_path and not one.init.enable for one in initial_models(config).values()]
+    servers = Line(config).servers()
+    lacking = [not one.model_path and not one.init.enable for name, one in initial_models(config).items()
+               if name not in servers]
     return [NO_MODEL] if any(lacking) else []
 
 

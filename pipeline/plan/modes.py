@@ -10,6 +10,7 @@ from pipeline.compose.stage_settings import BENCH, before, effective, entries, n
 from pipeline.job.schedule import Schedule
 from pipeline.settings.combinations import TRAINING
 from pipeline.settings.config import Config
+from pipeline.settings.data import SHOWN
 from pipeline.store.errors import ConfigError, Problem
 
 
@@ -17,6 +18,8 @@ def planned(config: Config) -> list[dict]:
     """Returns the entries of `stages` to plan: each with its own mode if the run's is `bench`."""
     if config.mode != "bench":
         return entries(config)
+    if config.asks_server and not config.stages:
+        return [{"stage_name": BENCH}]
     trained = [{**entry, "mode": entry.get("mode", "both")} for entry in entries(config)]
     return [*trained, {"stage_name": BENCH, "after": [entry["stage_name"] for entry in trained]}]
 
@@ -65,6 +68,10 @@ class Line:
         """Returns the stage whose experience an offline stage trains on: the nearest predecessor that only explores."""
         return next((n for n in self.ancestors(name) if self.kinds[n] == "rollout"), None)
 
+    def servers(self) -> list[str]:
+        """Returns the stages that evaluate the model of a server."""
+        return [name for name, settings in self.settings.items() if settings.asks_server]
+
     def trained(self, name: str) -> list[str]:
         """Returns the predecessors that train, in recipe order."""
         above = self.ancestors(name)
@@ -77,7 +84,10 @@ def problems(config: Config) -> list[Problem]:
     for name, kind in line.kinds.items():
         if kind == "offline":
             found += [problem.of([name]) for problem in _offline_problems(line, name)]
-        if kind == "bench" and not line.trained(name):
+        if line.begins_with(name) in line.servers():
+            found.append(Problem("after", "begins with the model of a server, which is not here.",
+                                 "Put it before the evaluation of the server, or give it a model.", stages=[name]))
+        if kind == "bench" and not line.trained(name) and not line.settings[name].asks_server:
             found.append(Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
                                  "Put it behind one that does.", found="bench", stages=[name]))
     return found
@@ -86,9 +96,12 @@ def problems(config: Config) -> list[Problem]:
 def _offline_problems(line: Line, name: str) -> list[Problem]:
     source = line.explored(name)
     if source is None:
+        if isinstance(line.settings[name].buffer.trainer_input.experience_buffer.path, str):  # of `ouro serve --record`
+            return []
         return [Problem("mode", "with an algorithm that learns from rollouts, a stage trains on what an earlier one "
                         "with mode=explore wrote, and none is before it.", "Put one there (stage_name: explore, mode: "
-                        "explore), or set mode=both.", found="train")]
+                        f"explore), set {SHOWN}.path to a directory that ouro serve --record wrote, or set mode=both.",
+                        found="train")]
     theirs, batch = line.settings[source], line.settings[name].buffer.train_batch_size
     rows = theirs.buffer.batch_size * (theirs.algorithm.repeat_times or 1)
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.compose.stage_settings import effective, names_model
+from pipeline.job import policies
 from pipeline.job.tasksets import HELD
 from pipeline.plan import hub
 from pipeline.plan.data import data_settings
@@ -21,6 +22,8 @@ from pipeline.settings.setting import plain
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, ModelError
 from pipeline.store.model_shape import absent_model, read_config, room_problem
+
+LIMITS = ("max_prompt_tokens", "max_response_tokens", "max_model_len")  # of sequences, tokens
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,15 @@ class _Stages:
         held = bool(settings.buffer.explorer_input.eval_tasksets)
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, "evaluate", name) if held else ""
+        if settings.asks_server:
+            server = self.shared("server", settings, {}, name)
+            self.made[name] = (self.evaluated(f"{name}_server", settings, asked, server),)
+            return
         inputs["model"] = start = self._start(entry, settings)
+        answering = self._answering(name, settings, kind)
         if not self.models:
             self.base = start
-            self._evaluate_base("evaluate_base", settings, asked)
+            self._evaluate_base("evaluate_base", answering, asked)
         self.models[name] = start
         if kind == "bench":
             self.made[name] = tuple(self._bench(name, settings, asked))
@@ -131,14 +139,28 @@ class _Stages:
         if kind in TRAINING:
             self.models[name] = directory
             if held:
-                self.evaluated(f"evaluate_{name}", settings, asked, directory, inputs.get("tasks"))
+                self.evaluated(f"evaluate_{name}", answering, asked, directory, inputs.get("tasks"))
+
+    def _answering(self, name: str, settings: Config, kind: str) -> Config:
+        """Returns the settings by which a stage's model is evaluated. The token limits of a train stage are those of
+        its data, so its model answers within those of the first exploring stage after it, whose scores are compared
+        with its own."""
+        after = (other for other, of in self.line.kinds.items()
+                 if of in ("rft", "rollout") and name in self.line.ancestors(other))
+        first = next(after, None) if kind == "train" else None
+        if first is None:
+            return settings
+        model = self.line.settings[first].model
+        return settings.merged({"model": {key: getattr(model, key) for key in LIMITS}})
 
     def _reads(self, name: str, kind: str, settings: Config) -> dict[str, str]:
-        """Returns the training or exploration inputs of an entry: tasks, or experience of a predecessor."""
+        """Returns the training or exploration inputs of an entry: tasks, or experience, of a predecessor or
+        recorded."""
         if kind == "bench":
             return {}
         if kind == "offline":
-            (explored,) = self.made[self.line.explored(name)]
+            source = self.line.explored(name)
+            (explored,) = self.made[source] if source else (self.shared("recorded", settings, {}, name),)
             return {"experience": explored}
         return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
 
@@ -190,11 +212,12 @@ class _Stages:
         for trained in self.line.trained(name):
             model = self.models[trained]
             read = next(s.inputs.get("tasks") for s in self.stages if s.directory == model)
-            if not settings.explorer.bench_on_latest_checkpoint:
+            if not settings.explorer.bench_on_latest_checkpoint and _has_some(Path(model), settings):
                 inputs = {"tasks": tasks, "model": model}
                 made.append(self.add(make_stage(f"{name}_{trained}", "bench", settings, inputs, self.root,
                                                 self._waits(name, inputs))))
             made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
+        _refuse_lacking(settings, [Path(self.models[trained]) for trained in self.line.trained(name)])
         return made
 
     def _start(self, entry: dict, settings: Config) -> str:
@@ -237,3 +260,22 @@ def _model_directory(path: str | None, limits: Model, key: str = "model.model_pa
     if problem:
         raise ConfigError(problem)
     return path
+
+
+def _has_some(trained: Path, settings: Config) -> bool:
+    """Returns whether a training stage keeps the weights of a step to evaluate, or is not complete yet."""
+    asked = settings.explorer.bench_steps
+    return asked is None or not files.is_complete(trained) or bool({*asked} & {*policies.scorable(trained)})
+
+
+def _refuse_lacking(settings: Config, trained: list[Path]) -> None:
+    """Raises ConfigError for a step to evaluate whose weights no training stage keeps."""
+    if settings.explorer.bench_steps is None or not all(map(files.is_complete, trained)):
+        return
+    able = {stage.name: policies.scorable(stage) for stage in trained}
+    lacking = sorted({*settings.explorer.bench_steps}.difference(*able.values()))
+    if lacking:
+        kept = "; ".join(f"{name}: {', '.join(map(str, steps))}" for name, steps in able.items())
+        absent = ", ".join(map(str, lacking))
+        raise ConfigError(f"explorer.bench_steps: no stage keeps the weights of {absent}. Kept are those of {kept}. "
+                          "synchronizer.keep=all keeps every version that a stage publishes.")

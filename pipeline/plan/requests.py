@@ -71,7 +71,9 @@ def _extra(asked: Slurm) -> str | None:
 
 
 def command_prefix(stage: Stage) -> str:
-    """Returns the shell text before a stage's command: set-up lines, and the container's command."""
+    """Returns the shell text before a stage's command: set-up lines and the container's command, in a job."""
+    if not is_submitted(stage):  # it runs where the command does, whose environment is set up
+        return "exec "
     asked = stage.config.cluster.slurm
     lines = "".join(f"{line}\n" for line in asked.setup_lines)
     return f"{lines}exec {asked.container or ''} "  # the stage itself receives the signals of snakemake

@@ -119,7 +119,8 @@ def rollouts(session) -> list[dict]:
         FROM (SELECT DISTINCT stage, step FROM experience) GROUP BY stage ORDER BY stage""")
     question = """
         SELECT experience_id AS id, prompt, response, reward, accuracy, status, reason, len(response_tokens) AS tokens,
-               weights_version AS version
+               weights_version AS version, turn + 1 AS turn, max(turn) OVER (PARTITION BY slot) + 1 AS turns,
+               (SELECT any_value(answer) FROM tasks WHERE tasks.task_id = experience.task_id) AS answer
         FROM experience WHERE stage = ? AND step = ? ORDER BY hash(experience_id)"""
     chosen = [(s["stage"], step) for s in steps for step in dict.fromkeys([s["first"], s["middle"], s["last"]])]
     return [{"title": f"{_bare(stage)}, step {step}", "rows": pick_three(records(session, question, (stage, step)))}
@@ -130,7 +131,8 @@ def samples(session) -> list[dict]:
     """Does the same for each evaluated model's sampled answers, for a run without rollouts."""
     question = """
         SELECT concat_ws('/', task_id, decoding, run_index) AS id, prompt, response, reward, accuracy, status, reason,
-               len(response_tokens) AS tokens, NULL AS version
+               len(response_tokens) AS tokens, NULL AS version, 1 AS turn, 1 AS turns,
+               (SELECT any_value(answer) FROM tasks WHERE tasks.task_id = samples.task_id) AS answer
         FROM samples WHERE model = ? ORDER BY hash(concat(task_id, decoding, run_index))"""
     models = [r["model"] for r in records(session, "SELECT DISTINCT model FROM samples ORDER BY model")]
     return [{"title": f"evaluation of {m}", "rows": pick_three(records(session, question, (m,)))} for m in models]

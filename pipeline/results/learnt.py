@@ -79,8 +79,15 @@ def evaluated(found: list[Score]) -> list[tuple[Score, ...]]:
 
 
 def changes(view: View) -> list[Change]:
-    """Returns the change from first to last model on each evaluation set that two models of the run answered."""
-    return _between(view, [(models[0], models[-1]) for models in evaluated(scores(view))])
+    """Returns the change from first to last model on each evaluation set that two models of the run answered, then the
+    last stage's own change on each that more did."""
+    return _changes(view, scores(view))
+
+
+def _changes(view: View, found: list[Score]) -> list[Change]:
+    sets = evaluated(found)
+    return _between(view, [*((models[0], models[-1]) for models in sets),
+                           *((models[-2], models[-1]) for models in sets if len(models) > 2)])
 
 
 def _between(view: View, pairs: list[tuple[Score, Score]]) -> list[Change]:
@@ -132,9 +139,7 @@ def summary(view: View) -> str:
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s)
              for s, name in [*benched, *((s, s.model) for s in found_scores)] if s.metric in SAMPLED]
-    sets_answered = evaluated(found_scores)
-    found = _between(view, [*((models[0], models[-1]) for models in sets_answered),  # over the whole run
-                            *((models[-2], models[-1]) for models in sets_answered if len(models) > 2)])  # last stage
+    found = _changes(view, found_scores)
     sets = {change.last.taskset for change in found}
     for change in found:
         first, last = change.first, change.last

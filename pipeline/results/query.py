@@ -95,7 +95,7 @@ def _kinds(connection, question: str) -> list:
     except ValueError:
         return ["StatementType.OTHER"]
     except duckdb.Error as error:
-        raise _mistake(connection, error) from error
+        raise _mistake(connection, question, error) from error
 
 
 @contextlib.contextmanager
@@ -127,8 +127,8 @@ def time_limit(connection, seconds: int) -> Iterator[None]:
 def ask(connection, question: str) -> Answer:
     """Returns the answer to one query. Raises QueryError with DuckDB's message, the views and their columns; DataError
     when a file cannot be read."""
-    done = _checked(connection, lambda: connection.execute(question))
-    return Answer([column[0] for column in done.description or []], _checked(connection, done.fetchall))
+    done = _checked(connection, question, lambda: connection.execute(question))
+    return Answer([column[0] for column in done.description or []], _checked(connection, question, done.fetchall))
 
 
 def export(connection, question: str, path: Path) -> int:
@@ -141,7 +141,7 @@ def export(connection, question: str, path: Path) -> int:
         write(connection.sql(question).to_arrow_reader(BATCH_ROWS), temporary, counted)
 
     try:
-        _checked(connection, lambda: files.write_atomic(path, export_to))
+        _checked(connection, question, lambda: files.write_atomic(path, export_to))
     except OSError as error:
         raise QueryError(f"--out {path} cannot be written: {error.strerror or error}.") from error
     return sum(counted)
@@ -169,7 +169,7 @@ def _write_csv(batches, path: Path, counted: list[int]) -> None:
 WRITERS = {".parquet": _write_parquet, ".csv": _write_csv}
 
 
-def _checked(connection, work: Callable[[], Any]) -> Any:
+def _checked(connection, question: str, work: Callable[[], Any]) -> Any:
     """Returns the result of `work`; converts DuckDB's errors to ours."""
     import duckdb
 
@@ -179,21 +179,26 @@ def _checked(connection, work: Callable[[], Any]) -> Any:
         raise
     except duckdb.Error as error:
         tables.refuse_damaged(error)
-        raise _mistake(connection, error) from error
+        raise _mistake(connection, question, error) from error
     except RuntimeError as error:  # raised by DuckDB on Ctrl-C
         if "interrupted" in str(error):
             raise KeyboardInterrupt from error
         raise
 
 
-def _mistake(connection, error: Exception) -> QueryError:
-    return QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection)}")
+def _mistake(connection, question: str, error: Exception) -> QueryError:
+    """Returns DuckDB's message with the columns of the views in the question, or of all where it has none."""
+    words = set(re.findall(r"\w+", question.lower()))
+    named = [name for name in tables.LOCATIONS if name in words]
+    others = [name for name in tables.LOCATIONS if name not in words] if named else []
+    more = f"\n  others: {', '.join(others)}" if others else ""
+    return QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection, named)}{more}")
 
 
-def columns_of_views(connection) -> str:
-    """Returns one line per view: `tasks: run, task_id, ...`."""
+def columns_of_views(connection, names: Sequence[str] = ()) -> str:
+    """Returns one line per view: `tasks: run, task_id, ...`. names: of the views; default: all."""
     lines = []
-    for name in tables.LOCATIONS:
+    for name in names or tables.LOCATIONS:
         described = connection.execute(f"DESCRIBE {name}").fetchall()
         lines.append(f"  {name}: {', '.join(row[0] for row in described)}")
     return "\n".join(lines)

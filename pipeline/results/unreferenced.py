@@ -1,6 +1,5 @@
 """`ouro gc`: finds what no run needs in store/: stages, checkpoints, leftovers of killed processes."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from pipeline.results.query import aligned
 from pipeline.store import checkpoints, files
 from pipeline.store.checkpoints import ASIDE
 from pipeline.store.errors import DataError
+
+KILLED = "left by a killed process"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ def find(root: Path) -> list[Unneeded]:
     for stage in sorted(path for path in (root / "store").glob("*") if path.is_dir() and not path.is_symlink()):
         if view.is_locked(stage / ".lock"):
             continue
-        if stage.name not in named and (stage / "stage.json").exists():
+        if stage.name.endswith(".tmp"):
+            found.append(_unneeded(stage, KILLED))
+        elif stage.name not in named and (stage / "stage.json").exists():
             found.append(_unneeded(stage, "a stage of no run"))
         else:
             found += _inside(stage, stage.name in benched)
@@ -51,7 +54,7 @@ def _inputs(stage: Path) -> list[str]:
 def _inside(stage: Path, benched: bool) -> Iterator[Unneeded]:
     """Yields what is not needed of a stage that is. benched: whether a stage evaluates each of its checkpoints."""
     for path in sorted(stage.rglob(".*.tmp")):
-        yield _unneeded(path, "left by a killed process")
+        yield _unneeded(path, KILLED)
     for path in sorted((stage / "checkpoints").glob(f"{ASIDE}*")):
         yield _unneeded(path, "a damaged checkpoint, set aside")
     for step in checkpoints.complete_checkpoints(stage)[:-1] if files.is_complete(stage) and not benched else ():
@@ -77,5 +80,6 @@ def report(found: list[Unneeded], delete: bool) -> str:
 
 
 def remove(found: list[Unneeded]) -> None:
+    """Deletes them; a kill leaves each whole, gone, or under a temporary name that the next call lists."""
     for one in found:
-        shutil.rmtree(one.path) if one.path.is_dir() else one.path.unlink()
+        files.remove_tree(one.path) if one.path.is_dir() else one.path.unlink()

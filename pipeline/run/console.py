@@ -20,6 +20,7 @@ from pipeline.store.errors import masked
 from pipeline.store.files import near
 
 STARTED = "ouro: the stages start now"  # printed by the Snakefile; without it snakemake only printed an answer
+QUIET = 60.0  # seconds without a line of a running stage after which one says so; then twice as long, and so on
 KEPT = 10  # snakemake log files kept in a run's view
 RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)")
 COMPLETE = re.compile(r"complete in ([\d.]+) s: ")
@@ -100,13 +101,20 @@ class Console:
         self._logs = {name: _Log(Path(stage.directory) / "stage.log") for name, stage in self.stages
                       if not files.is_complete(stage.directory)}
         self._bars: dict[str, Bar] = {}
+        self._quiet: dict[str, tuple[float, float]] = {}  # running stage -> time of its last line, next notice after
         self._complete = self.number - len(self._logs)
 
     def poll(self) -> None:
         """Shows what was appended to the logs since the last call."""
         for name, log in self._logs.items():
             for level, text in log.new():
+                if name in self._quiet or text.startswith("started: "):
+                    self._quiet[name] = time.monotonic(), QUIET
                 self._show(name, level, text)
+        for name, (since, after) in self._quiet.items():
+            if (silent := time.monotonic() - since) > after:
+                self._quiet[name] = since, 2 * after
+                self._print(f"{name}: no new line for {duration(silent)}; `ouro status` shows what it does")
 
     def _show(self, name: str, level: str, text: str) -> None:
         reached = read_line(text)
@@ -114,6 +122,7 @@ class Console:
             self._bar(name, reached.total, reached.unit, reached.done - 1).show(reached.done, text, reached.words)
         elif done := COMPLETE.match(text):
             self._end(name)
+            self._quiet.pop(name, None)
             self._complete += 1
             self._print(f"{name}: complete in {duration(float(done[1]))}; {self._complete} of {self.number} stages are "
                         "complete")
@@ -121,6 +130,7 @@ class Console:
             self._print(f"{name}: started")
         elif level == "ERROR":
             self._end(name)
+            self._quiet.pop(name, None)
             if not text.startswith("log: "):  # the cause is in the last lines of the run (pipeline/run/failure.py)
                 failed = f"failed; log: {near(self._logs[name].path)}"
                 self._print(f"{name}: {text if text.startswith(INTERRUPTED) else failed}")

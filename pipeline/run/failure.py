@@ -20,6 +20,8 @@ MOST_SHOWN = 3  # failed stages whose cause is shown
 ROOM = 6  # lines for all causes: ten with the rest, readable at a glance
 UNEXPLAINED = ("it left no reason: its process was killed (the kernel does this when memory runs out), or its job was "
                "cancelled or ran past its time limit")
+LATE = ("it ended well, but {} was not visible {} s later: its file system shows files late. The same command goes on "
+        "once the file is there; `-- --latency-wait SECONDS` waits longer")
 FULL = 2**20  # bytes: a disk with less free space is called full
 
 
@@ -86,6 +88,9 @@ def _reason(stage: Node, output: str, since: float) -> str | None:
     if recorded and (stage.directory / "stage.error").stat().st_mtime >= since:
         return recorded
     place = re.escape(stage.directory.name)
+    late = re.search(rf"^Waiting at most (\d+) seconds for missing files:\n(.*{place}/{files.MANIFEST}) ", output, re.M)
+    if late:
+        return LATE.format(late[2], late[1])
     if not re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/", output, re.M):
         return None
     return _printed(stage, output.splitlines()) or UNEXPLAINED

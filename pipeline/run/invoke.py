@@ -50,9 +50,8 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
     for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
-    if not profile and any(stage.config.cluster.node_num > 1 for stage in plan.stages) and not to_slurm(extra):
-        raise ConfigError("cluster.node_num is more than 1: several machines need SLURM. Use `ouro run --profile "
-                          "slurm`, or set cluster.node_num=1.")
+    if not profile and not to_slurm(extra):
+        refuse_several_nodes(plan)
     if dry:
         print(submission.requested(plan))
         return 0
@@ -131,6 +130,12 @@ def explain(shown, ended: "Ended", command: str) -> str:
 def to_slurm(extra: list[str]) -> bool:
     """Returns whether snakemake submits jobs to SLURM with these arguments."""
     return any(word.endswith("slurm") for word in extra)
+
+
+def refuse_several_nodes(plan: "Plan | Sweep") -> None:
+    if any(stage.config.cluster.node_num > 1 for stage in plan.stages):
+        raise ConfigError("cluster.node_num is more than 1: several machines need SLURM. Use `ouro run --profile "
+                          "slurm`, or set cluster.node_num=1.")
 
 
 def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:

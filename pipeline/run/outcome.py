@@ -1,9 +1,9 @@
 """The final report of a launch, for a run or a sweep: results, or what failed and what exists."""
 
 import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.job.context import our_environment
@@ -42,29 +42,32 @@ def _compared(shown: SweepView) -> str:
 
 
 def made_again(planned) -> list[str]:
-    """Returns the line naming stages that will run again without a changed setting: because our code, the table format
-    or a file's content differs from when the stored stage with the same settings was made."""
-    found: dict[str, str] = {}  # directory of the stage -> the corresponding one in the store
+    """Returns the line naming stages of a run that will run again without a changed setting: because our code, the
+    table format or a file's content differs from when the run last made them. None for a new run."""
+    found: dict[str, str] = {}  # directory of the stage -> the one that the run had
     for stage in planned.stages:
         if stage.kind == "report" or files.is_complete(Path(stage.directory)):
             continue
-        before = (str(other) for other, theirs in _same_settings(stage)
-                  if all(found.get(str(Path(here)), str(Path(here))) == str(Path(theirs.get(role, "")))
-                         for role, here in stage.inputs.items()))
-        if other := next(before, None):
-            found[stage.directory] = other
+        link = Path(stage.root) / "runs" / stage.run / "stages" / stage.name
+        before = _inputs_of_same(stage, link)
+        if before is not None and all(found.get(str(Path(here)), str(Path(here))) == str(Path(before.get(role, "")))
+                                      for role, here in stage.inputs.items()):
+            found[stage.directory] = os.path.normpath(link.parent / link.readlink())
     names = [f"{Path(here).name} in place of {Path(there).name}" for here, there in found.items()]
     return [f"re-runs because code, table format or a file changed: {', '.join(names)}"] if names else []
 
 
-def _same_settings(stage) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Yields complete directories in the store with the name, kind and settings of a stage, and their inputs."""
-    for spec in sorted(Path(stage.root).glob(f"store/{stage.name}-*/stage.json")):
-        there = files.read_json(spec)
-        with contextlib.suppress(KeyError):  # a setting missing in another release
-            if files.is_complete(spec.parent) and there["kind"] == stage.kind and files.hash_json(
-                    settings_of(stage.kind, there["config"])) == files.hash_json(settings_of(stage.kind, stage.config)):
-                yield spec.parent, there["inputs"]
+def _inputs_of_same(stage, link: Path) -> dict[str, str] | None:
+    """Returns the inputs of the stage behind a link of the run's view; None where it is incomplete, or has another kind
+    or other settings."""
+    if not files.is_complete(link):
+        return None
+    there = files.read_json(link / "stage.json")
+    with contextlib.suppress(KeyError):  # a setting missing in another release
+        if there["kind"] == stage.kind and files.hash_json(
+                settings_of(stage.kind, there["config"])) == files.hash_json(settings_of(stage.kind, stage.config)):
+            return there["inputs"]
+    return None
 
 
 def report_what_is_there(shown: View | SweepView) -> str:

@@ -72,10 +72,11 @@ def refuse_idle_status(executor_settings: Any) -> None:
 
 
 def follow_steadily(executor_settings: Any) -> None:
-    """Changes how SLURM's executor follows jobs: at a constant interval, and a preempted job has ended.
+    """Changes how SLURM's executor follows jobs: at a constant interval, and a cancelled or preempted job has ended.
 
-    By itself it asks ever less often, up to every 180 s, which delays the next stage by so much; and it waits for SLURM
-    to requeue a preempted job, which `--no-requeue` excludes.
+    By itself it asks ever less often, up to every 180 s, which delays the next stage by so much; it does not know the
+    state `CANCELLED by 1000`, as sacct has it; and it waits for SLURM to requeue a preempted job, which `--no-requeue`
+    excludes.
     """
     if not hasattr(executor_settings, "init_seconds_before_status_checks"):
         return
@@ -85,6 +86,7 @@ def follow_steadily(executor_settings: Any) -> None:
 
     async def query(command, logger):
         states, seconds = await ask(command, logger)
+        states = states and {job: state.split()[0] for job, state in states.items()}
         ended = executor_settings.no_requeue
         return states and {job: "CANCELLED" if ended and state == "PREEMPTED" else state
                            for job, state in states.items()}, seconds

@@ -47,9 +47,10 @@ def _types() -> dict[str, str]:
 
 def own() -> dict[str, Path]:
     """Returns the user's algorithms: name -> file. Raises ConfigError for invalid YAML."""
-    found = sorted((Path.cwd() / "conf" / "algorithm").glob("*.yaml"))
-    return {path.stem: path for path in found if path.parent.resolve() != DIRECTORY
-            and _content(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem}
+    place = Path.cwd() / "conf" / "algorithm"
+    found = sorted(place.glob("*.yaml")) if place.resolve() != DIRECTORY else ()
+    return {path.stem: path for path in found
+            if _content(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem}
 
 
 def parts(algorithm_type: str) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def answered(c) -> list:
 
 
 # reward functions that do not report whether a task is solved
-NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
+NO_ACCURACY = ("format_reward", "judge_reward", "overlong_penalty", "reward_model")
 
 def nodes(c) -> Found:
     """Ranks and engines are the same number on every node."""
@@ -232,6 +232,19 @@ def nodes(c) -> Found:
                       "only.", "Set cluster.node_num=1 for this stage.")
 
 
+def server(c) -> Found:
+    """A server of OpenAI's interface is evaluated, and not trained."""
+    model = c.explorer.rollout_model
+    if model.engine_type != "openai":
+        return
+    if c.mode != "bench":
+        yield Problem("explorer.rollout_model.engine_type", "a server gives neither the token ids nor the log-probs "
+                      "that training needs.", "Set vllm or transformers; openai goes with mode=bench.", found="openai")
+    for name in ("base_url", "model_name"):
+        if getattr(model.external, name) is None:
+            yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=None)
+
+
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, token_budget,
          sampling_of_training, groups, critic, resampling, texts, sampling_of_sets, pairs, rewards, overlong,
-         resampled_by_accuracy, nodes)
+         resampled_by_accuracy, nodes, server)

@@ -122,6 +122,11 @@ class Config(Section):
             return "train"
         return {"bench": "bench", "explore": "rollout", "train": "offline"}.get(self.mode, "rft")
 
+    @property
+    def asks_server(self) -> bool:
+        """Returns whether these are the settings of a stage that evaluates the model of a server."""
+        return self.mode == "bench" and self.explorer.rollout_model.engine_type == "openai"
+
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self
         with contextlib.suppress(Absent):
@@ -157,9 +162,12 @@ def _walk(kind: type[Section], prefix: str):
 # keys whose value may be package.module:function
 USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
               "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
+TOOLS = ("workflow_args.tools", "workflow_args.environment_class")  # so do these arguments
+INDEX = re.compile(r"\.\d+$")
 
 
 def users_code(settings: Config | dict[str, Any]) -> list[tuple[str, str]]:
     """Returns (dotted key, `package.module:function`) of every function of the user that settings name."""
-    return [(re.sub(r"\.\d+$", "", key), name) for key, name in leaves(settings) if own_name(key) in USERS_CODE
+    return [(INDEX.sub("", key), name) for key, name in leaves(settings)
+            if (own_name(key) in USERS_CODE or INDEX.sub("", key).endswith(TOOLS))
             and isinstance(name, str) and ":" in name]

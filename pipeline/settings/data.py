@@ -128,8 +128,8 @@ class ExplorerInput(Section):
                                                      names=WORKFLOWS)
     system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own")
     default_reward_fn_type: str | list[str] = setting(
-        "countdown_reward", "name in operators/reward.py, overlong_penalty, reward_model, or module:function; the "
-                            "components of several in a list are summed", names=REWARDS)
+        "countdown_reward", "name in operators/reward.py, overlong_penalty, reward_model, judge_reward, or "
+                            "module:function; the components of several in a list are summed", names=REWARDS)
     taskset: Taskset = section(Taskset)
     tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
@@ -179,7 +179,8 @@ class ReplayBuffer(Section):
 class ExperienceBuffer(Rows):
     name: str = setting("experience_buffer", "name in tables")
     path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
-                              "data_processor.task_pipeline")
+                              "data_processor.task_pipeline. mode=train of an algorithm that learns from rollouts, "
+                              "without a stage before it that explored: a directory of ouro serve --record")
     format: BufferFormat = section(BufferFormat)
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
 

@@ -3,13 +3,16 @@
 import re
 from typing import Any
 
+from pipeline.settings.remote import Remote
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem
 
 
 class RolloutModel(Section):
-    engine_type: str = setting("vllm", "vllm, transformers (plain generate) or scripted (tests only)",
-                               choices=("vllm", "transformers", "scripted"))
+    engine_type: str = setting("vllm", "vllm, transformers (plain generate), openai (the server of `external`; "
+                                       "evaluations alone) or scripted (tests only)",
+                               choices=("vllm", "transformers", "openai", "scripted"))
+    external: Remote = section(Remote)
     engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
     engines_per_gpu: int | str = setting(
@@ -46,6 +49,9 @@ class Explorer(Section):
                                       how=True)
     step_timeout_seconds: float | None = setting(
         None, "as trainer.step_timeout_seconds, of the explorer", gt=0, how=True)
+    tool_call_parser: str | None = setting(
+        None, "vLLM's name of the parser for tool calls in responses, such as hermes, llama3_json or mistral, for "
+              "workflows with a parameter `endpoint`; null: by the marks in the chat template, else hermes")
     runner_concurrency: int | None = setting(
         None, "attempts in progress at once; null: all. A workflow with a parameter `model` has a process for each",
         ge=1, how=True)
@@ -61,9 +67,18 @@ class Explorer(Section):
         ge=1, how=True)
     bench_on_latest_checkpoint: bool = setting(False, "mode=bench: evaluate the last checkpoint of a stage only",
                                                how=True)
+    bench_steps: list[int] | None = setting(
+        None, "mode=bench: trainer steps to evaluate, of checkpoints or of published versions that were kept "
+              "(synchronizer.keep); null: every checkpoint that was kept")
     eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
                                           "of its own (evaluate_base)", how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
+
+    @rule
+    def _bench(self):
+        if self.bench_on_latest_checkpoint and self.bench_steps is not None:
+            yield Problem("bench_steps", "with bench_on_latest_checkpoint=true, which evaluates the last step alone.",
+                          "Leave out one of the two.", found=self.bench_steps)
 
     @rule
     def _variables(self):

@@ -25,6 +25,8 @@ class Trainer(Section):
         "GPU's", choices=("auto", True, False), how=True)
     compile: bool | str = setting("auto", "torch.compile of decoder layers, and a kernel for the output head; auto: on "
                                   "GPUs; not with zero_stage=3", choices=("auto", True, False), how=True)
+    share_prompts: bool | str = setting("auto", "rows with equal prompts compute them once in a micro-batch; auto: on "
+                                        "GPUs", choices=("auto", True, False), how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
@@ -54,6 +56,11 @@ def compiles(settings: Any, gpu: bool) -> bool:
     return settings.zero_stage < 3 and (gpu if settings.compile == "auto" else settings.compile)
 
 
+def shares_prompts(settings: Any, gpu: bool) -> bool:
+    """Returns whether rows with equal prompts compute them once. settings: the section `trainer`."""
+    return gpu if settings.share_prompts == "auto" else settings.share_prompts
+
+
 class Synchronizer(Section):
     sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
     sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
@@ -63,3 +70,19 @@ class Synchronizer(Section):
     probe_tolerance: float | None = setting(
         None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",
         gt=0, how=True)
+    publish: str = setting("auto", "what a handover writes; delta: the elements that changed; full: all; auto: deltas "
+                           "in bfloat16, unless more than a fifth of the elements changed",
+                           choices=("auto", "delta", "full"), how=True)
+    anchor_interval: int = setting(20, "versions from one that is written whole to the next at most; sooner where the "
+                                   "deltas since it have become larger than it", ge=1, how=True)
+    keep: str = setting("last", "versions that stay on disk; last: those that the explorer still needs; anchors: also "
+                        "those written whole; all: every one", choices=("last", "anchors", "all"), how=True)
+
+
+def publishes_deltas(config: Any, dtype: str) -> bool:
+    """Returns whether a stage may publish deltas. dtype: of its weights.
+
+    In float32 nearly every element changes in a step; an adapter is small.
+    """
+    publish = config.synchronizer.publish
+    return not config.model.lora_configs and (publish == "delta" or (publish == "auto" and dtype != "float32"))

@@ -1,7 +1,6 @@
 """Weights and checkpoints on disk: their layout, completeness, and use when a stage resumes.
 
-    weights/version=000012/       model.safetensors + manifest.json: synchronized from trainer to explorer; with LoRA
-                                  adapter_model.safetensors + adapter_config.json instead of the model
+    weights/version=000012/       synchronized from trainer to explorer (pipeline/store/versions.py)
     checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json; with LoRA adapter/
                                   (peft) too, which model/ has merged into its weights, and a state/ of that alone
     reference/step=000003.parquet log-probs of the rows of explorer step 3 under the stage's initial weights
@@ -10,7 +9,6 @@
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.store import files, hashes, tables
@@ -58,30 +56,6 @@ def trained_steps(stage: Path) -> int:
     if not (stage / "stage.json").exists():  # a user's directory may have an unrelated manifest.json
         return 0
     return files.read_json(stage / files.MANIFEST).get("steps", 0)
-
-
-def version_directory(stage: Path, version: int) -> Path:
-    return stage / "weights" / f"version={version:06d}"
-
-
-def publish(stage: Path, version: int, export: Callable[[Path], None], probe: dict) -> Path:
-    """Publishes weights `version` in one atomic rename: `export(directory)` writes them, `probe` verifies loading.
-
-    probe: {"tokens": [L], "logprobs": [L - 1]}, the trainer's own.
-    """
-    final = version_directory(stage, version)
-    with files.new_directory(final) as directory:
-        export(directory)
-        manifest = {"version": version, "hash": weights_hash(directory), "probe": probe}
-        files.write_json(directory / files.MANIFEST, manifest)
-    return final
-
-
-def forget_versions_before(stage: Path, version: int) -> None:
-    """Deletes published weights older than `version`."""
-    for directory in (stage / "weights").glob("version=*"):
-        if int(directory.name.removeprefix("version=")) < version:
-            files.remove_tree(directory)
 
 
 def checkpoint_directory(stage: Path, step: int) -> Path:

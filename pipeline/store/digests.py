@@ -151,19 +151,25 @@ def digest_input(path: str, root: str) -> str:
 
 def digest_meaning(path: str | None, key: str) -> list[str]:
     """Does the same as `digests` for one YAML file by its parsed content, ignoring comments and key order."""
-    import yaml
-
-    from pipeline.store.yaml_aliases import load
-
     if not path:
         return []
     if not resolve(path).exists():
         raise missing(Path(path), key)
+    return [_meaning(resolve(path), f"{key}={path}")]
+
+
+@files.remembered
+def _meaning(path: Path, named: str) -> str:
+    """Hashes the content of a YAML file. named: the setting, in messages."""
+    import yaml
+
+    from pipeline.store.yaml_aliases import load
+
     try:
-        content = load(resolve(path).read_bytes(), f"{key}={path}")
+        content = load(path.read_bytes(), named)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{key}={path} is no YAML: {' '.join(str(error).split())}") from error
-    return [files.hash_text(yaml.safe_dump(content))]
+        raise ConfigError(f"{named} is no YAML: {' '.join(str(error).split())}") from error
+    return files.hash_text(yaml.safe_dump(content))
 
 
 def digest_tree(path: Path, root: str) -> str:

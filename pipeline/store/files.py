@@ -59,9 +59,13 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes JSON atomically with sorted keys, so that equal values give equal files."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Writes JSON atomically, as `json_text`."""
+    write_atomic(path, lambda temporary: temporary.write_text(json_text(value), encoding="utf-8"))
+
+
+def json_text(value: object) -> str:
+    """Returns JSON with sorted keys, so that equal values give equal files."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> dict:
@@ -83,8 +87,11 @@ def is_complete(directory: Path) -> bool:
 
 
 @contextlib.contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
-    """Yields a temporary directory, renamed to `path` atomically if the block succeeds and wrote a manifest."""
+def new_directory(path: Path, flush: bool = True) -> Iterator[Path]:
+    """Yields a temporary directory, renamed to `path` atomically if the block succeeds and wrote a manifest.
+
+    flush: its files to the disk before.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -94,7 +101,8 @@ def new_directory(path: Path) -> Iterator[Path]:
         with explained(path):
             yield temporary
             assert is_complete(temporary), f"no manifest written in {temporary}"
-            flush_tree(temporary)
+            if flush:
+                flush_tree(temporary)
             remove_tree(path)  # an incomplete leftover without a manifest, or an earlier launch
             os.replace(temporary, path)
     finally:
@@ -156,13 +164,13 @@ def remembered(read: Callable) -> Callable:
     return lambda path, *rest: made(stamp(path), path, *rest)
 
 
-def take_lock(file: IO) -> bool:
+def take_lock(file: IO, shared: bool = False) -> bool:
     """Tries to lock an open file for this process until it is closed; returns whether it succeeded.
 
-    Raises StageError if the file system has no such locks.
+    shared: only against exclusive locks. Raises StageError if the file system has no such locks.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -189,8 +189,12 @@ def differences(directory: Path, entries: dict[str, Entry], verify: str = "hash"
 
 def require(paths: Iterable[Path]) -> None:
     """Raises DataError for a file that is not what was written."""
+    lists: dict[Path, dict[str, Entry]] = {}  # each opened once, for thousands of files
     for path in paths:
-        if words := difference(path, entry_of(path)):
+        home, name = listed_as(path)
+        if home not in lists:
+            lists[home] = _entries(home)
+        if words := difference(path, lists[home].get(name)):
             raise damaged(path, words)
 
 

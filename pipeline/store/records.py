@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipeline.store.call_records import Call, Feedback, ToolCall
+from pipeline.store.evaluation_records import Sample, Score
 from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
 
 FORMAT = 7
@@ -58,12 +60,13 @@ class Experience:
     status: str = column(pa.string(), "ok: the only rows that are trained; no_variance: of a group that taught nothing "
                                       "and was replaced, or missing in the end (max_resample_rounds); baseline: the "
                                       "greedy response (greedy_baseline); prompt_too_long, reward_failed or "
-                                      "workflow_failed")
+                                      "workflow_failed; no_feedback: recorded by ouro serve, and not rewarded")
     reason: str | None = column(pa.string(), "why the row is not ok; null when it is", null=True)
     finish_reason: str | None = column(pa.string(), "stop or length; null when nothing was generated", null=True)
     weights_version: int = column(pa.int32(), "trainer step that made the weights; 0 = the model the stage began with")
-    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the weight file, with LoRA "
-                                                 "the adapter's")
+    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 over names, types, shapes and xxh3 of "
+                                            "all tensors (`hash` in the manifest of the version); with LoRA and for a "
+                                            "model that was not trained in the stage, of the weight file")
     config_hash: str = column(pa.string(), "hash of the stage's settings and inputs")
     prompt_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the prompt token ids")
     commit: str = column(pa.string(), "git commit of the code, '+dirty' when the tree had changes, or 'unknown'")
@@ -73,6 +76,8 @@ class Experience:
     top_k: int = column(pa.int32(), "top-k bound, -1 = off")
     seed: int = column(pa.int64(), "seed of the attempt's first request; those of later turns are made of it")
     unix_seconds: float = column(pa.float64(), "when the row was made, seconds since 1970; not part of its identity")
+    notes: str | None = column(pa.string(), "JSON of the reasons that a judge gave, by component; null: no judge",
+                               later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -216,75 +221,6 @@ class Rollout:
     missing_groups: int | None = column(pa.int32(), "places that even so have no group to train on", null=True)
 
 
-@dataclass(slots=True)
-class Call:
-    """One reply of the model to a workflow with a parameter `model`, in training, whether the workflow used it or not.
-
-    Not in it: a call that was given up.
-    """
-
-    attempt: str = column(pa.string(), "stage/group_id/run index: the experience_id of its rows, without /turn")
-    stage: str = column(pa.string(), "stage directory name, with its hash")
-    step: int = column(pa.int32(), "explorer step, from 1")
-    slot: int = column(pa.int64(), "position of the attempt within the step, as in experience")
-    position: int = column(pa.int32(), "which call of the attempt, from 0")
-    prompt_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the prompt's token ids as int32")
-    prompt_length: int = column(pa.int32(), "tokens of the prompt")
-    tokens: list[int] = column(TOKENS, "token ids of the reply [R]")
-    logprobs: list[float] = column(FLOATS, "log-prob of each under the sampling policy [R]")
-    finish_reason: str = column(pa.string(), "stop or length")
-    weights_version: int = column(pa.int32(), "trainer step that made the weights")
-    temperature: float = column(pa.float64(), "of sampling; 0 = greedy")
-    top_p: float = column(pa.float64(), "of sampling; 1 = off")
-    top_k: int = column(pa.int32(), "of sampling; -1 = off")
-    seed: int = column(pa.int64(), "of the request")
-    seconds: float = column(pa.float64(), "from the request to the reply, the wait for a place at the engine included")
-
-
-@dataclass(slots=True)
-class Sample:
-    """One response in an evaluation."""
-
-    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
-    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
-    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
-    taskset: str = column(pa.string(), "name of the evaluation set")
-    task_id: str = column(pa.string(), "task that was answered")
-    decoding: str = column(pa.string(), "greedy or sampled")
-    run_index: int = column(pa.int32(), "which repeat, from 0")
-    prompt: str = column(pa.string(), "prompt as text")
-    response: str = column(pa.string(), "response as text")
-    response_tokens: list[int] = column(TOKENS, "response token ids [R]")
-    reward: float | None = column(pa.float64(), "sum of components; null when the row failed", null=True)
-    accuracy: float | None = column(pa.float64(), "1 = solved; null when the row failed", null=True)
-    status: str = column(pa.string(), "ok, prompt_too_long, reward_failed or workflow_failed")
-    reason: str | None = column(pa.string(), "why the row is not ok", null=True)
-    seed: int = column(pa.int64(), "seed of this request")
-
-
-@dataclass(slots=True)
-class Score:
-    """One metric of an evaluation, with its interval."""
-
-    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
-    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
-    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
-    taskset: str = column(pa.string(), "name of the evaluation set")
-    metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k; where no response has an accuracy "
-                                      "greedy_reward and sampled_reward")
-    value: float = column(pa.float64(), "the estimate: 0 to 1, a failed row counts as not solved; or the mean reward "
-                                        "of the rows that are ok")
-    low: float = column(pa.float64(), "lower end of the 95% interval")
-    high: float = column(pa.float64(), "upper end of the 95% interval")
-    tasks: int = column(pa.int32(), "tasks behind the number")
-    runs: int = column(pa.int32(), "responses per task")
-    failed_rows: int = column(pa.int32(), "rows that were not ok")
-    rows: int | None = column(pa.int32(), "rows of the set; equal ones are one task; null: written before this "
-                                          "column", later=True, default=None)
-    trained_tasks: int | None = column(pa.int32(), "tasks that are also in the data that the model was trained on, in "
-                                                   "its stage or one before; null: as rows", later=True, default=None)
-
-
 def schema(record: type) -> pa.Schema:
     """Returns the Arrow schema of a record with nullability, so that wrong nulls fail on writing and reading."""
     fields = [
@@ -310,6 +246,8 @@ TABLES: dict[str, type] = {
     "steps": Step,
     "rollouts": Rollout,
     "calls": Call,
+    "tool_calls": ToolCall,
+    "feedback": Feedback,
     "samples": Sample,
     "scores": Score,
 }

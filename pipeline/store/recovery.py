@@ -1,39 +1,51 @@
 """What an interrupted stage keeps: its newest intact checkpoint, and the rows that belong before it.
 
-Files are compared with their hashes first (pipeline/store/hashes.py). A damaged checkpoint is set aside, and the next
-older one is used. A damaged row file is made again, so the stage ends as if undisturbed: optimizer step t from a
-checkpoint of an earlier step; explorer step s with the weights version that it used, from weights/, or else from a
-checkpoint of at most that step, since the trainer then publishes that version again.
+Files are compared with their hashes first (pipeline/store/hashes.py); rows that a resumed stage reads no more, from
+before its oldest checkpoint, only with their sizes, because they may be terabytes. A damaged checkpoint is set aside,
+and the next older one is used. A damaged row file is made again, so the stage ends as if undisturbed: optimizer step t
+from a checkpoint of an earlier step; explorer step s with the weights version that it used, from weights/, or else from
+a checkpoint of at most that step, since the trainer then publishes that version again.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.store import checkpoints, files, hashes, tables
-from pipeline.store.errors import ModelError, StageError
+from pipeline.store import versions as weights
+from pipeline.store.errors import StageError
 
 OF_TRAINER = ("steps", "trained")
-OF_EXPLORER = ("rollouts", "experience", "calls")
+OF_EXPLORER = ("rollouts", "experience", "calls", "tool_calls")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
 EVALUATED = ("samples", "scores")
 COUNTED = ("steps", "rollouts")  # their files are numbered from 1 without a gap
 
 UNKNOWN = 2**31  # larger than any step
+PART = 256  # steps that are read at once
 
 Damage = dict[tuple[str, int], str]  # (table, step) -> the file and how it differs
 
 
-def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash") -> int:
+def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash",
+           first_read: Callable[[int], int] = lambda step: 1) -> int:
     """Resets an interrupted stage to its last usable checkpoint; returns that step, 0 when there is none.
 
     Deletes rows and weights of later, lost optimizer steps, so that the files have a single history; rollouts by
-    weights up to the checkpoint are kept and not generated again. Raises StageError when only a start from step 1
-    could make a damaged file again.
+    weights up to the checkpoint are kept and not generated again. first_read: trainer step -> the first explorer step
+    that optimizer steps after it read. Raises StageError when only a start from step 1 could make a damaged file again.
     """
-    damage = _damaged_rows(stage, verify)
-    versions = _versions(stage, damage)
+    oldest = min(checkpoints.complete_checkpoints(stage), default=0)
+    begins = {"trained": oldest + 1} if oldest else {}
+    if oldest and (stage / "experience").exists():
+        begins |= dict.fromkeys(("experience", "calls", "tool_calls", *SCORED), first_read(oldest))
+    damage = _damaged_rows(stage, verify, begins)
     first = min((step for table, step in damage if table in OF_EXPLORER), default=UNKNOWN)
+    versions = _versions(stage, damage, oldest, first)
+    damage |= _damaged_weights(stage, min(_next_version(versions), *(
+        version for explored, version in versions.items() if explored >= first), UNKNOWN))
     step = _choose(stage, _bounds(stage, damage, versions, first), verify, warn)
+    if step < oldest:  # no checkpoint was intact
+        versions = _versions(stage, damage, step, first)
     _report(damage, f"made again from {f'the checkpoint of step {step}' if step else 'the start'}", warn)
     for later in [one for one in checkpoints.complete_checkpoints(stage) if one > step]:
         files.remove_tree(checkpoints.checkpoint_directory(stage, later))
@@ -92,12 +104,19 @@ def _step_of(name: str) -> int:
     return int(Path(name).parts[0].removeprefix("step=").removesuffix(".parquet"))
 
 
-def _damaged_rows(stage: Path, verify: str) -> Damage:
-    """Finds files of tables and published weights that differ from what was written, and gaps in numbered tables."""
+def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None) -> Damage:
+    """Finds files of tables that differ from what was written, and gaps in numbered tables.
+
+    begins: table -> the first step whose file is compared by hash, those before only by size; by default all.
+    """
     found: Damage = {}
     for table in (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location):
-        home = stage / table
-        for name, words in hashes.differences(home, hashes.recorded(home), verify).items():
+        home, begin = stage / table, (begins or {}).get(table, 0)
+        later: dict[bool, dict[str, hashes.Entry]] = {False: {}, True: {}}
+        for name, entry in hashes.recorded(home).items():
+            later[_step_of(name) >= begin][name] = entry
+        differing = hashes.differences(home, later[True], verify) | hashes.differences(home, later[False], "size")
+        for name, words in differing.items():
             found[table, _step_of(name)] = f"{home / name} is damaged: {words}"
     for table in COUNTED:
         present = {*tables.steps_present(stage, table)}
@@ -106,33 +125,41 @@ def _damaged_rows(stage: Path, verify: str) -> Damage:
     for step in tables.steps_present(stage, "rollouts"):
         if not (path := tables.step_file(stage, "experience", step)).exists():
             found.setdefault(("experience", step), f"{path} is missing")
-    for manifest in (stage / "weights").glob(f"version=*/{files.MANIFEST}") if verify == "hash" else ():
-        if words := _damaged_weights(manifest.parent):
-            found["weights", int(manifest.parent.name.removeprefix("version="))] = words
     return found
 
 
-def _damaged_weights(directory: Path) -> str | None:
-    try:
-        written, found = files.read_json(directory / files.MANIFEST)["hash"], checkpoints.weights_hash(directory)
-    except (StageError, ModelError) as error:
-        return str(error)
-    return None if found == written else f"{directory} is damaged: the hash of its weights is {found}; {written} was " \
-                                         "written"
+def _damaged_weights(stage: Path, from_version: int) -> Damage:
+    """Finds published weights that cannot be loaded, among those that later explorer steps may need."""
+    places = {version: weights.version_directory(stage, version) for version in weights.numbers(stage)}
+    found = {version: weights.damage(place) for version, place in places.items() if version >= from_version}
+    return {("weights", version): words for version, words in found.items() if words}
 
 
-def _versions(stage: Path, damage: Damage) -> dict[int, int]:
-    """Maps explorer steps to the weights version that they used; where unreadable, to that of the step before."""
-    found, last = {}, 0
+def _versions(stage: Path, damage: Damage, since: int, first: int) -> dict[int, int]:
+    """Maps explorer steps to the weights version that they used; where unreadable, to that of the step before.
+
+    Without those before step `first` whose version is at most `since`: nothing depends on them.
+    """
     complete = {*tables.steps_present(stage, "rollouts")}
     damaged = {step for table, step in damage if table == "rollouts"}
-    intact = sorted(complete - damaged)
-    read = dict(zip(intact, tables.read_steps(stage, "rollouts", intact), strict=True))
+    intact, read = sorted(complete - damaged), {}
+    while intact and not (read and min(read) < first and read[min(read)] <= since):  # versions never fall
+        intact, part = intact[:-PART], intact[-PART:]
+        rows = tables.read_steps(stage, "rollouts", part)
+        read |= {step: row.weights_version for step, row in zip(part, rows, strict=True)}
+    found, last = {}, 0
     for step in sorted({*damaged, *(one for table in OF_EXPLORER for one in _steps(stage, table))}):
+        if intact and step < min(read):
+            continue
         if step in read:
-            last = read[step].weights_version
+            last = read[step]
         found[step] = last if step in complete | damaged else UNKNOWN  # interrupted while it was written
     return found
+
+
+def _next_version(versions: dict[int, int]) -> int:
+    """Returns the least version that the next explorer step may use."""
+    return max((version for version in versions.values() if version != UNKNOWN), default=0)
 
 
 def _bounds(stage: Path, damage: Damage, versions: dict[int, int], first: int) -> dict[int, str]:
@@ -142,8 +169,7 @@ def _bounds(stage: Path, damage: Damage, versions: dict[int, int], first: int) -
     """
     found = {step - 1: words for (table, step), words in damage.items() if table in OF_TRAINER}
     found |= {version: words for (table, version), words in damage.items() if table == "weights"}
-    there = {int(path.parent.name.removeprefix("version="))
-             for path in (stage / "weights").glob(f"version=*/{files.MANIFEST}")}
+    there = set(weights.numbers(stage))
     for explored, version in versions.items():
         if explored >= first and version not in {*there, UNKNOWN}:
             found[version] = next(damage[table, first] for table in OF_EXPLORER if (table, first) in damage)

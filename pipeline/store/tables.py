@@ -87,6 +87,8 @@ LOCATIONS = {
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
     "calls": "calls/step=*.parquet",
+    "tool_calls": "tool_calls/step=*.parquet",
+    "feedback": "feedback/step=*.parquet",
     "samples": "samples/step=*.parquet",
     "scores": "scores/step=*.parquet",
 }

@@ -8,6 +8,7 @@ children.
 import contextlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,10 +24,10 @@ from pipeline.job.activity import Activity, show_stack_on_signal
 from pipeline.job.context import Context, advised, ending, open_stage, our_environment
 from pipeline.job.ending import INTERRUPTED, SIGNALS, Stopped, die_with_parent
 from pipeline.job.threads import record_threads, thread_environment
+from pipeline.job.watchdog import Watchdog, activity_file
 from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
-from stages.explorer.watchdog import Watchdog, activity_file
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0  # for a child that saves nothing when it ends
@@ -107,21 +108,9 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
             dogs[child.name] = watchdog(context, child.name, pids)
         while running:
             time.sleep(POLL_SECONDS)
+            context.activity.alive()
             follow()
-            for hanging in [name for name in running if dogs[name].hangs()]:
-                error = StageError(dogs[hanging].explain())
-                if hanging == TRAINER:  # it cannot save anything
-                    _end(running.pop(TRAINER).processes)
-                raise error
-            for name, code in [(name, each.code) for name, each in running.items()]:
-                if code == 0:
-                    del running[name]
-                elif code is not None:
-                    failure = _failure(context.directory, name, code, [
-                        dogs[other] for other in running if other != name])
-                    if isinstance(failure, StageError):  # its other ranks cannot go on
-                        _end(running.pop(name).processes)
-                    raise failure
+            _check(context.directory, running, dogs)
         follow()
     except Stopped as stopped:
         raise _end_softly(context, running, stopped, follow) from None
@@ -134,6 +123,23 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
         _end([process for each in running.values() for process in each.processes])
         for child in children:
             activity_file(context.directory, child.name).unlink(missing_ok=True)
+
+
+def _check(directory: Path, running: dict[str, Running], dogs: dict[str, Watchdog]) -> None:
+    """Drops children that have ended from `running`. Raises for one that hangs or failed, which is then ended."""
+    for hanging in [name for name in running if dogs[name].hangs()]:
+        error = StageError(dogs[hanging].explain())
+        if hanging == TRAINER:  # it cannot save anything
+            _end(running.pop(TRAINER).processes)
+        raise error
+    for name, code in [(name, each.code) for name, each in running.items()]:
+        if code == 0:
+            del running[name]
+        elif code is not None:
+            failure = _failure(directory, name, code, [dogs[other] for other in running if other != name])
+            if isinstance(failure, StageError):  # its other ranks cannot go on
+                _end(running.pop(name).processes)
+            raise failure
 
 
 def _start(context: Context, child: Child) -> Iterator[subprocess.Popen]:
@@ -167,8 +173,10 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
         return Stopped(-code)
     free = shutil.disk_usage(directory).free
     note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
-    if not error.exists() and not note and code in (1, -signal.SIGABRT):  # ended before writing its error file
+    if not error.exists() and not note and code in (1, 127, -signal.SIGABRT):  # ended before writing its error file
         reason += "".join(f": {line}" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
+    if (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        note += f" (`ulimit -v` allows each process {limit / 2**30:.1f} GiB of addresses)"
     busy = "".join(f"\n  meanwhile the {other.name}: {other.activity}, without a sign of life for {other.seconds:.0f} s"
                    for other in others if other.seconds > NOTABLE_SECONDS)
     return StageError(f"the {name} of stage {directory.name} died: {reason}{note}{busy}\n  its log: {log}")
@@ -217,7 +225,8 @@ def watchdog(context: Context, name: str, pids: list[int]) -> Watchdog:
     """The watchdog of a child; its limit is a setting of the section trainer, or else explorer."""
     section = TRAINER if name == TRAINER else "explorer"
     limit = getattr(context.config, section).step_timeout_seconds
-    return Watchdog(name, context.directory, pids, limit, f"{section}.step_timeout_seconds")
+    calls = None if section == TRAINER else context.config.explorer.max_timeout
+    return Watchdog(name, context.directory, pids, limit, f"{section}.step_timeout_seconds", calls)
 
 
 def _signal(processes: list[subprocess.Popen], number: int) -> None:

@@ -12,6 +12,7 @@ from pipeline.job.selection import redraw, select
 from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
 from workflows import runner
+from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Engine
 from workflows.prompts import task_turns
@@ -29,8 +30,11 @@ class Groups:
         self.greedy = runner.Sampling.of(config.model, 0.0, 1.0, -1) if config.algorithm.greedy_baseline else None
         self.rollout_seconds = 0.0
 
-    def of_step(self, step: int) -> Filled:
-        """The groups of an explorer step, a function of step and weights: a repeated step gives the same."""
+    def of_step(self, step: int, journal: Journal) -> Filled:
+        """The groups of an explorer step, a function of step and weights: a repeated step gives the same.
+
+        journal: what its attempts did before a kill, and do now.
+        """
         config, self.rollout_seconds = self.config, 0.0
         chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
         asked = set(chosen)
@@ -39,22 +43,25 @@ class Groups:
             owners = [self.prompts.owner(group.task) for group in discarded]
             tasks = redraw(self.prompts.selectors, owners, asked, step, round_)
             asked.update(tasks)
-            return self._ask(step, round_, [group.place for group in discarded], tasks)
+            return self._ask(step, round_, [group.place for group in discarded], tasks, journal)
 
         rounds, metric = config.algorithm.max_resample_rounds or 0, config.algorithm.resample_metric
-        return fill(self._ask(step, 0, list(range(len(chosen))), chosen), rounds, metric, fresh)
+        return fill(self._ask(step, 0, list(range(len(chosen))), chosen, journal), rounds, metric, fresh)
 
-    def _ask(self, step: int, round_: int, places: list[int], tasks: list[int]) -> list[Group]:
+    def _ask(self, step: int, round_: int, places: list[int], tasks: list[int], journal: Journal) -> list[Group]:
         """Attempts tasks and computes the reward of every response."""
         groups = [self._group(step, round_, place, task) for place, task in zip(places, tasks, strict=True)]
         each = [(group, seed, self.sampling) for group in groups for seed in group.seeds]
+        names = [f"{group.name}/{run}" for group in groups for run in range(self.repeats)]
         if self.greedy:
             each += [(group, group.greedy_seed, self.greedy) for group in groups]
+            names += [f"{group.name}/greedy" for group in groups]
         begin = time.perf_counter()
         outcomes = roll_out(
             self.engine, [self.prompts.workflow_of(group.task) for group, _, _ in each],
             [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
-            [sampling for _, _, sampling in each], self.config.explorer.runner_concurrency)
+            [sampling for _, _, sampling in each], self.config.explorer.runner_concurrency, journal,
+            names)
         self.rollout_seconds += time.perf_counter() - begin
         self._reward([group.task for group, _, _ in each], outcomes)
         made = []

@@ -8,7 +8,7 @@ import time
 
 from pipeline.job.context import Context
 from pipeline.job.schedule import Schedule
-from pipeline.store import tables
+from pipeline.store import files, tables, versions
 from workflows.engines.engine import Engine
 from workflows.evaluation import Subject, evaluate, read_sets
 from workflows.rewards import Rewards
@@ -37,5 +37,6 @@ class InterimEvaluation:
         if tables.step_file(self.context.directory, "scores", version).exists():
             return 0.0
         begin = time.perf_counter()
-        evaluate(self.context, self.engine, self.tokenizer, self.sets, Subject(self.context.id, version))
+        weights = files.read_json(versions.version_directory(self.context.directory, version) / files.MANIFEST)["hash"]
+        evaluate(self.context, self.engine, self.tokenizer, self.sets, Subject(self.context.id, version, weights))
         return time.perf_counter() - begin

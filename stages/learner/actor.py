@@ -1,6 +1,7 @@
 """The policy in training: scores rows, makes optimizer steps, exports its weights."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
+from pipeline.settings.trainer import shares_prompts
 from stages.learner.batch import Row
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.packing import MicroBatch, lengths, pack
+from stages.learner.engine.snapshot import Part
 from stages.learner.engine.zero import Process, ZeroEngine
 from stages.learner.objective import Objective
 
@@ -24,8 +27,9 @@ class Result:
 
     loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. kl_loss_coef: None without a KL loss.
     statistics: token means; loss statistics of rollouts and of off-policy rows are each averaged over their own tokens.
-    tokens: processed by the model, prompts included. logprobs: of each row, in order [N]. token_budget: of its
-    micro-batches; compiled_graphs: compiled since the last step. Both None in a result that no model made.
+    tokens: of all rows with their prompts, also where these are shared. logprobs: of each row, in order [N].
+    token_budget: of its micro-batches; compiled_graphs: compiled since the last step. Both None in a result that no
+    model made.
     """
 
     loss: float
@@ -40,7 +44,7 @@ class Result:
 
 
 class Actor:
-    """One rank of the policy. All methods but `write_trainable` are collective: call them on every rank."""
+    """One rank of the policy. All methods but `write_adapter` are collective: call them on every rank."""
 
     def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0,
                  keep_initial: bool = False, engine: type[ZeroEngine] = ZeroEngine):
@@ -50,6 +54,7 @@ class Actor:
         replay, which does not train (stages/learner/replay_engine.py).
         """
         self.process, self.budget, self.graphs = process, Budget(config.trainer.max_token_len_per_gpu), 0
+        self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest)
@@ -72,7 +77,8 @@ class Actor:
     def _step(self, budget: int, rows: list[Row], objective: Objective, lr: float, number: int, update: bool) -> Result:
         """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
         process, totals, logprobs = self.process, {}, {}
-        micro_batches = pack(rows, budget, process.rank, process.ranks, objective.row_columns, objective.aggregation)
+        micro_batches = pack(rows, budget, process.rank, process.ranks, objective.row_columns, objective.aggregation,
+                             self.share)
 
         def loss_of(micro: MicroBatch) -> Tensor:
             return self._loss(micro, objective, number, totals, logprobs)
@@ -118,7 +124,8 @@ class Actor:
     def score_rows(self, rows: list[Row]) -> list[np.ndarray]:
         """Log-prob of each action token under the current weights, [N] for each row."""
         with self.zero.scoring():
-            return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0])
+            return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0],
+                                           self.share)
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the stage's initial weights."""
@@ -142,29 +149,24 @@ class Actor:
         state = self.zero.full_state(self._parameters())
         return self.adapter.merged(state) if self.adapter and state is not None else state
 
-    def export(self, directory: Path) -> None:
-        """Writes the whole model as `model.safetensors` into an existing directory (rank 0 writes)."""
-        state = self.full_state()
+    def save(self, directory: Path) -> list[Part]:
+        """The exact state, the whole model in `directory`/model and the adapter in `directory`/adapter, as files."""
+        parts, state = self.zero.save(directory), self.full_state()
         if state is not None:
-            policy.export(state, self.zero.module.model, directory)
+            write = partial(policy.export, model=self.zero.module.model, path=directory / "model")
+            parts.append(Part(state, write))
+        if self.adapter and (state := self.trainable_state()) is not None:
+            (directory / "adapter").mkdir()
+            parts.append(Part(state, partial(self.write_adapter, directory=directory / "adapter")))
+        return parts
 
     def trainable_state(self) -> dict[str, Tensor] | None:
         """The weights that a weight sync publishes: the adapter's, or all without one; rank 0 as above."""
         return self.zero.full_state(self._trainable())
 
-    def write_trainable(self, state: dict[str, Tensor], directory: Path) -> None:
-        """Writes `trainable_state` into an existing directory: an adapter in peft's format, or a model."""
-        if self.adapter:
-            self.adapter.write(state, directory)
-        else:
-            policy.export(state, self.zero.module.model, directory)
-
-    def export_adapter(self, directory: Path) -> None:
-        """Writes the adapter in peft's format into a new directory (rank 0 writes)."""
-        state = self.trainable_state()
-        if state is not None:
-            directory.mkdir()
-            self.adapter.write(state, directory)
+    def write_adapter(self, state: dict[str, Tensor], directory: Path) -> None:
+        """Writes `trainable_state` of an adapter into an existing directory, in peft's format."""
+        self.adapter.write(state, directory)
 
     def peak_memory_gib(self) -> float | None:
         """Peak memory of this rank's GPU since the last call; None on CPU."""

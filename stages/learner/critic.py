@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
+from pipeline.settings.trainer import shares_prompts
 from pipeline.store.checkpoints import model_directory
 from pipeline.store.digests import resolve
 from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.packing import MicroBatch, lengths, pack
+from stages.learner.engine.sharing import Segments
+from stages.learner.engine.snapshot import Part
 from stages.learner.engine.zero import Process, ZeroEngine
 
 
@@ -44,10 +47,10 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
+        self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor
     ) -> Tensor:
         """As learner/engine/policy.py -> [N] float32: the value of the state before each action token."""
-        places = attention.layout(cu_seqlens, longest, self.attention_name)
+        places = attention.layout(segments, input_ids.device, self.attention_name)
         hidden = policy.hidden_states(self.transformer, input_ids, positions, places)
         return self.head(hidden[source])[:, 0].float()
 
@@ -81,6 +84,7 @@ class Critic:
             model_path = model_directory(resolve(own))
         self.process, self.settings = process, config.trainer.critic
         self.budget = budget or Budget(config.trainer.max_token_len_per_gpu)
+        self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest)
@@ -90,7 +94,7 @@ class Critic:
     def values(self, rows: list[Row]) -> list[np.ndarray]:
         """The value of the state before each action token, [N] for each row."""
         with self.zero.scoring():
-            return self.process.score_rows(rows, self.budget.tokens, self.zero.forward)
+            return self.process.score_rows(rows, self.budget.tokens, self.zero.forward, self.share)
 
     def step(self, rows: list[Row], lr: float) -> ValueResult:
         """One optimizer step towards the rows' column `returns`, clipped around the column `values`."""
@@ -107,16 +111,16 @@ class Critic:
             totals.add_(torch.stack([loss.detach().double(), (clipped.sum() * micro.share).double()]))
             return loss
 
-        micro_batches = pack(rows, budget, process.rank, process.ranks, ("values", "returns"))
+        micro_batches = pack(rows, budget, process.rank, process.ranks, ("values", "returns"), share=self.share)
         grad_norm = self.zero.step(micro_batches, loss_of, lr)
         loss, clipped = process.all_reduce(totals).tolist()
         before, returns = (np.concatenate([row.of_actions(name) for row in rows]) for name in ("values", "returns"))
         return ValueResult(loss, clipped, explained_variance(before, returns), grad_norm, lr)
 
-    def save(self, directory: Path) -> None:
-        """Writes the exact state to `directory`/critic."""
+    def save(self, directory: Path) -> list[Part]:
+        """The exact state, as files of `directory`/critic."""
         (directory / "critic").mkdir(exist_ok=True)
-        self.zero.save(directory / "critic")
+        return self.zero.save(directory / "critic")
 
     def load(self, directory: Path) -> None:
         self.zero.load(directory / "critic")

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeline.store.checkpoints import WEIGHTS
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
 from stages.learner.engine import adapter
 from stages.learner.engine.packing import MicroBatch
 from stages.learner.engine.zero import Process, ZeroEngine
+from workflows.engines.host_weights import HostWeights
 
 CRITIC_STATE = Path("critic") / "state" / "mp_rank_00_model_states.pt"
 
@@ -64,18 +64,17 @@ def load_policy(actor: Actor, directory: Path) -> None:
     if actor.adapter:
         adapter.read(model, source)
     else:
-        _read(model, source / WEIGHTS)
+        _read(model, source)
 
 
-def _read(model: nn.Module, file: Path) -> None:
+def _read(model: nn.Module, directory: Path) -> None:
     """Copies weights into a model. transformers reads them, because experts are one tensor each in the file."""
-    from safetensors.torch import load_file
-
-    made, found = type(model).from_pretrained(None, config=model.config, state_dict=load_file(file),
-                                              dtype=torch.float32, output_loading_info=True)
+    with HostWeights().verified(directory) as tensors:
+        made, found = type(model).from_pretrained(None, config=model.config, state_dict=tensors, dtype=torch.float32,
+                                                  output_loading_info=True)
     state = made.state_dict()  # transformers joins the tensors of the experts on reading
     if missing := found["missing_keys"]:
-        raise ModelError(f"{file} lacks {len(missing)} of the {len(state)} weights of the model, such as "
+        raise ModelError(f"{directory} lacks {len(missing)} of the {len(state)} weights of the model, such as "
                          f"{min(missing)}.")
     with torch.no_grad():
         for name, parameter in model.named_parameters():

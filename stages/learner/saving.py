@@ -1,69 +1,130 @@
-"""Writes a trainer's checkpoints: first under a hidden name, then visible with one rename."""
+"""Writes a trainer's checkpoints beside its next steps: from a copy of the state, first under a hidden name, then
+visible with one rename.
+
+Each rank writes its own files in the background; rank 0 then waits for the others' (an empty file each, because a
+thread must not take part in collectives while the main thread does) and for the rows of the step.
+"""
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipeline.job.background import Background
 from pipeline.job.context import Context
 from pipeline.store import checkpoints, files, hashes
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
+from stages.learner.engine.snapshot import Part, copied, reserve, written
 from stages.learner.engine.zero import Process
 from workflows.prompts import keep_template
 
+POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks
+
 
 class Saving:
-    """Checkpoints of one rank. model: directory of the initial weights. terms: KL terms with a coefficient, by name."""
+    """Checkpoints of one rank, one at a time. model: directory of the initial weights. terms: KL terms with a
+    coefficient, by name. saved: called with the seconds that a checkpoint took."""
 
     def __init__(self, context: Context, model: Path, process: Process, actor: Actor, critic: Critic | None,
-                 terms: Mapping[str, Any]):
+                 terms: Mapping[str, Any], saved: Callable[[float], None]):
         self.context, self.model, self.process = context, model, process
-        self.actor, self.critic, self.terms = actor, critic, terms
+        self.actor, self.critic, self.terms, self.saved = actor, critic, terms, saved
+        self._background = Background()
+        self._taken: tuple[float, list[Part], dict[str, Any]] = 0.0, [], {}
+        self._background.start(reserve, actor.zero.module.parameters(), process.ranks)
 
-    def write(self, step: int, unscheduled: bool = False) -> None:
-        """Writes a checkpoint under a hidden name. unscheduled: the next one replaces it. Collective."""
-        temporary, settings = self._temporary(step), self.context.config
+    def take(self, step: int, unscheduled: bool = False) -> None:
+        """Copies the state after `step`, once the former checkpoint is complete. Where the memory does not suffice for
+        a copy, writes it at once. unscheduled: the next checkpoint replaces it. Collective."""
+        self.finish()
+        began, temporary = time.perf_counter(), self._temporary(step)
         self.context.activity.now("saves a checkpoint", f"step {step}")
         if self.process.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
-            keep_template(temporary / "model", settings.model)
+            keep_template(temporary / "model", self.context.config.model)
         self.process.barrier()
-        try:
-            self.actor.zero.save(temporary)
-            if self.critic:
-                self.critic.save(temporary)
-            self.actor.export(temporary / "model")
-            if settings.model.lora_configs:
-                self.actor.export_adapter(temporary / "adapter")
-        except Exception:  # most likely a full disk: free the space that was taken
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self.process.barrier()
-        if self.process.rank == 0:
-            self._seal(temporary, step, {"unscheduled": True} if unscheduled else {})
-
-    def _seal(self, temporary: Path, step: int, more: dict[str, Any]) -> None:
-        """Writes the manifest of a checkpoint, with the hash of every file, and flushes all to the disk."""
-        sha256 = hashlib.sha256()
-        entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
-        manifest = {"step": step, "weights_hash": sha256.hexdigest()[:16],
-                    "zero_stage": self.context.config.trainer.zero_stage,
+        with _removed_on_error(temporary):
+            parts = self.actor.save(temporary) + (self.critic.save(temporary) if self.critic else [])
+            if (copies := copied(parts)) is None:
+                self.context.log.info("the free host memory does not suffice for a copy of the checkpoint of step %d: "
+                                      "it is written before the next step", step)
+                written(parts)
+        manifest = {"step": step, "zero_stage": self.context.config.trainer.zero_stage,
                     "kl_coef": {name: term.kl_coef for name, term in self.terms.items()},
-                    "token_budget": self.actor.budget.saved(), **more, hashes.FILES: entries}
-        files.write_json(temporary / files.MANIFEST, manifest)
-        files.flush_tree(temporary)
+                    "token_budget": self.actor.budget.saved(), **({"unscheduled": True} if unscheduled else {})}
+        self._taken = began, copies or [], manifest
 
-    def show(self, step: int) -> None:
-        """Makes the checkpoint visible with one rename, and deletes old ones. Collective."""
-        if self.process.rank == 0:
-            final = checkpoints.checkpoint_directory(self.context.directory, step)
-            files.remove_tree(final)
-            self._temporary(step).rename(final)
-            checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
+    def start(self, step: int, rows: Future | None = None) -> None:
+        """Writes what was taken after `step`, in the background. rows: of the writing of that step's rows, which its
+        checkpoint must not precede: a resumed stage does not make them again."""
+        self._background.start(self._complete, step, rows, *self._taken)
+        self._taken = 0.0, [], {}
+
+    def check(self) -> None:
+        """Raises the error of a checkpoint that could not be written."""
+        self._background.check()
+
+    def finish(self) -> None:
+        """Waits for the checkpoint in progress; raises its error. Collective: afterwards all ranks see it."""
+        if not self._background.wait(0.0):
+            self.context.activity.now("waits for a checkpoint")
+        self._background.finish()
         self.process.barrier()
+
+    def _complete(self, step: int, rows: Future | None, began: float, parts: list[Part],
+                  manifest: dict[str, Any]) -> None:
+        """Writes this rank's files; on rank 0 also makes the checkpoint visible, and deletes old ones."""
+        temporary, final = self._temporary(step), checkpoints.checkpoint_directory(self.context.directory, step)
+        flags = [temporary / f".rank={rank}" for rank in range(1, self.process.ranks)]
+        with _removed_on_error(temporary):
+            written(parts)
+            if self.process.rank > 0:
+                flags[self.process.rank - 1].touch()
+            elif _all_there(temporary, flags):
+                if rows:
+                    rows.result()
+                _seal(temporary, manifest)
+                files.remove_tree(final)
+                temporary.rename(final)
+                checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
+        self.saved(time.perf_counter() - began)
 
     def _temporary(self, step: int) -> Path:
         return self.context.directory / "checkpoints" / f".step={step:06d}.tmp"
+
+
+@contextmanager
+def _removed_on_error(temporary: Path) -> Iterator[None]:
+    """Deletes the directory if the block fails, most likely because of a full disk: its space is then free again."""
+    try:
+        yield
+    except Exception:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _all_there(temporary: Path, flags: list[Path]) -> bool:
+    """Waits until the other ranks have written their files; returns whether they could: one that cannot deletes the
+    directory, and reports why."""
+    while not all(flag.exists() for flag in flags):
+        if not temporary.exists():
+            return False
+        time.sleep(POLL_SECONDS)
+    for flag in flags:
+        flag.unlink()
+    return True
+
+
+def _seal(temporary: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest of a checkpoint, with the hash of every file, and flushes all to the disk."""
+    sha256 = hashlib.sha256()
+    entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
+    manifest = {**manifest, "weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
+    files.write_json(temporary / files.MANIFEST, manifest)
+    files.flush_tree(temporary)

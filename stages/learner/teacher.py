@@ -15,6 +15,7 @@ import torch
 
 from pipeline.job.context import Context
 from pipeline.settings.config import longest_sequence
+from pipeline.settings.trainer import shares_prompts
 from pipeline.store.checkpoints import model_directory, weights_hash
 from pipeline.store.errors import DataError, ModelError
 from stages.learner.batch import Row
@@ -35,6 +36,7 @@ class Teacher(FixedScores):
         config, model = context.config, model_directory(context.inputs["teacher"])
         refuse_other_vocabulary(read_tokenizer(model).get_vocab(), read_tokenizer(student).get_vocab(), model)
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
+        self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest)
@@ -54,7 +56,7 @@ class Teacher(FixedScores):
         self._refuse_unknown_tokens(rows)
         with torch.no_grad(), self._on_device():
             return self.process.score_rows(
-                rows, self.budget, lambda micro: self.policy(**micro.inputs(self.process.device))[0])
+                rows, self.budget, lambda micro: self.policy(**micro.inputs(self.process.device))[0], self.share)
 
     @contextmanager
     def _on_device(self):

@@ -82,7 +82,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("stages/learner/teacher.py", "Teacher", "formula", NOTHING),
     ("stages/learner/engine/adapter.py", "inject", "formula", NOTHING),
     ("stages/learn.py", "Trainer._learn", "formula", TRAINED),
-    ("stages/learn.py", "Trainer._publish", "formula", NOTHING),
+    ("stages/learner/publishing.py", "Publishing.publish", "formula", NOTHING),
     ("stages/model.py", "work", "formula", {"model"} | TRAINED),
     ("stages/report.py", "work", "formula", NOTHING),
     ("pipeline/job/tracking.py", "Mlflow", "formula", NOTHING),

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,12 +20,14 @@ from tests.kills.shim import shimmed
 STAGE = Case("faults", 0, ("trainer.max_checkpoints_to_keep=2",))
 RUN = Case("faults of a run", 0, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4"), "")
 LATE, TOO_LATE = 3, 600  # seconds; snakemake waits five for the file of a job
+ADDRESSES = 5 * 2**29  # torch can be imported, and threads get no memory
 DISK = "14m"  # the stages before rft fit, and some of its steps
 
 UNTESTED = [
     "a disk that loses power: kill -9 keeps what the kernel holds, so flushing is only traced, not tested",
     "a network file system: late visibility is simulated for files, not for attributes or cached content",
     "a quota (EDQUOT): worded as a full disk",
+    "an engine that finds no GPU memory",
 ]
 
 
@@ -110,6 +113,15 @@ class Faults:
             code, output = run(chain)
             return wrong(code != 0, f"exit code {code}", output) or "; ".join(differences(STAGE, chain, expected))
 
+    def few_addresses(self) -> str:
+        """A child gets no more memory (`ulimit -v`), which is named; without the limit the stage goes on."""
+        expected, chain = self.undisturbed(STAGE), self.chain(STAGE, "addresses")
+        code, output = run(chain, addresses=ADDRESSES)
+        if words := wrong(code == 0, "it ran", output) or wrong("ulimit -v" not in output, "not named", output):
+            return words
+        code, output = run(chain)
+        return wrong(code != 0, f"exit code {code}", output) or "; ".join(differences(STAGE, chain, expected))
+
     def all(self) -> dict[str, Callable[[], str]]:
         return {
             "no flock (ENOLCK)": lambda: self.no_flock(errno.ENOLCK),
@@ -119,13 +131,15 @@ class Faults:
             "clock set back an hour": self.clock,
             "disk full, twice": self.full_disk,
             "store read-only": self.read_only,
+            "ulimit -v": self.few_addresses,
         }
 
 
-def run(chain: Chain, **shim: object) -> tuple[int, str]:
-    """Starts the run with the shim; returns its exit code and output."""
+def run(chain: Chain, addresses: int | None = None, **shim: object) -> tuple[int, str]:
+    """Starts the run with the shim; returns its exit code and output. addresses: limit of each process, bytes."""
+    limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))) if addresses else None
     done = subprocess.run(chain.command, env=shimmed(chain.root, **shim), cwd=files.HOME, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900, check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900, check=False, preexec_fn=limit)
     return done.returncode, done.stdout
 
 

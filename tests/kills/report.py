@@ -16,7 +16,7 @@ HEAD = """# Killed, and going on
 `make test-kill` kills the processes of runs with SIGKILL and types the same command again, several times for each run,
 until it ends; then it compares weights, the content of every table and the kept checkpoints with those of a run that
 was left alone, and looks into MLflow for every (metric, step), once. It goes on where it was interrupted (`.kills/`)
-and then writes this page.
+and then writes this page. Kills between the calls of tools are in [kills-ledger.md](kills-ledger.md).
 
 A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) counts the file operations in `store/`,
 in `runs/` and on MLflow's database. It kills just before a chosen one, or in the middle of a write; other kills come at
@@ -45,7 +45,8 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
     made = sorted({(one["date"], one["commit"]) for one in kills})
     points = {(*point,) for found in known.values() for point in found}
     hit = {(one["process"], one["operation"], one["kind"]) for one in kills if not one["random"]}
-    lines = [HEAD, f"{len(kills)} kills, {made[0][0]} to {made[-1][0]}, of commits "
+    days = " to ".join(dict.fromkeys((made[0][0], made[-1][0])))
+    lines = [HEAD, f"{len(kills)} kills, {days}, of commits "
              f"{', '.join(dict.fromkeys(commit for _, commit in made))}; {len(points & hit)} of {len(points)} write "
              "points were hit.\n", table(kills, "github"), "", by_operation(kills)]
     if differing := [one for one in kills if result(one) != "equal"]:
@@ -53,7 +54,7 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
             f"* {one['case']}, {one['chain']}: {'; '.join([one['result'], *one['differences']])}" for one in differing)]
     if faults:
         right = sum(not words for _, words in faults)
-        lines += ["", f"## Faults\n\n{len(faults)} tried, {right} right.\n", tabulate(
+        lines += ["", f"## Faults\n\n{len(faults)} tried, {right} right, {made[-1][0]}.\n", tabulate(
             [(name, words[:200] or "right") for name, words in faults], ["fault", "result"], "github")]
     lines += ["", "Untested:\n", *(f"* {words}" for words in UNTESTED)]
     text = "\n".join(lines) + "\n"

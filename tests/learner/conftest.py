@@ -4,6 +4,9 @@ import pytest
 
 from pipeline.store import tables
 from stages.learner.engine.zero import Process
+from workflows.engines.hugging_face import import_light
+
+import_light()  # before tests import models from transformers, which would import scipy and scikit-learn
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
          "MASTER_PORT": "0"}

@@ -1,16 +1,9 @@
-"""Two optimizer steps in which the second rank runs out of memory on micro-batches of over 40 tokens, as JSON.
+"""Two optimizer steps in which a rank runs out of memory on micro-batches of over 40 tokens."""
 
-    python -m torch.distributed.run --nproc_per_node 2 -m tests.learner.exhausted MODEL OUT PLACE BUDGET
-
-PLACE: where it runs out: forward, backward, or nowhere.
-"""
-
-import sys
 from pathlib import Path
 
 import torch
 
-from pipeline.store import files
 from stages.learner.actor import Actor
 from stages.learner.engine.zero import Process, ZeroEngine
 from stages.learner.objective import Objective
@@ -50,6 +43,7 @@ def limited(place: str, rank: int) -> type[ZeroEngine]:
 
 
 def train(model: Path, process: Process, place: str, budget: int, rank: int) -> dict:
+    """What the steps made. place: where the rank runs out: forward, backward, or nowhere."""
     config = overridden(*TINY, *SETTINGS, f"trainer.max_token_len_per_gpu={budget}")
     actor, objective = Actor(model, config, process, engine=limited(place, rank)), Objective(config)
     results = [actor.step(rows(), objective, 1e-3, number) for number in (1, 2)]
@@ -58,12 +52,3 @@ def train(model: Path, process: Process, place: str, budget: int, rank: int) -> 
             "budgets": [result.token_budget for result in results],
             "weights": {name: tensor.flatten().tolist() for name, tensor in state.items()}}
 
-
-if __name__ == "__main__":
-    group = Process.start(1)
-    _, path, out, where, tokens = sys.argv
-    made = train(Path(path), group, where, int(tokens), 1)
-    if group.rank == 0:
-        files.write_json(Path(out), made)
-    group.barrier()
-    group.stop()

@@ -1,9 +1,12 @@
 """Two steps of PPO with every part, of DPO and of mix, on as many ranks as started it: what they saw, as JSON.
 
+Two ranks also make steps in which the second runs out of memory (tests/learner/exhausted.py).
+
     RANK=... LOCAL_RANK=... WORLD_SIZE=... python -m tests.learner.ranks MODEL OUT key=value ...
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -70,10 +73,19 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
     return found
 
 
+def every_kind(model: Path, process: Process, settings: Sequence[str] = ()) -> dict[str, dict]:
+    return {kind: train(model, process, (*own, *settings), kind == "ppo") for kind, own in KINDS.items()}
+
+
 if __name__ == "__main__":
     _, path, out, *given = sys.argv
     group = Process.start(1, Path(f"{out}.ranks"))
-    made = {kind: train(Path(path), group, (*own, *given), kind == "ppo") for kind, own in KINDS.items()}
+    made = every_kind(Path(path), group, given)
+    if group.ranks == 2:
+        from tests.learner import exhausted
+
+        made["exhausted"] = {place: exhausted.train(Path(path), group, place, budget, rank=1)
+                             for place, budget in (("backward", 80), ("nowhere", 40))}
     if group.rank == 0:
         files.write_json(Path(out), made)
     group.barrier()

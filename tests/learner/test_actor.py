@@ -12,8 +12,11 @@ from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
 from stages.learner.batch import Row
 from stages.learner.engine.packing import pack
+from stages.learner.engine.snapshot import written
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
+from workflows.endpoint.merging import merged
+from workflows.trajectory import Trajectory
 
 SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
 
@@ -66,7 +69,7 @@ def trained(learner, loss, tiny_model, tmp_path_factory):
     learner.budget.tokens = 36  # the longest row alone
     second = learner.step(rows(), loss, 1e-3, 1), plain.step(rows())
     learner.budget.tokens = 4096
-    learner.zero.save(directory)
+    written(learner.zero.save(directory))
     return first, second, plain, directory
 
 
@@ -111,10 +114,10 @@ def test_a_checkpoint_brings_back_weights_and_optimizer_exactly(learner, loss, t
 
 
 def test_exported_weights_are_read_by_transformers(learner, trained, tiny_model, tmp_path):
-    copy_model_files(tiny_model, tmp_path)
+    copy_model_files(tiny_model, tmp_path / "model")
     learner.zero.load(trained[3])
-    learner.export(tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
+    written(learner.save(tmp_path))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", local_files_only=True)
     state = learner.full_state()
     assert all(torch.equal(value, state[name]) for name, value in model.named_parameters())
 
@@ -198,3 +201,27 @@ def test_the_gradient_of_a_clipped_loss_is_plain_torchs_whatever_the_aggregation
     assert loss == pytest.approx(expected.item(), rel=1e-4)
     for name, parameter in plain.model.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad, atol=2e-6, rtol=1e-4)
+
+
+def test_merged_turns_have_the_loss_and_gradient_of_their_own_rows(learner, trained):
+    """Three turns whose contexts extend each other, in three rows and in one."""
+    source = torch.Generator().manual_seed(3)
+
+    def draw(number):
+        return torch.randint(3, 99, (number,), generator=source).tolist()
+
+    context, turns = draw(5), []
+    for turn in range(3):
+        reply = draw(4)
+        turns.append(Trajectory(context, reply, [-4.0 - turn / 5] * 4, [1] * 4, "stop"))
+        context = [*context, *reply, *draw(2)]
+    assert [sum(row.action_mask) for row in merged(turns)] == [12]
+    objective = Objective(overridden(*TINY, "algorithm.loss_agg_mode=token-mean"))
+    found = [gradients(learner, [
+        Row(f"{place}", turn.prompt_tokens + turn.response_tokens, len(turn.prompt_tokens), turn.action_mask,
+            {"advantages": 0.7, "old_logprobs": turn.logprobs}) for place, turn in enumerate(some)
+    ], objective) for some in (turns, merged(turns))]
+    (apart, of_three), (together, of_one) = found
+    assert together == pytest.approx(apart, abs=1e-6)
+    for name, gradient in of_three.items():
+        torch.testing.assert_close(of_one[name], gradient, atol=2e-6, rtol=1e-4)

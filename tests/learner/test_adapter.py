@@ -14,6 +14,7 @@ from pipeline.store.checkpoints import copy_model_files, weights_hash
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
 from stages.learner.engine.adapter import Adapter, inject
+from stages.learner.engine.snapshot import written
 from stages.learner.objective import Objective
 from stages.learner.reference import start_hash
 from tests.configs import TINY, lora, overridden
@@ -119,7 +120,7 @@ def test_the_reference_is_the_model_without_it_and_a_resumed_policy_goes_on_bit_
     reference = actor.score_rows(rows())
     for _ in range(2):
         actor.step(rows(), loss, 1e-2, 1)
-    actor.zero.save(tmp_path)
+    written(actor.zero.save(tmp_path))
     found = actor.reference_logprobs(rows())
     assert all((a == b).all() for a, b in zip(reference, found, strict=True))
     resumed = begin(way)
@@ -131,7 +132,7 @@ def test_the_reference_is_the_model_without_it_and_a_resumed_policy_goes_on_bit_
 
 
 def test_a_checkpoint_has_no_weights_that_do_not_learn(begin, tmp_path):
-    begin().zero.save(tmp_path)
+    written(begin().zero.save(tmp_path))
     held = torch.load(tmp_path / "state" / "mp_rank_00_model_states.pt", weights_only=False)["module"]
     assert {name for name in held if ".lora_" not in name} == {"model.lm_head.weight"}  # the embedding, tied
     assert sum(tensor.numel() for name, tensor in held.items() if ".lora_" in name) == 4 * 1408 * 2
@@ -147,15 +148,14 @@ def exported(begin, loss, tiny_model, tmp_path):
     for _ in range(2):
         actor.step(rows(), loss, 1e-2, 1)
     copy_model_files(tiny_model, tmp_path / "model")
-    actor.export(tmp_path / "model")
-    actor.export_adapter(tmp_path / "adapter")
+    written(actor.save(tmp_path))
     return actor, tmp_path / "adapter", tmp_path / "model"
 
 
 def test_what_is_published_is_the_adapter_alone_in_pefts_format(exported, tmp_path):
     actor, directory, _ = exported
     (tmp_path / "version").mkdir()
-    actor.write_trainable(actor.trainable_state(), tmp_path / "version")
+    actor.write_adapter(actor.trainable_state(), tmp_path / "version")
     names = {path.name for path in (tmp_path / "version").iterdir()}
     assert {ADAPTER, ADAPTER_CONFIG} <= names <= {ADAPTER, ADAPTER_CONFIG, "README.md"}
     found, again = load_file(tmp_path / "version" / ADAPTER), load_file(directory / ADAPTER)

@@ -1,16 +1,10 @@
-"""A step whose memory does not suffice is made again with half the token budget, on all ranks."""
-
-import os
-import subprocess
-import sys
+"""A step whose memory does not suffice is made again with half the token budget; test_ranks.py: on all ranks."""
 
 import pytest
 
-from pipeline.store import files
 from pipeline.store.errors import StageError
 from stages.learner.engine.budget import Budget, Exhausted
 from tests.learner.exhausted import train
-from tests.toy.conftest import REPOSITORY
 
 
 def needs(most: int):
@@ -55,8 +49,8 @@ def halved(tiny_model, process):
     return train(tiny_model, process, "nowhere", 40, 0)
 
 
-def assert_same(found: dict, expected: dict) -> None:
-    """Nothing of the failed attempt is left in gradients or weights: they are equal bit for bit."""
+def assert_nothing_is_left(found: dict, expected: dict) -> None:
+    """Of the failed attempt in gradients or weights: they are equal bit for bit."""
     assert {name: found[name] for name in ("losses", "norms", "weights")} == {
         name: expected[name] for name in ("losses", "norms", "weights")}
 
@@ -65,21 +59,4 @@ def assert_same(found: dict, expected: dict) -> None:
 def test_the_step_after_a_failed_attempt_is_that_of_half_the_budget(halved, tiny_model, process, place):
     found = train(tiny_model, process, place, 80, 0)
     assert (found["budgets"], halved["budgets"]) == ([40, 40], [40, 40])
-    assert_same(found, halved)
-
-
-def alone(model, out, place: str, budget: int) -> dict:
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "tests.learner.exhausted"]
-    done = subprocess.run([sys.executable, *start, str(model), str(out), place, str(budget)], cwd=REPOSITORY,
-                          env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
-                          check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return files.read_json(out)
-
-
-@pytest.mark.slow
-def test_both_ranks_repeat_the_step_when_one_runs_out(tiny_model, tmp_path):
-    found, expected = (alone(tiny_model, tmp_path / f"{place}.json", place, budget)
-                       for place, budget in (("backward", 80), ("nowhere", 40)))
-    assert found["budgets"] == expected["budgets"] == [40, 40]
-    assert_same(found, expected)
+    assert_nothing_is_left(found, halved)

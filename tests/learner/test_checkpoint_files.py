@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from stages.learner.actor import Actor
+from stages.learner.engine import snapshot
+from stages.learner.engine.snapshot import Part, copied, written
 from tests.configs import TINY, overridden
 
 
@@ -17,11 +19,11 @@ def actor(tiny_model, process, stage, dtype="float32"):
 @pytest.mark.parametrize(("stage", "dtype"), [(1, "float32"), (2, "float32"), (3, "float32"), (1, "bfloat16")])
 def test_a_checkpoint_needs_no_code_but_deepspeeds_own_classes(tiny_model, process, tmp_path, stage, dtype):
     made = actor(tiny_model, process, stage, dtype)
-    made.zero.save(tmp_path)
+    written(made.zero.save(tmp_path))
     other = actor(tiny_model, process, stage, dtype)
     other.zero.load(tmp_path)
-    found, written = other.full_state(), made.full_state()
-    assert all(torch.equal(found[name], written[name]) for name in written)
+    found, expected = other.full_state(), made.full_state()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 class Evil:
@@ -36,8 +38,51 @@ class Evil:
 
 def test_code_in_a_checkpoint_is_not_run(tiny_model, process, tmp_path):
     made = actor(tiny_model, process, 1)
-    made.zero.save(tmp_path)
+    written(made.zero.save(tmp_path))
     torch.save({"module": Evil(tmp_path / "ran")}, tmp_path / "state" / "mp_rank_00_model_states.pt")
     with pytest.raises(pickle.UnpicklingError):
         made.zero.load(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+# ------------------------------------------------------------------------------------------------- copies of a state
+
+
+@pytest.mark.parametrize(("stage", "dtype"), [(1, "float32"), (2, "float32"), (3, "float32"), (1, "bfloat16")])
+def test_a_copy_writes_the_bytes_of_the_state_when_it_was_taken(tiny_model, process, tmp_path, stage, dtype):
+    made = actor(tiny_model, process, stage, dtype)
+    for name in ("at once", "later"):
+        (tmp_path / name / "model").mkdir(parents=True)
+    written(made.save(tmp_path / "at once"))
+    copies = copied(made.save(tmp_path / "later"))
+    optimizer = made.zero.engine.optimizer
+    masters = optimizer.fp32_partitioned_groups_flat if stage == 3 else optimizer.single_partition_of_fp32_groups
+    with torch.no_grad():
+        for tensor in (*made.zero.module.parameters(), *masters):
+            tensor.zero_()
+    written(copies)
+    files = sorted(path.relative_to(tmp_path / "at once") for path in (tmp_path / "at once").rglob("*.*"))
+    assert len(files) >= 3
+    for path in files:
+        assert (tmp_path / "later" / path).read_bytes() == (tmp_path / "at once" / path).read_bytes(), path
+
+
+def test_views_of_one_storage_are_copied_once_and_stay_views():
+    flat = torch.arange(6.0)
+    parts = [Part({"a": flat[:2], "rest": (flat[2:].view(2, 2), 7)}, print), Part([flat], print)]
+    first, second = (part.state for part in copied(parts))
+    flat.zero_()
+    assert first["rest"][0].tolist() == [[2.0, 3.0], [4.0, 5.0]]
+    assert first["rest"][1] == 7
+    assert first["a"].untyped_storage().data_ptr() == second[0].untyped_storage().data_ptr()
+
+
+def test_without_memory_for_a_copy_there_is_none(monkeypatch):
+    parts = [Part(torch.zeros(100), print)]  # 400 bytes, of which 1.25 times must be free
+    for free, expected in ((499, True), (500, False)):
+        monkeypatch.setattr(snapshot, "free_memory", lambda free=free: free)
+        assert (copied(parts) is None) == expected
+
+
+def test_free_memory_is_positive_and_less_than_all():
+    assert 2**20 < snapshot.free_memory() < 2**50

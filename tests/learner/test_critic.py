@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from stages.learner.batch import Row
 from stages.learner.critic import Critic, explained_variance, value_loss
+from stages.learner.engine.snapshot import written
 from tests import objectives
 from tests.configs import TINY, overridden
 
@@ -129,7 +130,7 @@ def test_its_steps_are_those_of_plain_torch_and_come_back_from_a_checkpoint(crit
     values = critic.values(rows())
     for row, of_row in zip(rows(), values, strict=True):
         torch.testing.assert_close(torch.from_numpy(of_row), plain.values(row).detach(), atol=1e-4, rtol=0)
-    critic.save(tmp_path)
+    written(critic.save(tmp_path))
     after = [critic.step(with_values(critic, rows()), 1e-3) for _ in range(2)]
     critic.load(tmp_path)
     assert all((a == b).all() for a, b in zip(values, critic.values(rows()), strict=True))

@@ -1,10 +1,14 @@
 """The training loop around a learner that learns nothing: what it leaves behind, and in which order."""
 
+import errno
 import signal
+import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from pipeline.job.ending import Ending, Stopped
 from pipeline.job.waiting import wait_for
@@ -13,15 +17,21 @@ from pipeline.store.errors import ModelError, StageError
 from stages import learn
 from stages.learner.actor import Result
 from stages.learner.engine.budget import Budget
+from stages.learner.engine.snapshot import Part
 from tests.configs import TINY
 from tests.factories import row
+
+
+def write_steps(path, state):
+    path.write_text(str(state["steps"]))
 
 
 class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
     def __init__(self, model, config, process, temperature, keep_initial):
-        self.steps, self.rates, self.zero, self.budget = 0, [], self, Budget(config.trainer.max_token_len_per_gpu)
+        self.steps, self.rates, self.zero, self.module = 0, [], self, torch.nn.Linear(1, 1)
+        self.process, self.budget = process, Budget(config.trainer.max_token_len_per_gpu)
 
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
@@ -32,11 +42,9 @@ class StandIn:
     def score(self, tokens):
         return [-1.0] * (len(tokens) - 1)
 
-    def export(self, directory):
-        (directory / checkpoints.WEIGHTS).write_text(str(self.steps))
-
     def save(self, directory):
-        (directory / "state").write_text(str(self.steps))
+        paths = directory / "model" / checkpoints.WEIGHTS, directory / "state"
+        return [Part({"steps": self.steps}, partial(write_steps, path)) for path in paths]
 
     def load(self, directory):
         self.steps = int((directory / "state").read_text())
@@ -51,7 +59,7 @@ class StandIn:
 class Alone:
     """A process group of one."""
 
-    rank, ranks = 0, 1
+    rank, ranks, device = 0, 1, torch.device("cpu")
 
     @classmethod
     def start(cls, seed, rendezvous):
@@ -209,3 +217,81 @@ def test_a_trainer_that_ends_stops_waiting_for_its_next_batch(stage):
     trainer.ended = True
     with pytest.raises(StageError, match="the trainer ended"):
         wait_for(stage.directory / "never", 10, "", stage.directory, trainer._check)
+
+
+# ---------------------------------------------------------------------------------- checkpoints beside the next steps
+
+
+class Slow:
+    """Writes a checkpoint's files of one step only once `may_go_on` is set, or fails then."""
+
+    def __init__(self, monkeypatch, step, error=None):
+        self.may_go_on, self.step, self.error, self.write = threading.Event(), step, error, write_steps
+        monkeypatch.setitem(globals(), "write_steps", self)
+
+    def __call__(self, path, state):
+        if state["steps"] == self.step:
+            assert self.may_go_on.wait(30)
+            if self.error:
+                raise self.error
+        self.write(path, state)
+
+
+def go_on_in_step(monkeypatch, slow, step):
+    """Lets the checkpoint be written as soon as this step is made."""
+    learned = StandIn.step
+
+    def then(self, rows, objective, lr, number, update):
+        if number == step:
+            slow.may_go_on.set()
+        return learned(self, rows, objective, lr, number, update)
+
+    monkeypatch.setattr(StandIn, "step", then)
+
+
+def test_a_checkpoint_is_written_beside_the_next_steps_with_the_state_of_its_own(stage, monkeypatch):
+    go_on_in_step(monkeypatch, Slow(monkeypatch, 2), 4)  # deadlocks if step 3 or 4 waited for it
+    trainer = learn.Trainer(stage)
+    trainer.run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
+    assert trainer.deadline.save_seconds > 0.0
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_stage_at_the_next_step_and_leaves_nothing(stage, monkeypatch):
+    slow = Slow(monkeypatch, 4, OSError(errno.ENOSPC, "No space left on device"))
+    go_on_in_step(monkeypatch, slow, 5)
+    with pytest.raises(OSError, match="No space left on device"):
+        learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [2]
+    assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
+    assert recovery.rewind(stage.directory, print) == 2
+
+
+def test_an_ending_waits_for_the_checkpoint_in_progress(stage, monkeypatch):
+    """Asked to end while step 3 is made, and step 2 is still being saved: both are saved."""
+    slow = Slow(monkeypatch, 2)
+    go_on_in_step(monkeypatch, slow, 3)
+    ask_in_step(stage, monkeypatch, 3)
+    with pytest.raises(Stopped, match="step 3 is saved"):
+        learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [2, 3]
+
+
+def test_a_checkpoint_does_not_precede_the_rows_of_its_step(stage, monkeypatch):
+    trainer, write = learn.Trainer(stage), tables.write
+
+    def later(path, *arguments):
+        if path == tables.step_file(stage.directory, "steps", 4):
+            time.sleep(0.3)
+            assert checkpoints.complete_checkpoints(stage.directory) == [2]
+        write(path, *arguments)
+
+    monkeypatch.setattr(tables, "write", later)
+    trainer.run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
+
+
+def test_without_memory_for_a_copy_a_checkpoint_is_written_before_the_next_step(stage, monkeypatch):
+    monkeypatch.setattr("stages.learner.saving.copied", lambda parts: None)
+    learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]

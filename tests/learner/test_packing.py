@@ -28,8 +28,8 @@ def test_two_rows_end_to_end():
     (micro,) = pack([A, B], 7, 0, 1, COLUMNS)
     assert micro.input_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert micro.positions.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    assert micro.cu_seqlens.tolist() == [0, 4, 7]
-    assert micro.longest == 4
+    assert micro.segments.bounds.tolist() == [0, 4, 7]
+    assert micro.segments.contexts.tolist() == [-1, -1]
     assert micro.source.tolist() == [1, 2, 5]
     assert micro.targets.tolist() == [3, 4, 7]
     assert micro.weights.tolist() == pytest.approx([1 / 3] * 3)
@@ -37,8 +37,9 @@ def test_two_rows_end_to_end():
     assert micro.columns["old_logprobs"].tolist() == pytest.approx([-0.1, -0.2, -0.4])
     assert micro.row_of.tolist() == [0, 0, 1]
     assert micro.rows == [0, 1]
-    types = [getattr(micro, n).dtype for n in ("input_ids", "positions", "cu_seqlens", "source", "weights")]
-    assert types == [np.int64, np.int64, np.int32, np.int64, np.float32]
+    types = [getattr(micro, n).dtype for n in ("input_ids", "positions", "source", "weights")]
+    assert types == [np.int64, np.int64, np.int64, np.float32]
+    assert micro.segments.bounds.dtype == np.int32
 
 
 def test_a_column_has_one_number_a_token_or_one_for_all():

@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,10 +13,10 @@ from pipeline.store.errors import ConfigError, ModelError
 from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
 from stages.learner.engine.packing import pack
+from stages.learner.engine.sharing import Segments
 from tests import zoo
+from tests.configs import composed
 from tests.objectives import differences
-
-NAMES = ("input_ids", "positions", "cu_seqlens", "source", "targets")
 
 
 def trainer(chunk=4096, checkpointing=False):
@@ -34,8 +35,7 @@ def rows():
 
 
 def score(learner, micro, **options):
-    arguments = {name: torch.from_numpy(getattr(micro, name)) for name in NAMES}
-    return learner(longest=micro.longest, **arguments, **options)
+    return learner(**micro.inputs(torch.device("cpu")), **options)
 
 
 def plain(path, row, temperature):
@@ -182,7 +182,8 @@ def test_padded_attention_is_causal_attention_within_each_row(heads, key_value_h
     lengths, width = [3, 1, 5], 8
     query = torch.randn(1, heads, 9, width)
     key, value = (torch.randn(1, key_value_heads, 9, size) for size in (width, of_values))
-    places = attention.layout(torch.tensor([0, 3, 4, 9], dtype=torch.int32), max(lengths), "padded")
+    segments = Segments(np.array([0, 3, 4, 9], np.int32), np.array([-1, -1, -1]))
+    places = attention.layout(segments, torch.device("cpu"), "padded")
     found, _ = attention.padded(None, query, key, value, None, scaling=width**-0.5, **places)
     assert found.shape == (1, 9, heads, of_values)
     begin = 0
@@ -194,6 +195,15 @@ def test_padded_attention_is_causal_attention_within_each_row(heads, key_value_h
             scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
             torch.testing.assert_close(found[0, here, head], scores.softmax(-1) @ value[0, group, here])
         begin += length
+
+
+@pytest.mark.parametrize("name", attention.ATTENTIONS)
+def test_a_model_is_read_with_each_attention(tmp_path, monkeypatch, name):
+    """transformers takes a name that contains "flash" for one of its own kernels, and does not find it."""
+    monkeypatch.setattr(attention, "choose", lambda *_: name)
+    zoo.make("qwen2", tmp_path)
+    settings = composed().trainer.merged({"attention": name, "enable_gradient_checkpointing": False})
+    assert policy.read(tmp_path, "cpu", torch.float32, settings, 64)[1] == name
 
 
 def test_what_cannot_run_here_is_refused(monkeypatch):

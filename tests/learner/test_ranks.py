@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from pipeline.store import files
-from tests.learner.ranks import KINDS, rows
+from tests.learner.ranks import KINDS, every_kind, rows
+from tests.learner.test_budget import assert_nothing_is_left
 from tests.toy.conftest import REPOSITORY
 
 WAYS = [
@@ -47,9 +48,11 @@ def assert_same(found: dict, alone: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_model, tmp_path_factory) -> dict:
+def alone(tiny_model, process, tmp_path_factory) -> dict:
     """What one rank sees."""
-    return trained(tiny_model, tmp_path_factory.mktemp("ranks") / "alone.json", 1, ())
+    out = tmp_path_factory.mktemp("ranks") / "alone.json"
+    files.write_json(out, every_kind(tiny_model, process))
+    return files.read_json(out)
 
 
 @pytest.mark.parametrize(("ranks", "settings"), WAYS)
@@ -57,7 +60,12 @@ def test_two_steps_see_and_learn_the_same(alone, tiny_model, tmp_path, ranks, se
     for kind in KINDS:
         assert [len(values) for values in alone[kind]["scores"]] == [sum(row.mask) for row in rows()]
         assert abs(alone[kind]["losses"][0] - alone[kind]["losses"][-1]) > 1e-3  # something was learnt
-    assert_same(trained(tiny_model, tmp_path / "seen.json", ranks, settings), alone)
+    found = trained(tiny_model, tmp_path / "seen.json", ranks, settings)
+    assert_same(found, alone)
+    if ranks == 2:  # both repeat the step when one runs out of memory
+        both = found["exhausted"]
+        assert both["backward"]["budgets"] == both["nowhere"]["budgets"] == [40, 40]
+        assert_nothing_is_left(both["backward"], both["nowhere"])
 
 
 @pytest.mark.adapters

@@ -76,3 +76,30 @@ def test_no_weights_are_handed_over_and_nothing_is_paid_twice(recorded):
 def test_a_batch_larger_than_all_that_was_explored_is_refused(recorded):
     with pytest.raises(DataError, match=r"train_batch_size=16: look explored only 12 experiences"):
         recorded("buffer.train_batch_size=16")
+
+
+def test_what_ouro_serve_recorded_is_trained_on(tmp_path, context_of):
+    """Two steps of two rewarded attempts; one of them has two calls in one row, and one has no reward."""
+    from stages.serving.attempts import Attempt, Feedback, Reply, Source
+    from stages.serving.recording import Recording
+
+    recording = Recording(tmp_path / "rec", Source("rec", "w", "c", "k", "e"), lambda ids, skip: "", 2, 0.0, True)
+    for number in range(5):
+        attempt = Attempt(f"a{number}", None)
+        replies = [([7], [8], [-0.5]), ([7, 8, 9], [10], [-0.25])] if number == 0 else [([7], [8], [-0.5])]
+        for prompt, tokens, logprobs in replies:
+            recording.replied(attempt, Reply("chat.completions", prompt, tokens, logprobs, "stop", False, None, 1.0,
+                                             1.0, -1, number, 0.1, 1.0))
+        if number != 2:
+            recording.rewarded(Feedback({"accuracy": float(number % 2)}, ids=(attempt.id,), group="g"))
+    recording.close()
+    context = context_of(tmp_path / "learn", "buffer.total_steps=2", experience=tmp_path / "rec")
+    del context.config.buffer.trainer_input
+    source = Recorded(context)
+    made = batch(source, 1)
+    assert [row.id for row in made.rows] == ["rec/a0/0", "rec/a1/0"]
+    assert [(row.tokens, row.mask) for row in made.rows] == [([7, 8, 9, 10], [1, 0, 1]), ([7, 8], [1])]
+    assert [row.id for row in batch(source, 2).rows] == ["rec/a3/0", "rec/a4/0"]
+    advantages = [row.columns["advantages"] for row in made.rows]
+    assert [one[0] if isinstance(one, list) else one for one in advantages] == pytest.approx(
+        [-0.707106, 0.707106], abs=2e-6)

@@ -6,6 +6,7 @@
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
@@ -17,6 +18,7 @@ from pipeline.settings.config import Config, Lora
 from stages.learner.engine import attention
 from stages.learner.engine.adapter import inject
 from stages.learner.engine.policy import Policy
+from stages.learner.engine.sharing import Segments
 from stages.model_size import measure
 
 TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
@@ -112,7 +114,8 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
         long = {"dtype": torch.long}
         flat, actions = torch.zeros(TOKENS, **long), torch.zeros(ACTIONS, **long)
         with Alive([*policy.parameters(), *(p.grad for p in learning)]) as alive:
-            logprobs, _ = policy(flat, flat, torch.zeros(2, dtype=torch.int32), 640, actions, actions)
+            segments = Segments(np.array([0, TOKENS], np.int32), np.array([-1]))
+            logprobs, _ = policy(flat, flat, segments, actions, actions)
             logprobs.sum().backward()
     return alive.peak
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.store import checkpoints, files, records, recovery, tables
+from pipeline.store import checkpoints, files, records, recovery, tables, versions
 from pipeline.store.errors import ModelError
 from tests.factories import row
 
@@ -27,7 +27,7 @@ def checkpoint(stage, step):
 
 def test_published_weights_come_with_their_hash_and_the_probe(tmp_path):
     probe = {"tokens": [1, 2], "logprobs": [-0.5]}
-    directory = checkpoints.publish(tmp_path, 12, export, probe)
+    directory = versions.publish(tmp_path, 12, export, probe)
     assert directory == tmp_path / "weights" / "version=000012"
     manifest = files.read_json(directory / files.MANIFEST)
     assert manifest == {"version": 12, "hash": "ba7816bf8f01cfea", "probe": probe}  # sha256("abc")
@@ -39,14 +39,14 @@ def test_weights_that_could_not_be_written_are_not_there(tmp_path):
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        checkpoints.publish(tmp_path, 1, fail, {})
+        versions.publish(tmp_path, 1, fail, {})
     assert names(tmp_path / "weights") == []
 
 
 def test_old_versions_are_forgotten(tmp_path):
     for version in (0, 2, 4):
-        checkpoints.publish(tmp_path, version, export, {})
-    checkpoints.forget_versions_before(tmp_path, 2)
+        versions.publish(tmp_path, version, export, {})
+    versions.forget_before(tmp_path, 2, "last", based=False)
     assert names(tmp_path / "weights") == ["version=000002", "version=000004"]
 
 
@@ -177,7 +177,7 @@ def cut_off(stage):
     for step in range(1, 7):
         train(stage, step)
     for version in (4, 5, 6):
-        checkpoints.publish(stage, version, export, {})
+        versions.publish(stage, version, export, {})
 
 
 def present(stage):
@@ -218,7 +218,7 @@ def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
 
 def test_rewinding_without_a_checkpoint_keeps_what_the_first_model_made(tmp_path):
     cut_off(tmp_path)
-    checkpoints.publish(tmp_path, 0, export, {})
+    versions.publish(tmp_path, 0, export, {})
     assert recovery.rewind(tmp_path, print) == 0
     assert present(tmp_path) == {"experience": [1, 2], "rollouts": [1, 2], "trained": [], "steps": []}
     assert names(tmp_path / "weights") == []  # the trainer publishes version 0 again

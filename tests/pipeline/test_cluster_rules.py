@@ -1,12 +1,15 @@
 """What stages request from SLURM, and what the cluster's partitions can give."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
+import snakemake_executor_plugin_slurm as plugin
 
 from pipeline.check import cluster_rules
 from pipeline.job import slurm
 from pipeline.plan import requests
+from pipeline.run.snakefile import follow_steadily
 from pipeline.settings.config import Config
 
 NODES = {"gpu": [slurm.Nodes(128, 512_000, 8, 2880)], "cpu": [slurm.Nodes(32, 64_000, 0, None)]}
@@ -47,6 +50,13 @@ def test_a_request_that_no_node_can_satisfy_is_a_problem(asked, keys):
 def test_a_stage_that_runs_here_requests_nothing():
     assert cluster_rules.problems([stage("curate", 0)]) == []
     assert len(cluster_rules.problems([stage("curate", 0, submit="all")])) == 1
+
+
+def test_set_up_lines_and_container_are_those_of_a_job():
+    asked = {"setup_lines": ["module load cuda", "source env.sh"], "container": "apptainer exec image.sif"}
+    assert requests.command_prefix(stage(**asked)) == (
+        "module load cuda\nsource env.sh\nexec apptainer exec image.sif ")
+    assert requests.command_prefix(stage("curate", 0, **asked)) == "exec "
 
 
 def test_the_memory_of_a_job_is_that_of_its_processes():
@@ -94,3 +104,16 @@ def test_gpus_of_a_node(gres, gpus):
                                                 ("infinite", None)])
 def test_time_limits_of_sinfo(limit, minutes):
     assert slurm._minutes(limit) == minutes
+
+
+@pytest.mark.parametrize(("no_requeue", "preempted"), [(True, "CANCELLED"), (False, "PREEMPTED")])
+def test_the_executor_knows_the_states_of_cancelled_and_preempted_jobs(monkeypatch, no_requeue, preempted):
+    """sacct says who cancelled a job; the plugin takes a state that it does not know for one of a running job."""
+    async def answer(command, logger):
+        return {"4": "CANCELLED by 0", "5": "PREEMPTED", "6": "RUNNING"}, 0.1
+
+    monkeypatch.setattr(plugin, "query_job_status", answer)
+    monkeypatch.setattr(plugin.Executor, "next_seconds_between_status_checks", None, raising=False)
+    follow_steadily(SimpleNamespace(init_seconds_before_status_checks=10, no_requeue=no_requeue))
+    assert asyncio.run(plugin.query_job_status("sacct", None))[0] == {
+        "4": "CANCELLED", "5": preempted, "6": "RUNNING"}

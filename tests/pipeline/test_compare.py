@@ -101,7 +101,14 @@ def test_the_latest_sweep_is_the_default(swept, tmp_path, capsys):
     assert cli.main(["compare", "--root", str(swept)]) == 0
     assert "toy/s-lr=2" in capsys.readouterr().out
     assert cli.main(["compare", "--root", str(tmp_path / "empty")]) == 2
-    assert "no sweep below" in capsys.readouterr().err
+    assert "no run below" in capsys.readouterr().err
+
+
+def test_without_sweeps_all_runs_are_compared(swept, capsys):
+    (swept / "runs/toy/s/sweep.json").unlink()
+    assert cli.main(["compare", "--root", str(swept)]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"toy/s-lr={lr}" in shown for lr in (1, 2, 3, 4))
 
 
 def test_the_page_stands_alone_marks_what_is_incomplete_and_links_reports(swept):

@@ -67,6 +67,20 @@ def test_stages_are_shown_from_their_logs(tmp_path, capsys):
         f"rft: failed; log: {tmp_path}/store/rft-0/stage.log"]
 
 
+def test_a_running_stage_without_new_lines_is_noticed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pipeline.run.console.QUIET", 0.0)
+    made = stage(tmp_path, "rft")
+    with Console([made]) as console:
+        log = log_of(made)
+        log.info("started: process 1 on host")
+        console.poll()
+        assert "rft: no new line for 0.0 s; `ouro status` shows what it does" in capsys.readouterr().err
+        log.error("no GPU")
+        console.poll()
+        console.poll()
+    assert "no new line" not in capsys.readouterr().err
+
+
 def test_a_line_that_is_half_written_waits_for_its_end(tmp_path, capsys):
     made = stage(tmp_path, "sft")
     line = "2026-11-22 11:01:13,634 WARNING slow disk\n"

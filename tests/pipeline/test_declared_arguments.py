@@ -9,6 +9,7 @@ import pytest
 
 from operators import advantage, aggregation, entropy, generate, kl, loss, priority, reward, sampling
 from pipeline.settings import arguments
+from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import choices, problems
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import Signature
@@ -38,9 +39,11 @@ def test_a_function_takes_what_is_declared_with_the_declared_defaults(part, name
     given = len(model.columns) if given is None else 1 if name in rewards.OPENED else given
     if model.columns:
         assert tuple(p.name for p in parameters[:given]) == model.columns
-    own = {p.name: p.default for p in parameters[given:] if p.name != "task"}
-    assert set(own) == set(model.model_fields)
-    for argument, field in model.model_fields.items():
+    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox")}
+    takes_tools = "toolbox" in [p.name for p in parameters]  # whose arguments are not the function's own
+    fields = {k: v for k, v in model.model_fields.items() if not (takes_tools and k in ToolArguments.model_fields)}
+    assert set(own) == set(fields)
+    for argument, field in fields.items():
         assert own[argument] == (inspect.Parameter.empty if field.is_required() else field.default)
         assert field.description
 

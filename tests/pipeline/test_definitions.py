@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.plan.code import ENTRIES, NAMED, OPTIONAL, ROWS
 from pipeline.settings.arguments import TABLES
+from pipeline.store import definitions
 from pipeline.store.definitions import closure, uses_of_file
 from pipeline.store.files import HOME
 
@@ -33,6 +34,26 @@ class C:
 
 TABLE = {"f": f, "h": two.h}
 """
+
+
+def test_digests_are_kept_for_the_next_process_until_a_source_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.pycache_prefix", str(tmp_path))
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+
+    def digest() -> str:
+        for cached in (definitions._digest, definitions._known):
+            cached.cache_clear()  # as in another process
+        return definitions.digest_definitions(["operators.kl:k2"], (), HOME)
+
+    found = digest()
+    (kept,) = tmp_path.rglob("*.json")
+    kept.write_text(kept.read_text().replace(found, "kept"))
+    assert digest() == "kept"
+    sources = definitions._sources(HOME)
+    monkeypatch.setattr(definitions, "_sources", lambda home: [*sources, Path(__file__)])  # one more
+    assert digest() == found
+    kept.write_text("{")
+    assert digest() == found
 
 
 @pytest.fixture

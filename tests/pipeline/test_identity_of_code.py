@@ -120,6 +120,7 @@ def test_what_is_made_again_for_other_code_is_named_and_not_what_a_setting_chang
     assert made_again(planned(tmp_path)) == made_again(planned(tmp_path, {"seed": 2})) == []
     of_code = identity.code_of
     monkeypatch.setattr(identity, "code_of", lambda kind, *rest: "edited" if kind == "train" else of_code(kind, *rest))
+    assert made_again(planned(tmp_path, {"name": "another"})) == []  # a new run makes nothing again
     (line,) = made_again(planned(tmp_path))
     assert [word.split("-")[0] for word in line.split(": ")[1].split(", ")] == [
         "sft", "evaluate_sft", "rft", "evaluate_rft"]

@@ -143,6 +143,9 @@ SHAPES = {
     "answer in a struct": (
         lambda root: lines(root / "a.jsonl", [{"question": q, "answer": {"value": int(a)}} for q, a in SUMS]),
         "grpo", {"prompt_key": "question", "response_key": "answer.value"}),
+    "digits that are no number": (
+        lambda root: lines(root / "a.jsonl", [{"question": q, "answer": f"0{a}"} for q, a in SUMS]),
+        "grpo", {"prompt_key": "question", "response_key": "answer"}),
     "short answers": (
         lambda root: lines(root / "a.jsonl", [{"question": q, "label": "even"} for q, _ in SUMS]),
         "grpo", {"prompt_key": "question", "response_key": "label"}),
@@ -166,7 +169,8 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
     reward = source.default_reward_fn_type
     assert Path("reward.py").exists() == (reward == "reward:score")
     if algorithm == "grpo":
-        assert reward == ("reward:score" if shape in ("messages alone", "short answers") else "accuracy_reward")
+        assert reward == ("reward:score" if shape in (
+            "messages alone", "short answers", "digits that are no number") else "accuracy_reward")
     if write is directory_of_parquet:  # files with a split in their name
         assert [one.split for one in (source.taskset, *source.eval_tasksets)] == ["train", "test"]
     if shape.startswith("alpaca"):
@@ -177,6 +181,14 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
         # `23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4
         limits = config.model.max_prompt_tokens, config.model.max_response_tokens  # of a small model
         assert (limits, config.buffer.batch_size, config.algorithm.optimizer.lr) == ((16, 64), 4, 5e-4)
+
+
+def test_files_of_a_directory_that_no_split_takes_are_named(tmp_path, in_process, init, capsys):
+    rows = [{"question": q, "answer": a} for q, a in SUMS]
+    for name in ("train", "test", "demos"):
+        lines(tmp_path / "data" / f"{name}.jsonl", rows)
+    init(tmp_path / "data")
+    assert "  not used: demos.jsonl\n" in capsys.readouterr().out
 
 
 def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, init, capsys):

@@ -76,7 +76,8 @@ def plan(run, monkeypatch):
     from types import SimpleNamespace
 
     nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=(),
-                             root=str(run.root), error=f"{s['directory']}/stage.error", config=composed())
+                             root=str(run.root), run="toy/first", error=f"{s['directory']}/stage.error",
+                             config=composed())
              for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])

@@ -7,7 +7,9 @@ from pipeline.compose.stage_settings import effective
 from pipeline.plan.models import initial_models
 from pipeline.plan.modes import Line, planned, problems
 from pipeline.settings.config import Config
+from tests import plans
 from tests.configs import changed, check, overridden, places
+from tests.plans import reads
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}
 
@@ -133,3 +135,38 @@ def test_combinations_with_a_mode_that_are_refused(values, expected):
 def test_a_stage_is_not_asked_for_what_its_mode_does_not_read(values):
     rft = {key: value for key, value in values.items() if key != "mode"}
     assert rules_of_stage(overridden("mode=" + values["mode"], *(f"{key}={value}" for key, value in rft.items()))) == []
+
+
+SERVER = {"explorer": {"rollout_model": {"engine_type": "openai", "external": {
+    "base_url": "http://127.0.0.1:1/v1", "model_name": "m"}}}}
+
+
+def test_recorded_experience_needs_no_stage_that_explored(tmp_path):
+    """Its content is the identity of a stage, and where a stage explored, its rows are taken."""
+    path = tmp_path / "desk" / "rollouts"
+    path.mkdir(parents=True)
+    (path / "step=000001.parquet").write_text("x")
+    learn = {"stage_name": "learn", "mode": "train", "after": [],
+             "buffer": {"trainer_input": {"experience_buffer": {"path": str(tmp_path / "desk")}}}}
+    assert problems(recipe(learn)) == []
+    read = reads(tmp_path, [learn])
+    assert read["learn"] == {"experience": "recorded", "model": "model"}
+    look = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4}}
+    assert reads(tmp_path, [look, {**learn, "after": ["look"]}])["learn"]["experience"] == "look"
+
+
+def test_a_server_is_evaluated_and_nothing_begins_with_its_model(tmp_path):
+    theirs = {"stage_name": "theirs", "mode": "bench", **SERVER}
+    assert problems(recipe(theirs)) == []
+    assert places(problems(recipe(theirs, {"stage_name": "rft"}))) == ["rft: after"]
+    stages = {stage.name: stage for stage in plans.planned(
+        tmp_path, {"stages": [theirs, {"stage_name": "sft", **SFT, "after": []}]}).stages}
+    assert stages["theirs_server"].inputs["model"] == stages["server"].directory
+    assert stages["evaluate_sft"].inputs["model"] == stages["sft"].directory
+
+
+def test_a_server_is_not_trained():
+    assert places(check(recipe({"stage_name": "rft", **SERVER}))) == ["explorer.rollout_model.engine_type"]
+    missing = {"explorer": {"rollout_model": {"engine_type": "openai"}}}
+    assert places(check(recipe({"stage_name": "x", "mode": "bench", **missing}))) == [
+        "explorer.rollout_model.external.base_url", "explorer.rollout_model.external.model_name"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.plan.plan import make_plan
-from pipeline.store import files
+from pipeline.store import checkpoints, files
 from pipeline.store.errors import ConfigError
 from tests.configs import changed
 from tests.plans import ALL, EVALS, SFT, identities, planned, re_run, reads
@@ -69,6 +69,18 @@ def test_what_an_rft_stage_watches_itself_by_does_not_make_another_of_it(tmp_pat
     assert by_name["rft"].buffer.explorer_input.eval_tasksets[0].name == "countdown_test"
     assert not hasattr(by_name["sft"].buffer.explorer_input, "eval_tasksets")
     assert re_run(tmp_path, {"explorer.eval_interval": 10}) == set()
+
+
+def test_what_demonstrations_need_does_not_limit_the_answers_of_an_evaluation(tmp_path):
+    """The recipe allows answers of 12 tokens; both models are compared on answers of that length."""
+    limits = {s.name: s.config.model.max_response_tokens for s in planned(
+        tmp_path, {"stages.sft.model.max_response_tokens": 40, "explorer.eval_on_startup": True}).stages
+        if s.kind in ("train", "rft", "evaluate")}
+    assert limits == {"sft": 40, "rft": 12, "evaluate_base": 12, "evaluate_sft": 12, "evaluate_rft": 12}
+    apart = {"stage_name": "apart", "after": [], "model": {"max_model_len": 64}}
+    stages = [{"stage_name": "sft", **SFT}, {"stage_name": "rft"}, apart]
+    assert identities(tmp_path, {"stages": stages})["evaluate_sft"] == identities(
+        tmp_path, {"stages": stages[:2]})["evaluate_sft"]
 
 
 def test_without_evaluation_sets_there_is_no_evaluation(tmp_path):
@@ -209,6 +221,21 @@ def test_a_run_that_only_evaluates_must_have_been_trained(tmp_path):
     same = {s.name: s.identity for s in trained.stages if s.name != "report"}
     assert {s.name: s.identity for s in plan.stages if s.name in same} == same
     assert [s.name for s in plan.stages if s.name not in same] == ["bench_sft", "bench_rft", "report"]
+
+
+def test_the_steps_of_a_bench_must_be_kept(tmp_path):
+    """Of sft checkpoints 5 and 9 are there, of rft 9 alone: only sft has a step to evaluate beside its model."""
+    for stage in planned(tmp_path).stages:
+        if stage.name in ("sft", "rft"):
+            files.write_json(Path(stage.manifest), {})
+            for step in (5, 9) if stage.name == "sft" else (9,):
+                saved = checkpoints.checkpoint_directory(Path(stage.directory), step)
+                (saved / "model").mkdir(parents=True)
+                files.write_json(saved / files.MANIFEST, {"step": step})
+    asked = {"mode": "bench", "explorer.bench_steps": [5]}
+    assert [s.name for s in planned(tmp_path, asked).stages if s.kind == "bench"] == ["bench_sft"]
+    with pytest.raises(ConfigError, match=r"no stage keeps the weights of 7\. .*sft-\w+: 5, 9; rft-\w+: 9\."):
+        planned(tmp_path, asked | {"explorer.bench_steps": [5, 7]})
 
 
 # ------------------------------------------------------------------------------------------------------- on the disk

@@ -252,6 +252,9 @@ def test_a_run_whose_data_lacks_a_column_does_not_begin(tmp_path, capsys):
     err = capsys.readouterr().err
     assert err.count("has no column 'qestion'; found question, answer. Did you mean 'question'?") == 1
     assert not Path("runs").exists()
+    columns = "{prompt_type: messages, messages_key: turns}"
+    assert cli.main(["run", taskset, f"buffer.explorer_input.taskset.format={columns}"]) == 2
+    assert "Set buffer.explorer_input.taskset.format.messages_key." in capsys.readouterr().err
 
 
 def test_an_argument_that_a_reward_lacks_is_one_problem(tmp_path):

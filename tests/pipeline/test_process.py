@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -157,6 +158,47 @@ def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
     assert [process.returncode for process in both] == [0, 0]
     assert (stage / "made").read_text() == "x"
     assert sum("already complete" in text for text in said) == 1
+
+
+GUARDED = """
+import os, signal, subprocess, sys, time
+from pipeline.job import guard, watchdog
+from pipeline.job.context import run_stage
+guard.LIMIT_SECONDS, watchdog.LEAST_SECONDS = {limit}, {stopped}
+def formats(row):
+    subprocess.Popen(["sleep", "{seconds}"])
+    {body}
+run_stage(lambda context: formats(1), "doc")
+"""
+
+
+@pytest.mark.parametrize(("limit", "stopped", "body", "said"), [
+    (0.7, 60, "time.sleep(60)", "in formats"),
+    (0.7, 60, "__import__('re').match('(a|a)+$', 64 * 'a' + 'b')", "in formats"),  # holds the interpreter
+    (60, 0.7, "os.kill(os.getpid(), signal.SIGSTOP)", "is stopped (state T): something sent it SIGSTOP")])
+def test_a_stage_that_hangs_is_named_with_its_stack_and_ends(stage, limit, stopped, body, said):
+    seconds = f"60.{time.monotonic_ns()}"
+    program = GUARDED.format(limit=limit, stopped=stopped, body=body, seconds=seconds)
+    done = subprocess.run([sys.executable, "-c", program, str(stage)], stderr=subprocess.PIPE, text=True, timeout=40,
+                          check=False)
+    assert done.returncode == -signal.SIGKILL
+    reason = (stage / "stage.error").read_text()
+    assert reason.startswith("the process of stage tasks-0123abcd hangs: it gave no sign of life for 1 s, limit 1 s ")
+    assert "; activity: works; " in reason
+    assert said in reason
+    assert reason.splitlines()[0] in done.stderr
+    assert f"sleep\0{seconds}" not in "".join(path.read_text() for path in Path("/proc").glob("[1-9]*/cmdline")
+                                           if path.exists())
+    assert not files.is_complete(stage)
+
+
+def test_a_stage_that_waits_for_its_turn_does_not_hang(stage):
+    program = GUARDED.format(limit=0.5, stopped=60, body="", seconds=0).replace("    subprocess.Popen", "    print")
+    with files.locked(stage / ".lock", print):
+        waiting = subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.DEVNULL)
+        time.sleep(2.5)
+        assert waiting.poll() is None
+    assert waiting.wait(20) == 0
 
 
 def test_a_stage_reads_its_settings_alone_and_arguments_stay_dicts():

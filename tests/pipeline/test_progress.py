@@ -85,8 +85,10 @@ def test_other_work_is_counted_in_its_own_unit(tmp_path, monkeypatch):
 
 
 def test_time_left_is_judged_by_this_life_of_the_stage(tmp_path, monkeypatch):
-    clock = iter([0.0, 2.0, 2.0, 2.0])
+    clock = iter([60.0, 62.0])  # a minute to start
     monkeypatch.setattr("pipeline.job.progress.time.monotonic", lambda: next(clock))
     progress = Progress(open_log(tmp_path / "stage.log", "rft", "INFO"), 110, "steps", "rft", done=100)
-    progress._move_to(102)  # two steps in two seconds: eight are left
-    assert progress.left_seconds() == pytest.approx(8.0)
+    progress._move_to(101)
+    assert progress.left_seconds() is None
+    progress._move_to(103)  # two steps in two seconds: seven are left
+    assert progress.left_seconds() == pytest.approx(7.0)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from pipeline.store import checkpoints, files, hashes, records, recovery, tables
+from pipeline.store import checkpoints, files, hashes, records, recovery, tables, versions
 from pipeline.store.errors import StageError
 from tests.damage import cut_short, flip
 from tests.factories import row
@@ -34,10 +34,11 @@ def export(directory):
     (directory / checkpoints.WEIGHTS).write_bytes(b"abc")
 
 
-@pytest.fixture
-def stage(tmp_path):
+@pytest.fixture(params=[recovery.PART, 2])
+def stage(tmp_path, request, monkeypatch):
     """On-policy: explorer step s uses version s - 1. Six steps, checkpoints 2, 4 and 6; step 7 is explored, and the
     explorer waits for version 7."""
+    monkeypatch.setattr(recovery, "PART", request.param)
     for step in range(1, 8):
         explore(tmp_path, step, step - 1)
     for step in range(1, 7):
@@ -120,7 +121,7 @@ def test_the_last_explorer_step_costs_no_training(stage):
 
 def test_weights_that_are_still_there_make_an_explorer_step_again_without_training(stage):
     for version in (5, 6):
-        checkpoints.publish(stage, version, export, {})
+        versions.publish(stage, version, export, {})
     flip(tables.step_file(stage, "experience", 6))
     assert rewound(stage)[:3] == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5])
     assert (stage / "weights" / "version=000005").exists()
@@ -128,10 +129,19 @@ def test_weights_that_are_still_there_make_an_explorer_step_again_without_traini
 
 def test_damaged_weights_do_not_count(stage):
     for version in (5, 6):
-        checkpoints.publish(stage, version, export, {})
+        versions.publish(stage, version, export, {})
     flip(stage / "weights" / "version=000005" / checkpoints.WEIGHTS)
+    flip(tables.step_file(stage, "experience", 6))
     step, _, explored, _ = rewound(stage)
     assert (step, explored) == (4, [1, 2, 3, 4, 5])
+
+
+def test_damaged_weights_that_no_later_step_needs_cost_nothing(stage):
+    """synchronizer.keep=all keeps version 5, which made step 6; the explorer's next step uses 6 or 7."""
+    for version in (5, 6):
+        versions.publish(stage, version, export, {})
+    flip(stage / "weights" / "version=000005" / checkpoints.WEIGHTS)
+    assert rewound(stage) == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [])
 
 
 def test_rows_older_than_every_checkpoint_are_refused_and_nothing_is_lost(stage):
@@ -144,6 +154,27 @@ def test_rows_older_than_every_checkpoint_are_refused_and_nothing_is_lost(stage)
     assert "continue_from_checkpoint=false" in str(caught.value)
     path.write_bytes(content)  # the copy that the message asks for
     assert rewound(stage) == (6, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7], [])
+
+
+@pytest.mark.parametrize(("table", "old", "later"), [("experience", 2, 3), ("trained", 2, 3)])
+def test_rows_that_are_read_no_more_are_compared_by_size_alone(stage, table, old, later):
+    """After checkpoint 2 explorer steps from the third on are read."""
+    def rewind():
+        return recovery.rewind(stage, [].append, "hash", lambda step: step + 1)
+
+    flip(tables.step_file(stage, table, old))
+    assert rewind() == 6
+    flip(tables.step_file(stage, table, later))
+    assert rewind() == 2
+    cut_short(tables.step_file(stage, table, old))
+    with pytest.raises(StageError, match="can only be made again from step 1"):
+        rewind()
+
+
+def test_without_an_intact_checkpoint_all_rows_of_later_weights_go(stage):
+    for step in (2, 4, 6):
+        flip(state(stage, step))
+    assert rewound(stage)[:3] == (0, [], [1])
 
 
 def test_a_whole_table_that_is_gone_is_noticed(stage):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order
+from pipeline.job.schedule import Schedule, first_explored, rft_schedule, rollout_schedule, task_order
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
 
@@ -216,6 +216,15 @@ def test_the_schedule_counts_the_new_rows_of_a_batch_alone():
 
 
 # ------------------------------------------------------------------------------------------------------- task order
+
+
+@pytest.mark.parametrize(("batch", "read"), [(32, [1, 2, 5]), (16, [1, 1, 3]), (64, [1, 3, 9])])
+def test_a_resumed_trainer_reads_the_explorer_steps_of_its_next_rows(batch, read):
+    """32 rows in an explorer step; after the trainer steps 0, 1 and 4."""
+    config = overridden("buffer.batch_size=8", "algorithm.repeat_times=4", f"buffer.train_batch_size={batch}")
+    assert [first_explored(config, step) for step in (0, 1, 4)] == read
+    config.buffer.trainer_input.experience_buffer.replay_buffer.enable = True
+    assert first_explored(config, 4) == 1
 
 
 def test_the_order_depends_on_seed_and_epoch():

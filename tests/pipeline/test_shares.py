@@ -15,7 +15,7 @@ def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None):
     """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model."""
     return SimpleNamespace(
         mode=mode, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1), explorer=SimpleNamespace(
-            rollout_model=SimpleNamespace(engine_num=engines, tensor_parallel_size=each),
+            rollout_model=SimpleNamespace(engine_type="vllm", engine_num=engines, tensor_parallel_size=each),
             auxiliary_models=[SimpleNamespace(engine_num=n, model_path="judge") for n in auxiliary]))
 
 

@@ -23,8 +23,8 @@ def sql(run, capsys, question: str, *more: str):
 
 def test_every_view_is_named_where_one_looks_for_them(capsys):
     assert cli.main(["sql", "--help"]) == 0
-    readme = (CONF.parent / "README.md").read_text()
-    listed = re.search(r"opens the views `([a-z, ]+)`", readme)[1]
+    readme = " ".join((CONF.parent / "README.md").read_text().split())
+    listed = re.search(r"opens the views `([a-z_, ]+)`", readme)[1]
     assert sorted(listed.split(", ")) == sorted(LOCATIONS)
     assert listed in " ".join(capsys.readouterr().out.split())
 
@@ -90,6 +90,12 @@ def test_sql_over_several_runs(run, capsys):
     for which in (["toy/first", "second"], ["--all"]):
         _, shown = sql(run, capsys, question, "--format", "csv", *which)
         assert shown.out.splitlines() == ["run,scores", "toy/first,6", "toy/second,6"]
+
+
+def test_a_mistake_lists_the_columns_of_its_views_alone(run, capsys):
+    _, shown = sql(run, capsys, "SELECT nothing FROM scores JOIN samples USING (task_id)")
+    assert [line.split(":")[0].strip() for line in shown.err.splitlines() if line.startswith("  ")] == [
+        "samples", "scores", "others"]
 
 
 def test_no_rows_and_no_result(run, capsys):
@@ -203,7 +209,7 @@ def test_an_interrupted_question_is_no_traceback():
         raise RuntimeError("Query interrupted")
 
     with pytest.raises(KeyboardInterrupt):
-        query._checked(None, interrupted)
+        query._checked(None, "SELECT 1", interrupted)
 
 
 def test_what_no_command_can_work_with(capsys, tmp_path, monkeypatch):

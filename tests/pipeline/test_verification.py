@@ -1,6 +1,8 @@
 """`ouro verify` and `ouro gc` on a run whose stages were made by hand."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from pipeline.store import checkpoints, files, hashes, records, tables
 from tests.damage import cut_short, flip
 from tests.factories import row
 from tests.fake_run import FakeRun
+from tests.kills.shim import shimmed
 
 
 @pytest.fixture
@@ -92,9 +95,6 @@ def test_a_run_of_an_older_release_has_no_verdict(run):
 
 
 def test_it_imports_neither_torch_nor_vllm(run):
-    import subprocess
-    import sys
-
     program = ("import sys; from pipeline import cli; cli.main(['verify', '--root', sys.argv[1]]); "
                "sys.exit(len({'torch', 'vllm', 'transformers'} & set(sys.modules)))")
     done = subprocess.run([sys.executable, "-c", program, str(run.root)], cwd=files.HOME, check=False,
@@ -131,6 +131,27 @@ def test_gc_lists_and_deletes_only_what_no_run_needs(run, capsys):
     capsys.readouterr()
     ouro(run, "gc")
     assert "nothing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("file", "kind"), [
+    ("checkpoints/step=000002/state", "checkpoints/.step=N.N.old.tmp/state"),
+    ("../sft-99999999/stage.json", "stage.json")])
+def test_a_killed_gc_leaves_no_half_directory_and_the_next_one_deletes_the_rest(run, file, kind):
+    rft, nobodys = stage(run, "rft"), run.root / "store" / "sft-99999999"
+    checkpoint(rft, 2)
+    checkpoint(rft, 4)
+    files.write_json(nobodys / "stage.json", {})
+    files.write_json(nobodys / files.MANIFEST, {})
+    killed = run.root.parent / "killed"
+    command = [sys.executable, "-m", "pipeline.cli", "gc", "--delete", "--root", str(run.root)]
+    subprocess.run(command, cwd=files.HOME, check=False, capture_output=True,
+                   env=shimmed(run.root, point=f"ouro|unlink|{kind}|1|self|0", killed=killed))
+    assert killed.exists(), "it was not killed"
+    assert not (rft / file).exists()
+    assert not (rft / file).parent.exists()
+    assert ouro(run, "gc", "--delete") == 0
+    assert not list(run.root.rglob("*.old.tmp"))
+    assert checkpoints.complete_checkpoints(rft) == [4]
 
 
 def test_gc_needs_a_store(tmp_path, capsys):

@@ -1,16 +1,21 @@
 """Which runs there are, and how far their stages are."""
 
+import errno
 import fcntl
 import os
+import subprocess
+import sys
 
 import pytest
 
 from pipeline.results import view
 from pipeline.store import tables
 from pipeline.store.errors import DataError
+from pipeline.store.files import HOME
 from pipeline.store.records import Rollout
 from tests.factories import row
 from tests.fake_run import FakeRun
+from tests.kills.shim import shimmed
 
 
 def test_the_latest_launch_is_the_default_and_names_may_be_short(tmp_path):
@@ -47,6 +52,19 @@ def test_states_of_stages(tmp_path):
     tasks, missing = view.open_view(run.path).stages[0], run.report()
     assert (view.state(tasks).state, view.state(tasks).seconds) == ("complete", 0.4)
     assert view.state(view.Node("report", "report", missing)).state == "missing"
+
+
+def test_a_file_system_without_locks_is_named(tmp_path):
+    run = FakeRun(tmp_path, steps=4)
+    run.data()
+    run.view()
+    stage = view.open_view(run.path).stages[0].directory
+    (stage / ".lock").touch()
+    done = subprocess.run([sys.executable, "-m", "pipeline.cli", "status", "--root", str(tmp_path)], cwd=HOME,
+                          capture_output=True, text=True, check=False, env=shimmed(tmp_path, no_flock=errno.ENOLCK))
+    assert done.returncode == 2
+    assert f"{stage / '.lock'} cannot be locked (No locks available)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_failed_stage_says_why_until_a_later_life_of_it_is_cut_off(tmp_path):

@@ -96,7 +96,17 @@ def test_a_critic_is_in_every_checkpoint():
 
 
 def test_an_untied_head_is_a_parameter_like_others():
-    assert disk(stage("rft"), TOY, 2).versions == 2 * 2 * (P + 40)
+    assert disk(stage("rft", synchronizer__publish="full"), TOY, 2).versions == 2 * 2 * (P + 40)
+
+
+@pytest.mark.parametrize(("publish", "keep", "element", "count"), [
+    ("auto", "last", 4, 2), ("auto", "last", 2, 4),  # the last full one, and as much again of deltas
+    ("full", "all", 2, 2 + 51), ("full", "anchors", 2, 2 + 51), ("auto", "all", 4, 2 + 51),
+    ("auto", "anchors", 2, 4 + 3), ("delta", "all", 2, 4 + 2 * 3)])
+def test_kept_versions_take_disk(publish, keep, element, count):
+    """A version at every second of 100 steps, and the first: 51, of which every 20th is written whole."""
+    given = stage("rft", synchronizer__publish=publish, synchronizer__keep=keep, buffer__total_steps=100)
+    assert disk(given, TIED, element).versions == count * element * (P + 40)
 
 
 def test_passes_over_what_a_stage_explores_are_counted():

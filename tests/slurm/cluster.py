@@ -113,7 +113,7 @@ class Cluster:
     def fill(self) -> None:
         """Occupies all nodes."""
         self.ask("sbatch", f"-N{len(self.nodes)}", "--exclusive", "-J", "fill", "-o", "/dev/null", "--wrap",
-                 "sleep 300")
+                 "sleep 3000")
         _until(lambda: self.jobs("RUNNING"), 30, "the job on all nodes")
 
     def empty(self) -> None:

@@ -1,6 +1,7 @@
 """A cluster for each file of this directory, and `ouro run --profile slurm` on it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from tests.toy.conftest import REPOSITORY, small
 QUICK = ("explorer.rollout_model.engine_type=transformers", "cluster.gpu_per_node=0",
          "buffer.explorer_input.eval_tasksets=[]", "cluster.slurm.runtime=10")
 ONLY_SFT = ("--until", "sft")
+BEGIN_SECONDS, END_SECONDS = 900, 600  # at most, until a run has submitted or done something, and until it has ended
 
 
 def pytest_collection_modifyitems(items):
@@ -34,6 +36,27 @@ def _settings(module) -> dict:
 def cluster(request, tmp_path_factory):
     with slurm.cluster(tmp_path_factory.mktemp("slurm"), **_settings(request.module)) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory) -> Path:
+    """A root with the complete stages before sft, which run without SLURM."""
+    made = tmp_path_factory.mktemp("upstream")
+    done = finish(made, options=(), extra=("--until", "curate", "model"))
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def continued(upstream: Path, place: Path) -> Path:
+    """A root in which sft comes next."""
+    for complete in upstream.glob(f"store/*/{files.MANIFEST}"):
+        shutil.copytree(complete.parent, place / "store" / complete.parent.name)
+    return place
+
+
+@pytest.fixture
+def root(upstream, tmp_path) -> Path:
+    return continued(upstream, tmp_path)
 
 
 def ouro(root: Path, *overrides: str, options: tuple[str, ...] = ("--profile", "slurm"), extra=()) -> list[str]:
@@ -65,7 +88,7 @@ def _no_process_is_left():
     yield
     while BEGUN:
         BEGUN[-1].terminate()
-        BEGUN.pop().wait(60)
+        BEGUN.pop().wait(END_SECONDS)
 
 
 def until(holds, seconds: float, what: str) -> None:
@@ -73,6 +96,19 @@ def until(holds, seconds: float, what: str) -> None:
     while not holds():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
         time.sleep(0.5)
+
+
+def cancelled_while_pending(cluster: slurm.Cluster, root: Path) -> str:
+    """Starts a run on a cluster without a free node and cancels its first job; returns what the failed run printed."""
+    cluster.fill()
+    try:
+        process = begin(ouro(root, extra=ONLY_SFT), root / "out")
+        until(lambda: cluster.jobs("PENDING"), BEGIN_SECONDS, "a pending job")
+        cluster.ask("scancel", *cluster.jobs("PENDING"))
+        assert process.wait(END_SECONDS) != 0
+    finally:
+        cluster.empty()
+    return (root / "out").read_text()
 
 
 def stage(root: Path, name: str) -> Path:

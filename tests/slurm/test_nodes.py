@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.store import files
-from tests.slurm.conftest import finish, manifest, stage
+from tests.slurm.conftest import continued, finish, manifest, stage
 from tests.toy.conftest import table
 
 RANKS = ("stages.sft.trainer.ranks=2", "stages.sft.trainer.zero_stage=2", "stages.sft.buffer.total_steps=6")
@@ -16,15 +16,15 @@ def run(root, *overrides):
 
 
 @pytest.fixture(scope="module")
-def on_one(cluster, tmp_path_factory):
-    root = tmp_path_factory.mktemp("one")
+def on_one(cluster, upstream, tmp_path_factory):
+    root = continued(upstream, tmp_path_factory.mktemp("one"))
     run(root)
     return root
 
 
 @pytest.fixture(scope="module")
-def on_two(cluster, tmp_path_factory):
-    root = tmp_path_factory.mktemp("two")
+def on_two(cluster, upstream, tmp_path_factory):
+    root = continued(upstream, tmp_path_factory.mktemp("two"))
     run(root, "stages.sft.cluster.node_num=2", "stages.rft.cluster.node_num=2")
     return root
 

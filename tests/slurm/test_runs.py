@@ -6,7 +6,19 @@ import signal
 import subprocess
 import time
 
-from tests.slurm.conftest import ONLY_SFT, begin, finish, manifest, ouro, stage, steps, until
+from tests.slurm.conftest import (
+    BEGIN_SECONDS,
+    END_SECONDS,
+    ONLY_SFT,
+    begin,
+    cancelled_while_pending,
+    finish,
+    manifest,
+    ouro,
+    stage,
+    steps,
+    until,
+)
 from tests.toy.conftest import REPOSITORY
 from tests.toy.kill import descendants
 
@@ -29,58 +41,51 @@ def test_stages_that_load_a_model_are_jobs_and_the_others_run_here(cluster, tmp_
     assert noticed <= STATUS_SECONDS
 
 
-def test_a_job_cancelled_while_pending_ends_the_run_with_its_reason(cluster, tmp_path):
-    cluster.fill()
-    process = begin(ouro(tmp_path, extra=ONLY_SFT), tmp_path / "out")
-    until(lambda: cluster.jobs("PENDING"), 240, "a pending job")
-    cluster.ask("scancel", *cluster.jobs("PENDING"))
-    try:
-        assert process.wait(120) != 0
-        assert re.search(r"sft failed: ended by SLURM: CANCELLED \(job \d+\)$", (tmp_path / "out").read_text(), re.M)
-    finally:
-        cluster.empty()
+def test_a_job_cancelled_while_pending_ends_the_run_with_its_reason(cluster, root):
+    printed = cancelled_while_pending(cluster, root)
+    assert re.search(r"sft failed: ended by SLURM: CANCELLED \(job \d+\)$", printed, re.M)
 
 
-def test_a_running_job_is_not_requeued_and_cancelling_it_ends_the_run(cluster, tmp_path):
-    process = begin(ouro(tmp_path, LONG, extra=ONLY_SFT), tmp_path / "out")
-    until(lambda: steps(tmp_path), 240, "a step")
+def test_a_running_job_is_not_requeued_and_cancelling_it_ends_the_run(cluster, root):
+    process = begin(ouro(root, LONG, extra=ONLY_SFT), root / "out")
+    until(lambda: steps(root), BEGIN_SECONDS, "a step")
     (number,) = cluster.jobs("RUNNING")
     refused = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True, check=False)
     assert refused.returncode, "SLURM requeued the job: it would run beside the one that snakemake submits"
     assert cluster.jobs() == [number]
     cluster.ask("scancel", number)
-    assert process.wait(120) != 0
-    assert re.search(r"sft failed: .*CANCELLED", (tmp_path / "out").read_text())
+    assert process.wait(END_SECONDS) != 0
+    assert re.search(r"sft failed: .*CANCELLED", (root / "out").read_text())
 
 
-def test_a_stage_that_fails_is_not_submitted_again(cluster, tmp_path):
-    done = finish(tmp_path, "stages.sft.cluster.slurm.setup_lines=[no_such_command]", extra=ONLY_SFT)
+def test_a_stage_that_fails_is_not_submitted_again(cluster, root):
+    done = finish(root, "stages.sft.cluster.slurm.setup_lines=[no_such_command]", extra=ONLY_SFT)
     assert done.returncode
     assert "sft failed: its job failed before the stage began" in done.stderr
     assert "submitted again" not in done.stderr
     assert not cluster.jobs()
 
 
-def test_the_jobs_of_a_killed_ouro_go_on_and_the_same_command_waits_for_them(cluster, tmp_path):
-    command = ouro(tmp_path, "stages.sft.buffer.total_steps=200", extra=ONLY_SFT)
-    first = begin(command, tmp_path / "out")
-    until(lambda: steps(tmp_path), 240, "a step")
+def test_the_jobs_of_a_killed_ouro_go_on_and_the_same_command_waits_for_them(cluster, root):
+    command = ouro(root, "stages.sft.buffer.total_steps=200", extra=ONLY_SFT)
+    first = begin(command, root / "out")
+    until(lambda: steps(root), BEGIN_SECONDS, "a step")
     (number,) = cluster.jobs("RUNNING")
     for process in (first.pid, *descendants(first.pid)):
         os.kill(process, signal.SIGKILL)
-    second = begin(command, tmp_path / "out2")
-    until(lambda: f"waiting for job {number}" in (tmp_path / "out2").read_text(), 120, "the second to wait")
+    second = begin(command, root / "out2")
+    until(lambda: f"waiting for job {number}" in (root / "out2").read_text(), BEGIN_SECONDS, "the second to wait")
     assert cluster.jobs("RUNNING") == [number]
-    assert second.wait(400) == 0, (tmp_path / "out2").read_text()
-    assert manifest(tmp_path, "sft")["slurm_job"] == number
+    assert second.wait(BEGIN_SECONDS) == 0, (root / "out2").read_text()
+    assert manifest(root, "sft")["slurm_job"] == number
 
 
-def test_two_commands_of_one_run_do_not_hold_two_nodes(cluster, tmp_path):
-    command = ouro(tmp_path, "stages.sft.buffer.total_steps=200", extra=ONLY_SFT)
-    first = begin(command, tmp_path / "out")
-    until(lambda: cluster.jobs("RUNNING"), 240, "a job")
-    second = begin(command, tmp_path / "out2")
-    until(lambda: "waiting for" in (tmp_path / "out2").read_text(), 120, "the second to wait")
+def test_two_commands_of_one_run_do_not_hold_two_nodes(cluster, root):
+    command = ouro(root, "stages.sft.buffer.total_steps=200", extra=ONLY_SFT)
+    first = begin(command, root / "out")
+    until(lambda: cluster.jobs("RUNNING"), BEGIN_SECONDS, "a job")
+    second = begin(command, root / "out2")
+    until(lambda: "waiting for" in (root / "out2").read_text(), BEGIN_SECONDS, "the second to wait")
     most = 0
     while second.poll() is None or first.poll() is None:
         most = max(most, len(cluster.jobs("PENDING,RUNNING")))
@@ -88,34 +93,34 @@ def test_two_commands_of_one_run_do_not_hold_two_nodes(cluster, tmp_path):
     assert (first.returncode, second.returncode, most) == (0, 0, 1)
 
 
-def test_a_run_past_its_time_limit_is_submitted_again_until_it_is_complete(cluster, tmp_path, record_property):
-    process = begin(ouro(tmp_path, "stages.sft.buffer.total_steps=450", "stages.sft.trainer.save_interval=20",
-                         "cluster.slurm.runtime=1", extra=ONLY_SFT), tmp_path / "out")
-    assert process.wait(600) == 0, (tmp_path / "out").read_text()
-    again = re.findall("submitted again: it was (.*)", (tmp_path / "out").read_text())
+def test_a_run_past_its_time_limit_is_submitted_again_until_it_is_complete(cluster, root, record_property):
+    process = begin(ouro(root, "stages.sft.buffer.total_steps=1200", "stages.sft.trainer.save_interval=20",
+                         "cluster.slurm.runtime=1", extra=ONLY_SFT), root / "out")
+    assert process.wait(BEGIN_SECONDS) == 0, (root / "out").read_text()
+    again = re.findall("submitted again: it was (.*)", (root / "out").read_text())
     record_property("submitted again", "; ".join(again))
     assert again
-    assert (stage(tmp_path, "sft") / "manifest.json").exists()
+    assert (stage(root, "sft") / "manifest.json").exists()
 
 
-def test_a_failed_node_is_named_and_the_stage_goes_on_on_another(cluster, tmp_path):
-    process = begin(ouro(tmp_path, *SAVING, extra=ONLY_SFT), tmp_path / "out")
-    until(lambda: steps(tmp_path) > 7, 240, "steps")
+def test_a_failed_node_is_named_and_the_stage_goes_on_on_another(cluster, root):
+    process = begin(ouro(root, *SAVING, extra=ONLY_SFT), root / "out")
+    until(lambda: steps(root) > 7, BEGIN_SECONDS, "steps")
     node = cluster.ask("squeue", "-h", "-t", "R", "-o", "%N")
     cluster.fail_node(node)
     try:
-        assert process.wait(400) == 0, (tmp_path / "out").read_text()
-        assert "ended by SLURM: NODE_FAIL" in (tmp_path / "out").read_text()
+        assert process.wait(BEGIN_SECONDS) == 0, (root / "out").read_text()
+        assert "ended by SLURM: NODE_FAIL" in (root / "out").read_text()
     finally:
         cluster.start_node(node)
 
 
-def test_a_preempted_job_goes_on(cluster, tmp_path):
-    process = begin(ouro(tmp_path, *SAVING, extra=ONLY_SFT), tmp_path / "out")
-    until(lambda: steps(tmp_path) > 7, 240, "steps")
+def test_a_preempted_job_goes_on(cluster, root):
+    process = begin(ouro(root, *SAVING, extra=ONLY_SFT), root / "out")
+    until(lambda: steps(root) > 7, BEGIN_SECONDS, "steps")
     cluster.ask("sbatch", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5")
-    assert process.wait(400) == 0, (tmp_path / "out").read_text()
-    assert "ended by SLURM: PREEMPTED" in (tmp_path / "out").read_text()
+    assert process.wait(BEGIN_SECONDS) == 0, (root / "out").read_text()
+    assert "ended by SLURM: PREEMPTED" in (root / "out").read_text()
 
 
 def test_plain_snakemake_refuses_sacct_without_accounting(cluster, tmp_path):

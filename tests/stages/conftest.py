@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.store import checkpoints, records, tables
+from pipeline.store import records, tables, versions
 from stages.explore import Explorer, read_tasks
 from stages.learner.engine import policy
 from tests.configs import TINY
@@ -35,14 +35,15 @@ def open_explorer(context):
     return Explorer(context, *read_tasks(context))
 
 
-def publish_model(context, version):
-    """The tiny model's weights, proved by its own log-probs."""
+def publish_model(context, *numbers):
+    """The tiny model's weights as these versions, proved by its own log-probs."""
     explorer = open_explorer(context)
     probe = {"tokens": [5, 6, 7], "logprobs": explorer.engine.score([[5, 6, 7]])[0]}
 
     model = explorer.engine.model
-    checkpoints.publish(
-        context.directory, version, lambda path: policy.export(dict(model.named_parameters()), model, path), probe)
+    for number in numbers:
+        versions.publish(
+            context.directory, number, lambda path: policy.export(dict(model.named_parameters()), model, path), probe)
     return explorer
 
 

@@ -27,8 +27,7 @@ def stage(tmp_path, tiny_model, context_of, tiny_settings, monkeypatch):
         state = {name: scale * value for name, value in model.named_parameters()}
         policy.export(state, model, directory / "model")
         files.write_json(directory / files.MANIFEST, {"step": step})
-    monkeypatch.setattr(bench, "run_evaluator", lambda context: score.score_models(
-        context, *score.checkpoints_but_the_last(context)))
+    monkeypatch.setattr(bench, "run_evaluator", score.score_benched)
     context = context_of(tmp_path / "bench", tasks=tmp_path / "curate", model=trained)
     context.config = tiny_settings("monitor.monitor_type=none", "model.max_response_tokens=4")
     return context
@@ -46,6 +45,12 @@ def test_every_checkpoint_but_the_last_is_scored_with_its_own_weights(stage):
     assert greedy(stage, 2) == [[0] * 4] * 2  # all logits equal: the first token
     assert greedy(stage, 4) != greedy(stage, 2)
     assert stage.made == {"checkpoints": [2, 4]}
+
+
+def test_chosen_steps_alone_are_scored(stage):
+    stage.config = stage.config.but("explorer.bench_steps", [4, 6, 5])  # 5 is another stage's, 6 the model of this one
+    bench.work(stage)
+    assert tables.steps_present(stage.directory, "scores") == [4]
 
 
 def test_what_is_scored_is_not_scored_again(stage, monkeypatch):

@@ -1,21 +1,22 @@
 """Processes that live and die together."""
 
 import os
+import resource
 import signal
 import sys
 import time
 
 import pytest
 
-from pipeline.job import activity
+from pipeline.job import activity, watchdog
 from pipeline.job.activity import Activity, Doing
 from pipeline.job.ending import Stopped
 from pipeline.job.shares import cores
+from pipeline.job.watchdog import Watchdog
 from pipeline.store import files
 from pipeline.store.errors import StageError
 from stages.explorer import children
 from stages.explorer.children import Child, supervise
-from stages.explorer.watchdog import Watchdog
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
@@ -119,6 +120,17 @@ def test_a_child_that_cannot_be_imported_is_reported_with_the_last_line_of_its_l
 def test_memory_that_was_refused_is_named(start):
     said, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="raise MemoryError"))
     assert "ulimit -v" in said
+
+
+def test_a_limit_of_addresses_is_named(start):
+    """The C library's own words, and exit code 127, are those of a thread that gets no memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**40, hard))
+    try:
+        said, _ = dies(start, explorer=CALM, trainer="import sys; print('cannot allocate', flush=True); sys.exit(127)")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert "127: cannot allocate (`ulimit -v` allows each process 1024.0 GiB of addresses)" in said
 
 
 def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypatch):
@@ -269,6 +281,48 @@ def test_a_child_that_waits_for_another_is_alive(start):
 def test_the_limit_follows_the_median_and_is_generous_at_first(tmp_path, limit, doing, allowed):
     dog = Watchdog("trainer", tmp_path, [1], limit, "trainer.step_timeout_seconds", activity=doing)
     assert dog.allowed() == allowed
+
+
+@pytest.mark.parametrize(("limit", "call_limit", "completed", "typical", "allowed"), [
+    (None, None, 0, 0.0, 600), (None, None, 9, 1.0, 600), (None, None, 9, 100.0, 2000),
+    (None, 30.0, 0, 0.0, 150), (None, 1800.0, 0, 0.0, 1920),  # the call ends before, if it can
+    (5.0, None, 0, 0.0, 120), (5.0, None, 3, 1.0, 5), (5.0, 30.0, 3, 1.0, 150), (900.0, 30.0, 0, 0.0, 900)])
+def test_a_call_of_the_users_code_is_limited_from_the_first_one_on(tmp_path, limit, call_limit, completed, typical,
+                                                                   allowed):
+    doing = Doing("calls the reward function mine", "", completed, typical, 0)
+    dog = Watchdog("evaluator", tmp_path, [1], limit, "explorer.step_timeout_seconds", call_limit, activity=doing)
+    assert dog.allowed() == allowed
+
+
+def test_a_call_is_an_activity_within_another_whose_time_goes_on(tmp_path, monkeypatch):
+    """A pass of 7 seconds, 5 of them in a call."""
+    clock = [0.0]
+    monkeypatch.setattr(activity.time, "monotonic", lambda: clock[0])
+    doing, file = Activity(tmp_path / "a"), tmp_path / "a"
+    doing.now("evaluates", "1 of 2")
+    clock[0] += 2.0
+    for seconds in (4.0, 1.0):
+        with doing.calling("reward function ü|" + 100 * "x"):
+            assert str(Doing.read(file)).startswith("calls the reward function ")
+            clock[0] += seconds
+        assert Doing.read(file) == Doing("evaluates", "1 of 2", 0, 0.0, 1)
+    with doing.calling("reward function ü|" + 100 * "x"):
+        assert Doing.read(file)[2:4] == (2, 2.5)
+    doing.now("evaluates", "2 of 2")
+    assert Doing.read(file) == Doing("evaluates", "2 of 2", 1, 7.0, 1)
+
+
+def test_a_reward_function_that_hangs_is_named(start, monkeypatch):
+    monkeypatch.setattr(watchdog, "CALL_SECONDS", 0.8)
+    body = """
+    import time
+    context.activity.now("evaluates", "1 of 8")
+    with context.activity.calling("reward function judge"):
+        time.sleep(60)"""
+    message, seconds = dies(start, explorer=STAGE_CHILD.format(body=body).replace('"trainer"', '"explorer"'))
+    assert "limit 1 s (explorer.step_timeout_seconds); activity: calls the reward function judge; its stack" in message
+    assert "explorer.max_timeout=SECONDS" in message
+    assert seconds < 30
 
 
 def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatch):

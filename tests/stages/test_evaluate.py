@@ -18,8 +18,7 @@ TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else 
 @pytest.fixture
 def stage(tmp_path, tiny_model, context_of, tiny_settings, monkeypatch):
     """An evaluation without a process of its own for the evaluator."""
-    monkeypatch.setattr(evaluate, "run_evaluator", lambda context: score.score_models(
-        context, *score.one_model(context)))
+    monkeypatch.setattr(evaluate, "run_evaluator", score.score_model)
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
     curated = tmp_path / "curate"
     context = context_of(tmp_path / "evaluate", tasks=curated, trained=curated, model=tiny_model)

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.plan.plan import make_plan
 from pipeline.settings.config import AuxiliaryModel
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, records, tables, versions
 from pipeline.store.errors import StageError
 from pipeline.store.recovery import rewind_explorer
 from stages.explore import explore
@@ -105,6 +105,48 @@ def test_the_calls_of_an_agent_are_a_table_and_go_with_their_step(stage):
     assert not path.exists()
 
 
+def test_a_killed_step_goes_on_from_its_journal(stage):
+    """Four attempts at two tasks, two calls each: three replies are recorded when the engine fails."""
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:best_of_two",
+                    "explorer.max_failed_ratio=1", "explorer.max_timeout=60")
+    explorer, journal = publish_model(context, 0), context.directory / "step=1.journal"
+    step(explorer)
+    expected = rows_of_step(context)
+    assert not journal.exists()
+    for name in ("rollouts", "experience", "calls"):
+        tables.step_file(context.directory, name, 1).unlink()
+    answers = explorer.engine.answer
+    explorer.engine.batch, explorer.engine.answer = 1, failing_after(3, answers)
+    with pytest.raises(MemoryError):
+        explorer.step(1)
+    assert journal.exists()
+    again, asked = publish_model(context, 0), []  # weights of a complete step are deleted
+    answer = again.engine.answer
+    again.engine.answer = lambda requests: asked.extend(requests) or answer(requests)
+    step(again)
+    assert rows_of_step(context) == expected
+    assert len(asked) == 8 - 3
+    assert not journal.exists()
+
+
+def failing_after(number, answer):
+    left = iter(range(number))
+
+    def answers(requests):
+        if next(left, None) is None:
+            raise MemoryError("killed")
+        return answer(requests)
+
+    return answers
+
+
+def rows_of_step(context):
+    """The rows of step 1, log-probs rounded: other requests were computed together."""
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    return [{**row, "unix_seconds": 0, "rollout_logprobs": [round(one, 4) for one in row["rollout_logprobs"]]}
+            for row in found]
+
+
 def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):
     """Colocated, it would wait for weights that nobody publishes any more."""
     context = stage("mode=colocate")
@@ -129,7 +171,7 @@ def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memor
 def test_a_step_writes_every_row_with_its_provenance(stage):
     context = stage()
     explorer = publish_model(context, 0)
-    weights = files.hash_file(checkpoints.version_directory(context.directory, 0) / checkpoints.WEIGHTS)
+    weights = files.hash_file(versions.version_directory(context.directory, 0) / checkpoints.WEIGHTS)
     rollout = step(explorer)
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     assert [r["slot"] for r in found] == list(range(6))
@@ -197,8 +239,7 @@ def test_too_many_failures_keep_the_rows_and_stop_before_the_step_counts(stage):
 def test_exploring_goes_on_where_it_stopped_and_forgets_weights_that_are_no_longer_needed(stage):
     """Four trainer steps of six rows, on-policy: explorer step s needs version s - 1. Steps 1 and 2 are there."""
     context = stage()
-    for version in (0, 1, 2, 3):
-        publish_model(context, version)
+    publish_model(context, 0, 1, 2, 3)
     for done in (1, 2):
         tables.write(tables.step_file(context.directory, "experience", done), records.Experience, [])
         tables.write(tables.step_file(context.directory, "rollouts", done), records.Rollout, [])
@@ -230,18 +271,17 @@ def test_alone_every_step_is_made_by_the_model_that_the_stage_begins_with(stage)
 def test_weights_are_kept_until_the_files_of_the_step_they_made_are_there(stage, monkeypatch):
     """Killed between the two, the step would be made again, and its weights are those of a finished trainer step."""
     context, seen = stage(), []
-    publish_model(context, 0)
-    explorer = publish_model(context, 1)
+    explorer = publish_model(context, 0, 1)
     write = tables.write
 
     def look(path, *arguments):
-        seen.append(checkpoints.version_directory(context.directory, 0).exists())
+        seen.append(versions.version_directory(context.directory, 0).exists())
         write(path, *arguments)
 
     monkeypatch.setattr(tables, "write", look)
     step(explorer)
     assert seen == [True, True]
-    assert not checkpoints.version_directory(context.directory, 0).exists()
+    assert not versions.version_directory(context.directory, 0).exists()
 
 
 def test_an_error_in_writing_a_step_is_raised_while_the_next_weights_are_waited_for(stage):

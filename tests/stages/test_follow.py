@@ -171,7 +171,7 @@ def test_a_finished_stage_hands_on_its_last_model_and_keeps_no_published_weights
     context = context_of(tmp_path)
     checkpoint(tmp_path, 5, "old")
     checkpoint(tmp_path, 10, "new")
-    (tmp_path / "weights" / "version=000009").mkdir(parents=True)
+    files.write_json(tmp_path / "weights" / "version=000009" / files.MANIFEST, {"hash": "old"})
     finish_training(context)
     assert (tmp_path / "model" / checkpoints.WEIGHTS).read_text() == "new"
     assert list((tmp_path / "weights").iterdir()) == []

@@ -14,8 +14,7 @@ INTERIM = ("explorer.eval_interval=2", "explorer.max_failed_ratio=1.0")  # the o
 
 def explored(context):
     """All four explorer steps, on-policy: step s is made by version s - 1."""
-    for version in range(4):
-        publish_model(context, version)
+    publish_model(context, *range(4))
     explore(context)
     gc.unfreeze()
     return context

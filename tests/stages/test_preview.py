@@ -34,12 +34,13 @@ def previewed(tmp_path):
     are allowed.
     """
 
-    def make(rows, split="train", model=None, system_prompt=None, key="inputs.0", **columns):
+    def make(rows, split="train", model=None, system_prompt=None, key="inputs.0", every_turn=False, **columns):
         if isinstance(rows, list):  # with truths that differ: of equal rows there is a warning
             rows = [row | {"answer": f"{i}"} if row.get("answer") == "9" else row for i, row in enumerate(rows)]
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
         source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
-                  "columns": COLUMNS | columns, "optional": ["solution_key"]}
+                  "columns": COLUMNS | columns, "optional": ["solution_key"],
+                  "prompt_setting": "prompt_key", "every_turn": every_turn}
         request = {"sources": [source], "rows": 200, "model": model or plain(composed().model),
                    "system_prompt": system_prompt, "recipes": [], "operators": []}
         found = Preview(request)
@@ -84,6 +85,24 @@ def test_a_prompt_that_the_chat_template_refuses_is_a_problem_of_its_file(previe
     model = plain(Model(model_path=str(tmp_path / "gemma")))
     (line,) = previewed([task(prompt)], model=model, system_prompt=system)["problems"]
     assert line.startswith("inputs.0: the chat template refuses the conversation (system, user)")
+
+
+def test_a_chat_template_that_does_not_parse_is_named_with_its_line(previewed, tmp_path):
+    zoo.make_tokenizer("gemma", tmp_path / "gemma")
+    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
+    (tmp_path / "gemma" / "chat_template.jinja").write_text("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
+    (line,) = previewed([task()], model=plain(Model(model_path=str(tmp_path / "gemma"))))["problems"]
+    assert line.startswith(f"the chat template of {tmp_path}/gemma, line 2: unexpected '}}'. Needed a Jinja template")
+
+
+def test_a_system_prompt_that_the_template_leaves_out_is_noticed_once(previewed, tmp_path):
+    zoo.make_tokenizer("gemma", tmp_path / "gemma")
+    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
+    template = "<bos>{{ (messages | last).content }}<end_of_turn>"
+    model = plain(Model(model_path=str(tmp_path / "gemma"), custom_chat_template=template))
+    (line,) = previewed([task(), task()], model=model, system_prompt="Be brief.")["warnings"]
+    assert "system_prompt does not occur in the prompts" in line
+    assert previewed([task()], model=model)["warnings"] == []
 
 
 def test_what_fits_is_a_fact(previewed):
@@ -172,13 +191,24 @@ def test_conversations_go_through_the_chat_template(previewed):
 
 
 def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
-    """20 letters and ':' are within 24 prompt tokens; with the response, 41, they are not."""
-    turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b" * 20}]
+    """20 letters and ':' are within 24 prompt tokens; with a response of 11 and ':', 33, they are not."""
+    turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b" * 11}]
     shown = "buffer.trainer_input.experience_buffer.path"
     demonstration, task_ = (previewed([{"prompt": turns, "answer": "1"}], key=key, prompt_key="prompt")
                             for key in (shown, "inputs.0"))
     assert demonstration["problems"] == []
     assert "are longer than model.max_prompt_tokens=24" in task_["problems"][0]
+
+
+@pytest.mark.parametrize(("every_turn", "length"), [(False, 13), (True, 17)])
+def test_demonstrated_turns_are_judged_by_the_response_limit(previewed, every_turn, length):
+    """Last turn: 12 and the end. All after 'a:': 'b' and the end, 'c:' of the next prompt, 12 and the end."""
+    turns = [{"role": role, "content": content} for role, content in (
+        ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d" * 12))]
+    shown = "buffer.trainer_input.experience_buffer.path"
+    found = previewed([{"prompt": turns, "answer": "1"}], key=shown, prompt_key="prompt", every_turn=every_turn)
+    (line,) = found["problems"]
+    assert f"longer than model.max_response_tokens=12, the longest has {length} tokens" in line
 
 
 def test_an_empty_file_is_a_problem(previewed):
@@ -213,7 +243,7 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     """It is cut into pieces."""
     path = jsonl(tmp_path / "texts.jsonl", [{"text": "1" * 100}, {"text": "1"}])
     source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
-              "columns": {"prompt_key": "text"}, "optional": []}
+              "columns": {"prompt_key": "text"}, "optional": [], "prompt_setting": "prompt_key", "every_turn": False}
     found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model), "system_prompt": None})
     found.source(source)
     assert found.found["problems"] == found.found["warnings"] == []
@@ -268,6 +298,18 @@ def test_a_model_without_a_chat_template_is_told_once_with_a_prompt(previewed, d
     (line,) = found["warnings"]
     assert "no chat template" in line
     assert repr("ab\n\n9=3 5 7") in line
+
+
+@pytest.mark.parametrize(("template", "split"), [
+    ("<|im_start|>{{ messages[0].content }}<|im_end|>", ["<|im_start|>", "<|im_end|>"]),
+    ("<bos>{{ messages[0].content }}<end_of_turn>", [])])
+def test_markers_of_another_models_template_are_named(previewed, tmp_path, template, split):
+    """Gemma's tokenizer has its own markers as single tokens, and splits those of ChatML."""
+    zoo.make_tokenizer("gemma", tmp_path / "gemma")
+    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
+    model = plain(Model(model_path=str(tmp_path / "gemma"), custom_chat_template=template))
+    lines = [line for line in previewed([task()], model=model)["warnings"] if "single tokens" in line]
+    assert [mark in line for line in lines for mark in split] == [True] * len(split)
 
 
 def test_a_vocabulary_smaller_than_the_tokenizers(previewed, directory):

@@ -104,6 +104,10 @@ def test_rollout_text_is_escaped(page):
     assert "make &lt;b&gt;7&lt;/b&gt; from" in page
 
 
+def test_rollouts_have_the_reference_answer(page):
+    assert "reference answer 24" in text(page)
+
+
 def test_nothing_is_fetched_from_anywhere(page):
     assert not re.search(r"""(?:src|href|url|@import)\s*[=(]?\s*["'(]?\s*(?:https?:)?//""", page)
     assert "http" not in page

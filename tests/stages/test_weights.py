@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pipeline.store import checkpoints, files
+from pipeline.store import checkpoints, files, versions
 from pipeline.store.errors import StageError, SyncError
 from stages.explore import Weights, probe_difference
 from workflows.engines.scripted_engine import ScriptedEngine
@@ -53,7 +53,7 @@ def publish(stage, version, logprobs=(-1.0, -1.0)):
     def export(directory):
         (directory / checkpoints.WEIGHTS).write_text(f"weights {version}")
 
-    checkpoints.publish(stage, version, export, {"tokens": [1, 2, 3], "logprobs": list(logprobs)})
+    versions.publish(stage, version, export, {"tokens": [1, 2, 3], "logprobs": list(logprobs)})
 
 
 def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):

@@ -33,7 +33,7 @@ SMALL = [
     "trainer.save_interval=2",
     "monitor=none",
 ]
-WATCHED = ("explorer.eval_interval=2", "monitor=mlflow")
+WATCHED = ("explorer.eval_interval=2", "stages.rft.monitor.monitor_type=mlflow")
 """Settings that add evaluations and metrics and change no stage's identity."""
 
 

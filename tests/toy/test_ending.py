@@ -1,4 +1,7 @@
-"""A run that is asked to end, by any signal to any of its processes: it saves its last step and goes on there."""
+"""A run that is asked to end, by any signal to any of its processes: it saves its last step and goes on there.
+
+test_damage.py has the one case of `make test`: SIGTERM to a stage.
+"""
 
 import os
 import re
@@ -36,27 +39,6 @@ def assert_as_undisturbed(stage, finished):
     assert start(stage).wait(timeout=180) == 0
     assert made(Path(stage.directory)) == made(other)
     assert checkpoints.complete_checkpoints(Path(stage.directory)) == checkpoints.complete_checkpoints(other)
-
-
-@pytest.mark.slow
-def test_a_stage_that_is_asked_to_end_saves_its_last_step_and_goes_on_there(finished, tmp_path):
-    """With a checkpoint at every hundredth step only the one of the ending can be there."""
-    stage = rft_in(tmp_path, finished, "trainer.save_interval=100")
-    process = start(stage)
-    wait_until(reached(stage, 3), 400, process)
-    family = descendants(process.pid)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 143
-    assert not alive(family)
-    (step,) = checkpoints.complete_checkpoints(Path(stage.directory))
-    assert 3 <= step < 6
-    assert (Path(stage.directory) / "stage.error").read_text().startswith(
-        f"interrupted by SIGTERM; step {step} is saved\n")
-    assert start(stage).wait(timeout=180) == 0
-    undisturbed = made(Path(stage_of(finished.plan, "rft").directory))  # with a checkpoint at every second step
-    assert made(Path(stage.directory)) == undisturbed | {"checkpoints": [6]}
-    assert f"resumes at step {step + 1}: all steps up to {step} are kept" in (
-        Path(stage.directory) / "stage.log").read_text()
 
 
 def ouro(root: Path, *words: str) -> subprocess.Popen:
@@ -140,7 +122,7 @@ def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, v
     stage = rft_in(tmp_path, finished, "trainer.step_timeout_seconds=5", "explorer.step_timeout_seconds=5")
     process = subprocess.Popen([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_until(reached(stage, 3), 400, process)
+    wait_until(lambda: reached(stage, 3)() and checkpoints.complete_checkpoints(Path(stage.directory)), 400, process)
     target, errors = stopped(process, victim)
     assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
     assert re.search(rf"process {target} \(stages\.\w+\) is stopped \(state T\)", errors)

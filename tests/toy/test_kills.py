@@ -14,20 +14,23 @@ SFT = Case("sft", 0, (), "sft")
 TRAINER, STAGE = "trainer 0", "stage train"
 POINTS = [
     Kill("self", Operation(TRAINER, "write", "checkpoints/.step=N.tmp/state/mp_rank_N_model_states.pt"), count=3),
+    Kill("self", Operation(TRAINER, "write", "steps/.step=N.parquet.N.tmp"), count=5, torn=True),
+    Kill("self", Operation(STAGE, "rename to", "manifest.json")),
+]
+MORE = [
     Kill("self", Operation(TRAINER, "rename to", "checkpoints/step=N"), count=2),
     Kill("stage", Operation(TRAINER, "rename to", "steps/step=N.parquet"), count=4),
-    Kill("self", Operation(TRAINER, "write", "steps/.step=N.parquet.N.tmp"), count=5, torn=True),
     Kill("self", Operation(TRAINER, "unlink", "checkpoints/.step=N.N.old.tmp/manifest.json"), count=2),
-    Kill("self", Operation(STAGE, "rename to", "manifest.json")),
 ]
 
 
-@pytest.mark.slow
-def test_a_stage_killed_six_times_ends_as_if_undisturbed(finished, tmp_path):
+@pytest.mark.parametrize("points", [
+    pytest.param(POINTS, marks=pytest.mark.slow), pytest.param(MORE, marks=pytest.mark.kill)])
+def test_a_stage_killed_three_times_ends_as_if_undisturbed(finished, tmp_path, points):
     chain = Chain(SFT, tmp_path / "killed", finished.plan)
-    for kill in POINTS:
+    for kill in points:
         chain.launch(kill)
-    assert [(one.process, one.ended) for one in chain.kills] == [(kill.point.process, "") for kill in POINTS]
+    assert [(one.process, one.ended) for one in chain.kills] == [(kill.point.process, "") for kill in points]
     assert chain.launch(None) == 0, chain.output()
     (directory,) = chain.case.directories(chain.plan)
     assert made(directory) == made(Path(stage_of(finished.plan, "sft").directory))

@@ -174,9 +174,8 @@ def test_a_student_learns_from_its_teachers_scores(made):
         row["experience_id"] for row in table(directory, "trained")}
 
 
-@pytest.mark.parametrize(("name", "kills"), [
-    pytest.param("ppo", [3], marks=pytest.mark.slow), pytest.param("ppo", [3, 5], marks=pytest.mark.kill),
-    pytest.param("taught", [3], marks=pytest.mark.kill)])
+@pytest.mark.kill
+@pytest.mark.parametrize(("name", "kills"), [("ppo", [3, 5]), ("taught", [3])])
 def test_killed_by_hand_a_stage_ends_as_under_snakemake(made, tmp_path, name, kills):
     """Killed a step after a checkpoint. The shell has set other numbers of threads than Snakemake's."""
     _, plan = made

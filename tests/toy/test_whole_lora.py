@@ -1,4 +1,7 @@
-"""An rft stage that trains an adapter, whole: real vLLM, real DeepSpeed, killed and taken up again."""
+"""An rft stage that trains an adapter, whole: real vLLM, real DeepSpeed, killed and taken up again.
+
+test_agent.py has the run of `make test` that trains one.
+"""
 
 import subprocess
 import sys
@@ -34,9 +37,8 @@ def trained(finished, tmp_path_factory):
     return Path(stage.directory), begun / "model"
 
 
-@pytest.mark.slow
-def test_every_hand_over_is_proved(trained):
-    stage, _ = trained
+def assert_hand_overs_are_proved(stage: Path) -> None:
+    """Every version that was sampled with was compared with the trainer's log-probs, and there are several."""
     found = [tables.read(tables.step_file(stage, "rollouts", step), records.Rollout).to_pylist()[0]
              for step in tables.steps_present(stage, "rollouts")]
     proved = [row["probe_max_difference"] for row in found if row["probe_max_difference"] is not None]
@@ -45,13 +47,12 @@ def test_every_hand_over_is_proved(trained):
     assert len({row["weights_version"] for row in found}) == len(proved)
 
 
-@pytest.mark.slow
-def test_the_stage_hands_on_a_whole_model_and_the_adapter_that_makes_it(trained):
+def assert_whole_model_is_that_of_the_adapter(stage: Path, begun: Path) -> None:
+    """A stage's `model` computes what peft does with its `adapter` on the model that it began with."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    stage, begun = trained
     whole, base = (AutoModelForCausalLM.from_pretrained(p, local_files_only=True) for p in (stage / "model", begun))
     tokens = torch.arange(5, 20)[None]
     with torch.no_grad():
@@ -72,6 +73,8 @@ def assert_adapters_alone(versions: list[Path]) -> None:
 @pytest.mark.adapters
 def test_killed_it_ends_with_the_same_weights_and_rows(trained, finished, tmp_path):
     """What was handed over when it was killed is adapters, and nothing else."""
+    assert_hand_overs_are_proved(trained[0])
+    assert_whole_model_is_that_of_the_adapter(*trained)
     stage, _ = stage_in(tmp_path, finished.plan)
     directory, original = Path(stage.directory), trained[0]
     killed(stage, "steps", 3)

@@ -72,7 +72,7 @@ def test_plain_snakemake_takes_a_sweep_and_a_second_one_makes_only_what_is_new(p
         place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2").stdout
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_dry_run_of_a_sweep_leaves_nothing(place):
     done = typed(place, "-m", "pipeline.cli", "run", "-m", "algorithm.optimizer.lr=0.1,0.2", "--", "-n")
     assert done.returncode == 0

@@ -7,6 +7,7 @@ from pipeline.job.progress import score_words
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from tests.factories import row
+from workflows.attempts.recording import Journal
 from workflows.engines.open import open_engine
 from workflows.evaluation import Subject, read_sets, sample, score
 from workflows.prompts import load_tokenizer
@@ -103,7 +104,8 @@ def test_the_seed_of_the_engine_decides_the_samples(stage):
 
     def responses(decoding, seed):
         stage.config.explorer.rollout_model.seed = seed
-        return [s.response_tokens for s in sample(stage, engine, tokenizer, held, decoding, Subject("m", 3))]
+        found = sample(stage, engine, tokenizer, held, decoding, Subject("m", 3), Journal())
+        return [row.response_tokens for row in found]
 
     assert responses("sampled", None) == responses("sampled", stage.config.seed)
     assert responses("sampled", 99) != responses("sampled", None)

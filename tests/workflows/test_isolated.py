@@ -69,10 +69,14 @@ def test_neither_timing_nor_the_kind_of_workflow_nor_concurrency_changes_a_row()
 
 
 def test_attempts_do_not_wait_for_the_slowest_tool():
-    """Tools of 0 to 0.45 s: in rounds, three times the slowest of eight; alone, as long as the slowest attempt."""
-    begin = time.monotonic()
-    roll([Isolated(agents.blocking)] * 8, PROMPTS)
-    alone = time.monotonic() - begin
+    """Tools of 0 to 0.45 s: in rounds, three times the slowest of eight; alone, as long as the slowest attempt. The
+    fastest of three, because other tests share the machine."""
+    def seconds() -> float:
+        begin = time.monotonic()
+        roll([Isolated(agents.blocking)] * 8, PROMPTS)
+        return time.monotonic() - begin
+
+    alone = min(seconds() for _ in range(3))
     delays = [[agents.delay(prompt, turn) for turn in range(3)] for prompt in PROMPTS]
     assert max(map(sum, delays)) <= alone < sum(map(max, zip(*delays, strict=True)))
 
@@ -124,8 +128,8 @@ def test_the_task_is_the_explorers(settings):
 
 
 def test_the_example_of_the_documentation_runs(settings, tmp_path, monkeypatch):
-    example = re.search(r"^```python\n(.*?)^```$", (HOME / "docs" / "agents.md").read_text(), re.M | re.S)
-    (tmp_path / "documented.py").write_text(example[1])
+    examples = re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / "agents.md").read_text(), re.M | re.S)
+    (tmp_path / "documented.py").write_text(next(one for one in examples if "calculator_agent" in one))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     host.cache_clear()  # the process that imports workflows has the environment of its start

@@ -69,6 +69,21 @@ def test_no_prompt_that_can_be_asked_costs_no_call():
     assert engine.calls == []
 
 
+def test_a_workflow_that_asks_for_ever_fails_alone():
+    """Each of its 1,000 calls is one of the engine's; the other attempt has one."""
+    def endless(prompt):
+        while prompt == [5]:
+            yield prompt
+        return simple(prompt, (yield prompt))
+
+    engine = Recording()
+    first, second = roll(endless, [[5], [6]], engine)
+    assert first.status == "workflow_failed"
+    assert first.reason.startswith("the workflow called the model 1000 times and did not end")
+    assert second.status == "ok"
+    assert sum(map(len, engine.calls)) == 1001
+
+
 def two_turns(prompt):
     """Asks again with the first answer put behind; only prompts that begin with 2 have a second turn."""
     first = yield prompt
@@ -244,14 +259,14 @@ def test_a_workflow_by_name_or_by_path():
 def test_an_unknown_engine_lists_those_there_are(settings):
     config = settings()
     config.explorer.rollout_model.engine_type = "vlm"
-    with pytest.raises(ConfigError, match=r"Did you mean 'vllm'\? Known: scripted, transformers, vllm"):
+    with pytest.raises(ConfigError, match=r"Did you mean 'vllm'\? Known: openai, scripted, transformers, vllm"):
         open_engine(None, config, [EOS])
     config.explorer.rollout_model.engine_type = "scripted"
     engine = open_engine(None, config, [EOS])
     (reply,) = engine.generate([Request([5], 3, 1.0, 1.0, -1, 0)])
     assert (reply.tokens, reply.finish_reason) == ([EOS], "stop")
     assert engine.score([[1, 2, 3]]) == [[-1.0, -1.0]]
-    assert set(ENGINES) == {"scripted", "transformers", "vllm"}
+    assert set(ENGINES) == {"openai", "scripted", "transformers", "vllm"}
 
 
 def test_no_two_requests_share_a_seed_and_each_is_what_it_was():

@@ -4,35 +4,63 @@ Forked by workflows/attempts/host.py. What the parameters `model` and `task` of 
 """
 
 import asyncio
+import contextlib
 import inspect
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from operator import index
 from typing import Any
 
+from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store.user_errors import brief
+from workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
 from workflows.attempts.wire import Unpacker, packed
 from workflows.engines.engine import Reply
 from workflows.runner import Outcome
+from workflows.tools import TOOLBOX
 
 # kinds of messages to the explorer; the first two are also the parameters of a workflow that ask
 MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
+ENDPOINT = "endpoint"  # parameter of a workflow that asks the model by HTTP
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where an agent asks the model: arguments of the clients of OpenAI, and of Anthropic without `/v1`."""
+
+    base_url: str
+    api_key: str
+    model: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables by which the clients find it, past any proxy."""
+        root, host = self.base_url.removesuffix("/v1"), self.base_url.split("/")[2].split(":")[0]
+        direct = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
+        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "ANTHROPIC_BASE_URL": root,
+                "ANTHROPIC_API_KEY": self.api_key, **direct}
 
 
 @dataclass(slots=True)
 class Job:
-    """An attempt. task: messages and answer for a workflow with a parameter `task`."""
+    """An attempt. task: messages and answer for a workflow with a parameter `task`; endpoint: for one with that.
+
+    tools: for one with a parameter `toolbox`; situation: the task as tools see it.
+    """
 
     workflow: Callable
     prompt: list[int]
     task: tuple[list[dict], str] | None
+    endpoint: Endpoint | None = None
+    tools: ToolArguments | None = None
+    situation: tuple[list[dict], str] | None = None
 
 
 class Refused(Exception):
@@ -67,11 +95,12 @@ class Calls:
 
     def _read(self) -> None:
         unpacker = Unpacker()
-        while data := self._channel.recv(1 << 16):
-            for number, is_fine, value in unpacker.feed(data):
-                future = self._waiting.pop(number, None)
-                if future and future.set_running_or_notify_cancel():  # not given up at this moment
-                    future.set_result(value) if is_fine else future.set_exception(Refused(value))
+        with contextlib.suppress(ConnectionResetError):  # the explorer was killed before it read everything
+            while data := self._channel.recv(1 << 16):
+                for number, is_fine, value in unpacker.feed(data):
+                    future = self._waiting.pop(number, None)
+                    if future and future.set_running_or_notify_cancel():  # not given up at this moment
+                        future.set_result(value) if is_fine else future.set_exception(Refused(value))
         os._exit(1)  # the explorer has ended this attempt
 
 
@@ -131,9 +160,16 @@ def run(channel: socket.socket) -> None:
         if not (data := channel.recv(1 << 16)):
             os._exit(1)
         jobs += unpacker.feed(data)
+    try:
+        toolbox = _toolbox(jobs[0], channel)
+    except Exception as error:  # of the user's module
+        channel.sendall(packed((FAILED, time.monotonic(), brief(error))))
+        os._exit(0)
     calls = Calls(channel)
     try:
-        message = packed((DONE, time.monotonic(), _outcome(jobs[0], calls)))
+        message = packed((DONE, time.monotonic(), _outcome(jobs[0], calls, toolbox)))
+    except ToolFailed as error:
+        message = packed((FAILED, time.monotonic(), str(error)))
     except BaseException as error:  # the user's workflow, which may also exit or return what cannot be sent
         message = packed((FAILED, time.monotonic(), brief(error)))
     calls.tell(message)
@@ -141,13 +177,42 @@ def run(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _outcome(job: Job, calls: Calls) -> Any:
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(getattr(job.workflow, "func", job.workflow)))
-    given = {MODEL: (AsyncModel if is_async else Model)(calls)}
-    if job.task is not None:
-        given[TASK] = RemoteTask(calls, *job.task)
-    found = job.workflow(job.prompt, **given)
+def _toolbox(job: Job, channel: socket.socket) -> Toolbox | None:
+    """The tools of an attempt; forks their process, and therefore comes before the first thread."""
+    kind = AsyncToolbox if _is_async(job.workflow) else Toolbox
+    return kind(job.tools, job.situation, channel) if job.tools else None
+
+
+def _is_async(workflow: Callable) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(getattr(workflow, "func", workflow)))
+
+
+def _outcome(job: Job, calls: Calls, toolbox: Toolbox | None) -> Any:
+    given: dict[str, Any] = {TASK: RemoteTask(calls, *job.task)} if job.task else {}
+    if toolbox:
+        toolbox.connect(lambda *question: calls.ask(*question)[1].result())
+        given[TOOLBOX] = toolbox
+    if job.endpoint:
+        os.environ.update(job.endpoint.variables)
+        found = job.workflow(**given, **{ENDPOINT: job.endpoint})
+    else:
+        asks = MODEL in inspect.signature(job.workflow).parameters
+        model = (AsyncModel if _is_async(job.workflow) else Model)(calls)
+        found = job.workflow(job.prompt, **given, **({MODEL: model} if asks else {}))
+    if inspect.isgenerator(found):
+        return _advanced(found, Model(calls))
     return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+
+def _advanced(attempt: Generator, model: Model) -> Any:
+    """What a generator returns that calls tools between its questions to the model."""
+    reply = None
+    while True:
+        try:
+            asked = attempt.send(reply)
+        except StopIteration as done:
+            return done.value
+        reply = model(asked)
 
 
 async def _awaited(found) -> Any:

@@ -5,6 +5,7 @@ its own attempt. Its process is forked from one that has imported the workflow (
 """
 
 import asyncio
+import inspect
 import pickle
 import socket
 import subprocess
@@ -19,21 +20,31 @@ from typing import Any
 from pipeline.job.context import ending, our_environment
 from pipeline.store.errors import StageError
 from pipeline.store.user_errors import brief
-from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Job
+from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Endpoint, Job
+from workflows.attempts.recording import Replayed
+from workflows.attempts.toolbox import INTENT, RESULT
 from workflows.attempts.wire import Unpacker, packed
 from workflows.engines.engine import Reply
 from workflows.time_limit import TimedOut
+from workflows.tools import ToolArguments, modules_of
+from workflows.user_reward import Rule
 
 LOST = "lost"  # kind of the message that the process has ended
+REQUEST_PASSES = 8  # of the event loop, from the bytes of a request to its call of the model
 
 
 @dataclass(frozen=True)
 class Isolated:
-    """A workflow whose attempts have processes of their own. limit: seconds of its code; task: a TaskAtHand."""
+    """A workflow whose attempts have processes of their own. limit: seconds of its code; task: a TaskAtHand.
+
+    speaks: it asks the model by HTTP (a parameter `endpoint`). tools: of its parameter `toolbox`, if it has one.
+    """
 
     function: Callable
     limit: float | None = None
     task: Any = None
+    speaks: bool = False
+    tools: ToolArguments | None = None
 
 
 class Host:
@@ -47,9 +58,19 @@ class Host:
         theirs.close()
         self._loop, self._numbers, self._messages = asyncio.new_event_loop(), count(), []
         self._wake = self._loop.create_future()
+        self._endpoint = None
 
-    def start(self, attempt: "IsolatedAttempt", module: str) -> int:
-        """Forks the process of an attempt, connects both; returns its number."""
+    @property
+    def endpoint(self):
+        """The server that agents ask the model by, started when the first one needs it."""
+        if self._endpoint is None:
+            from workflows.endpoint.server import Server  # not where nobody asks by HTTP
+
+            self._endpoint = Server(self._loop)
+        return self._endpoint
+
+    def start(self, attempt: "IsolatedAttempt", *modules: str) -> int:
+        """Forks the process of an attempt, connects both; returns its number. modules: which it needs."""
         number = next(self._numbers)
         try:
             ours, theirs = socket.socketpair()
@@ -57,7 +78,7 @@ class Host:
             raise StageError(f"an attempt needs two more open files: {error}. Set explorer.runner_concurrency to fewer "
                              "attempts at once, or raise the limit (ulimit -n).") from error
         with theirs:
-            self._order(partial(socket.send_fds, self._control, [f"start {number} {module}".encode()],
+            self._order(partial(socket.send_fds, self._control, [" ".join(("start", str(number), *modules)).encode()],
                                 [theirs.fileno()]))
         self._loop.run_until_complete(self._loop.create_connection(lambda: attempt, sock=ours))
         return number
@@ -74,6 +95,8 @@ class Host:
 
     def listen(self, seconds: float) -> list[tuple["IsolatedAttempt", tuple]]:
         """Waits at most so long for messages of attempts; returns them in order."""
+        if self._endpoint:
+            self._loop.run_until_complete(_passes(REQUEST_PASSES))
         if not self._messages:
             self._wake = self._loop.create_future()
             timer = self._loop.call_later(seconds, self._awake)
@@ -100,6 +123,12 @@ class Host:
         return found
 
 
+async def _passes(number: int) -> None:
+    """Lets the event loop handle what is ready, so often."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
 host = cache(Host)
 
 
@@ -113,23 +142,40 @@ class IsolatedAttempt(asyncio.Protocol):
         self._workflow, self._prompt, self._place = workflow, prompt, place
         self._unpacker, self._waiting = Unpacker(), set()
         self._used, self._since, self._number = 0.0, time.monotonic(), None
+        self._speaker = None
 
     def begin(self) -> None:
         task, function = self._workflow.task, self._workflow.function
+        known = None if task is None else (task.messages, task.answer)
+        asks_task, tools = TASK in inspect.signature(function).parameters, self._workflow.tools
         try:
-            job = packed(Job(function, self._prompt, None if task is None else (task.messages, task.answer)))
+            job = packed(Job(function, self._prompt, known if asks_task else None,
+                             self._admitted() if self._workflow.speaks else None, tools, known if tools else None))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             return self._place.fail(f"another process cannot import the workflow: {brief(error)}")
-        self._number = host().start(self, getattr(function, "func", function).__module__)
+        self._number = host().start(self, getattr(function, "func", function).__module__, *modules_of(tools))
         self._since = time.monotonic()
         return self._transport.write(job)
 
+    def _admitted(self) -> Endpoint:
+        """Lets the agent ask the model by HTTP."""
+        self._speaker = self._workflow.task.speaker(partial(self._tell, MODEL), partial(self._tell, CANCEL))
+        return host().endpoint.admit(self._speaker)
+
+    def _tell(self, kind: str, *content) -> None:
+        host().receive(self, (kind, time.monotonic(), *content))
+
     def answer(self, call: int, reply: Reply) -> None:
-        self._transport.write(packed((call, True, reply)))
+        if self._speaker:
+            self._speaker.reply(call, reply)
+        else:
+            self._transport.write(packed((call, True, reply)))
         self._no_longer_waits(call)
 
     def close(self) -> None:
-        """Ends the process, if it has one."""
+        """Ends the process, if it has one, and its requests."""
+        if self._speaker:
+            host().endpoint.end(self._speaker)
         if self._number is not None:
             self._transport.abort()
             host().end(self._number)
@@ -153,18 +199,48 @@ class IsolatedAttempt(asyncio.Protocol):
             how = "did not start, for want of memory or processes" if code is None else ending(code)
             self._place.fail(f"the workflow's process {how}, without a result")
         elif kind == MODEL:
-            call, prompt = content
             self._stop_clock(sent)
-            self._waiting.add(call)
-            self._place.ask(call, prompt)
+            self._waiting.add(content[0])
+            self._place.ask(*content)
         elif kind == CANCEL:
             self._place.cancel(*content)
             self._no_longer_waits(*content)
         elif kind == TASK:
             self._stop_clock(sent)  # the engine may have computed since then
             self._transport.write(packed(self._task(*content)))
+        elif kind in (INTENT, RESULT):
+            self._stop_clock(sent)
+            self._record(kind, *content)
+        elif kind == FAILED:
+            self._place.fail(*content)
         else:
-            (self._place.fail if kind == FAILED else self._place.finish)(*content)
+            (self._conclude if self._speaker else self._place.finish)(*content)
+
+    def _record(self, kind: str, call: int, *content) -> None:
+        """Records that a tool is called, or what it returned; the process goes on when that is on the disk."""
+        recording = self._place.recording
+        try:
+            (recording.intend if kind == INTENT else recording.result)(*content, partial(self._permit, call))
+        except Replayed as error:
+            self._place.fail(str(error))
+
+    def _permit(self, call: int, answer: Any) -> None:
+        if self._number is not None:  # the attempt has not ended meanwhile
+            self._transport.write(packed((call, True, answer)))
+
+    def _conclude(self, returned: Any) -> None:
+        """Ends the attempt of an agent: its calls are the rows; what it returned is its answer, or its reward."""
+        spoken, components = self._speaker.conversation, None
+        if not spoken.calls:
+            return self._place.fail("the agent ended without a reply of the model; needed at least one call of its "
+                                    "endpoint")
+        if not (returned is None or isinstance(returned, str)):
+            function = self._workflow.function
+            components = Rule(getattr(function, "func", function), {}, 0).read(returned)
+            if isinstance(components, str):
+                return self._place.fail(components)
+        text = returned if isinstance(returned, str) else spoken.last_text
+        return self._place.finish(spoken.rows(), text, components)
 
     def _task(self, call: int, method: str, arguments: tuple) -> tuple[int, bool, Any]:
         try:

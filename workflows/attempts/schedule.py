@@ -5,7 +5,9 @@ submitted together, so a batch of single-turn tasks is one engine call. Timing d
 together and nothing else: seeds are functions of attempt and turn, outcomes are in the order of the prompts.
 """
 
-from collections import deque
+import hashlib
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from time import monotonic
@@ -13,26 +15,31 @@ from typing import Any
 
 from pipeline.store.user_errors import brief
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
+from workflows.attempts.recording import Event, Journal, Replayed
 from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request
-from workflows.runner import Call, Outcome, Sampling, finished
+from workflows.runner import Call, Origin, Outcome, Sampling, finished
 from workflows.seeds import request_seed
 from workflows.trajectory import Attempt
 
 LISTEN_SECONDS = 0.002  # for an engine in another process, while attempts may send messages
+MOST_CALLS = 1000  # of the model in one attempt: a workflow that asks for ever must not hold up the step
 IDLE_SECONDS = 1.0  # between two looks at deadlines that are further away
 
 
 def roll_out(
     engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt] | Isolated], prompts: Sequence[list[int]],
     seeds: Sequence[int], samplings: Sequence[Sampling], concurrency: int | None = None,
+    journal: Journal | None = None, names: Sequence[str] | None = None,
 ) -> list[Outcome]:
     """Attempts every prompt once. Rewards are computed separately (workflows/runner.py).
 
     workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
-    concurrency: attempts in progress at once; None: all.
+    concurrency: attempts in progress at once; None: all. journal: records what attempts with processes of their own do;
+    names: of the attempts in it, where one journal is used for several calls.
     """
-    schedule = _Schedule(engine)
-    places = [_Place(schedule, *each) for each in zip(workflows, prompts, seeds, samplings, strict=True)]
+    schedule = _Schedule(engine, journal or Journal())
+    named = names or [str(index) for index in range(len(prompts))]
+    places = [_Place(schedule, *each) for each in zip(workflows, prompts, seeds, samplings, named, strict=True)]
     try:
         schedule.run(deque(places), concurrency or len(places))
     finally:
@@ -43,8 +50,8 @@ def roll_out(
 class _Schedule:
     """The attempts in progress, and their requests: those to submit, and those at the engine by number."""
 
-    def __init__(self, engine: Engine):
-        self.engine = engine
+    def __init__(self, engine: Engine, journal: Journal):
+        self.engine, self.journal = engine, journal
         self.active: dict[_Place, None] = {}  # in order of their start
         self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with processes of their own
         self.new: list[tuple[_Place, int, Request]] = []
@@ -58,11 +65,13 @@ class _Schedule:
                 self._submit()
             if self.isolated:
                 self._listen()
+                self.journal.commit()  # once for all calls of tools that began or ended meanwhile
             if self.flying:
                 replies = self.engine.advance(LISTEN_SECONDS if self.isolated else WAIT_SECONDS)
                 for number, reply in replies.items():
                     place, call = self.flying.pop(number)
                     place.answer(call, reply)
+        self.journal.commit()
 
     def _submit(self) -> None:
         numbers = self.engine.submit([request for _, _, request in self.new])
@@ -107,15 +116,17 @@ class _Place:
     """
 
     def __init__(self, schedule: _Schedule, workflow: Callable[[list[int]], Attempt] | Isolated, prompt: list[int],
-                 seed: int, sampling: Sampling):
+                 seed: int, sampling: Sampling, name: str):
         self.schedule, self.prompt, self.seed, self.sampling = schedule, prompt, seed, sampling
         self.outcome: Outcome | None = None
         self.pending: dict[int, int | None] = {}
-        self.asked: dict[int, tuple[int, Request, float]] = {}  # those calls' positions, requests and times
+        self.asked: dict[int, tuple[int, Request, float, Origin | None, Event | None]] = {}  # by call, from position on
+        self.same: Counter[str] = Counter()  # calls with equal prompts
         self.calls: list[Call] = []
         self.turns, self.last = 0, None
         kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
         self.attempt = kind(workflow, prompt, self)
+        self.recording = schedule.journal.recording(name) if isinstance(workflow, Isolated) else None
 
     def begin(self) -> None:
         allowed = self.sampling.max_prompt_tokens
@@ -130,32 +141,70 @@ class _Place:
 
     def answer(self, call: int, reply: Reply) -> None:
         del self.pending[call]
-        position, request, begin = self.asked.pop(call)
-        if isinstance(self.attempt, IsolatedAttempt):
-            self.calls.append(Call(position, request, reply, monotonic() - begin))
-        self.attempt.answer(call, reply)
+        position, request, begin, origin, event = self.asked.pop(call)
+        if reason := getattr(reply, "reason", None):  # of a server (workflows/engines/openai_engine.py)
+            return self.fail(reason)
+        if self.recording:
+            seconds = monotonic() - begin
+            self.recording.replied(event, reply, seconds)
+            self.calls.append(Call(position, request, reply, seconds, origin))
+        return self.attempt.answer(call, reply)
 
-    def ask(self, call: int, prompt: list[int]) -> None:
-        """Asks the model to continue token ids. call: by which the attempt knows the reply."""
-        sampling, seed = self.sampling, request_seed(self.seed, self.turns, 0) if self.turns else self.seed
-        if 0 < len(prompt) < sampling.max_model_len:
-            room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt))
+    def ask(self, call: int, prompt: list[int], limit: int | None = None, origin: Origin | None = None) -> None:
+        """Asks the model to continue token ids. call: by which the attempt knows the reply.
+
+        limit: tokens of the reply, if less than the settings allow. origin: of a request to the endpoint.
+        """
+        sampling, seed = self.sampling, self._seed(prompt, origin)
+        if self.turns == MOST_CALLS:
+            self.fail(f"the workflow called the model {MOST_CALLS} times and did not end; needed fewer calls in an "
+                      "attempt")
+        elif 0 < len(prompt) < sampling.max_model_len:
+            room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt), limit or sys.maxsize)
             request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last)
-            self.schedule.new.append((self, call, request))
-            self.asked[call] = self.turns, request, monotonic()
-            self.pending[call] = None
-            self.turns += 1
+            self._request(call, request, origin)
         else:  # the engine would reject it, and with it every other request of the call
             self.fail(f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
                       f"{sampling.max_model_len} (model.max_model_len, or prompt + response)")
+
+    def _request(self, call: int, request: Request, origin: Origin | None) -> None:
+        """Passes a request to the engine, unless its reply is recorded."""
+        position, event, recorded = self.turns, None, None
+        self.turns += 1
+        if self.recording:
+            try:
+                event, recorded = self.recording.reply(request)
+            except Replayed as error:
+                return self.fail(str(error))
+        if recorded:
+            self.calls.append(Call(position, request, *recorded, origin))
+            return self.attempt.answer(call, recorded[0])
+        self.schedule.new.append((self, call, request))
+        self.asked[call] = position, request, monotonic(), origin, event
+        self.pending[call] = None
+        return None
+
+    def _seed(self, prompt: list[int], origin: Origin | None) -> int:
+        """By the number of the call; of the endpoint's by their prompts, since parallel requests have no order."""
+        if origin is None:
+            return request_seed(self.seed, self.turns, 0) if self.turns else self.seed
+        name = hashlib.sha256(repr(prompt).encode()).hexdigest()
+        self.same[name] += 1
+        return request_seed(f"{self.seed}/{name}", self.same[name], 0)
 
     def cancel(self, call: int) -> None:
         """Withdraws a question to the model."""
         if call in self.pending:
             self.schedule.cancel(self, [call])
 
-    def finish(self, returned: Any) -> None:
-        self._end(finished(returned, self.sampling.max_model_len))
+    def finish(self, returned: Any, text: str | None = None, components: dict[str, float] | None = None) -> None:
+        """Ends the attempt with what the workflow returned. text, components: what to reward; its reward, if known."""
+        if reason := self.recording and self.recording.unused():
+            return self.fail(reason)
+        outcome = finished(returned, self.sampling.max_model_len)
+        if outcome.status == "ok":
+            outcome.own_text, outcome.components = text, components or {}
+        return self._end(outcome)
 
     def fail(self, reason: str) -> None:
         self._end(Outcome("workflow_failed", reason))
@@ -163,6 +212,7 @@ class _Place:
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
         outcome.calls = sorted(self.calls, key=lambda call: call.position)
+        outcome.tool_calls = self.recording.tool_calls if self.recording else []
         del self.schedule.active[self]
         self.schedule.isolated.pop(self.attempt, None)
         self.attempt.close()

@@ -72,7 +72,7 @@ class Engine(Protocol):
         """`score` of one sequence by every underlying engine, so that a weight check covers all of them."""
 
     def load_weights(self, directory: Path) -> None:
-        """Loads the weights in `directory`/model.safetensors and clears all caches.
+        """Loads the weights of a published version, or of a model directory, and clears all caches.
 
         An engine opened for an adapter replaces only the adapter; `directory` then has peft's format.
         """

@@ -62,10 +62,16 @@ def _transformers(*arguments) -> Engine:
     return TransformersEngine(*arguments)
 
 
+def _openai(*arguments) -> Engine:
+    from workflows.engines.openai_engine import OpenAIEngine
+
+    return OpenAIEngine(*arguments)
+
+
 def _scripted(*arguments) -> Engine:
     from workflows.engines.scripted_engine import ScriptedEngine
 
     return ScriptedEngine(*arguments)
 
 
-ENGINES = {"vllm": _vllm, "transformers": _transformers, "scripted": _scripted}
+ENGINES = {"vllm": _vllm, "transformers": _transformers, "openai": _openai, "scripted": _scripted}

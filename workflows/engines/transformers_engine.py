@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
-from pipeline.store.checkpoints import WEIGHTS
 from workflows.engines.engine import BatchEngine, Reply, Request
+from workflows.engines.host_weights import HostWeights
 from workflows.engines.hugging_face import import_transformers
 
 
@@ -28,6 +28,7 @@ class TransformersEngine(BatchEngine):
         dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
         self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
         self.model.to(self.device).eval()
+        self.host_weights = HostWeights()
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         with self.torch.inference_mode():
@@ -88,9 +89,8 @@ class TransformersEngine(BatchEngine):
         if self.with_adapter:
             self._load_adapter(directory)
             return
-        from safetensors.torch import load_file
-
-        self.model.load_state_dict(load_file(directory / WEIGHTS), strict=True)
+        with self.host_weights.verified(directory) as tensors:
+            self.model.load_state_dict(tensors, strict=True)
 
     def _load_adapter(self, directory: Path) -> None:
         from peft import PeftModel

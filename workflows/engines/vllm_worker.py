@@ -3,26 +3,31 @@
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_runner` is vLLM's own.
 """
 
+from workflows.engines.host_weights import HostWeights
+
 
 class WeightLoader:
     """Methods called by `LLM.collective_rpc`."""
 
     def load_weights_from(self, directory: str) -> None:
-        """Loads the weights in `directory`/model.safetensors.
+        """Loads the weights of a published version, whole or a delta, and verifies their hashes meanwhile.
 
         On CPU the output head is kept as a packed copy. When it shares storage with the embedding, reloading refreshes
         the embedding but not the packed copy (seen with vLLM 0.32), so it is packed again. Experts are packed only
         where their kernel is set up, so on CPU that is repeated too.
         """
         model = self.model_runner.get_model()
+        if not hasattr(self, "host_weights"):
+            self.host_weights = HostWeights()
         if next(model.parameters()).device.type == "cpu":
             _forget_expert_kernels(model)
-        self.model_runner.reload_weights(weights_path=directory)
-        head, embedding = getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)
-        tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()
-        if tied and head.weight.device.type == "cpu":
-            head.quant_method.process_weights_after_loading(head)
-        compare_tensors(model, f"{directory}/model.safetensors")
+        with self.host_weights.verified(directory) as tensors:
+            self.model_runner.reload_weights(weights_iterator=iter(tensors.items()))
+            head, embedding = getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)
+            tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()
+            if tied and head.weight.device.type == "cpu":
+                head.quant_method.process_weights_after_loading(head)
+            compare_tensors(model, tensors, directory)
 
     def compare_adapter(self, number: int, directory: str) -> None:
         """Raises RuntimeError unless adapter `number` is active with the A matrices of `directory`.
@@ -52,20 +57,18 @@ def _forget_expert_kernels(model) -> None:
             method.moe_kernel = None
 
 
-def compare_tensors(model, path: str) -> None:
-    """Raises RuntimeError when a tensor with the same name and shape in engine and file differs.
+def compare_tensors(model, tensors: dict, directory: str) -> None:
+    """Raises RuntimeError when a tensor with the same name and shape in engine and published weights differs.
 
     For 16-bit engines: their log-probs differ from the trainer's by more than one training step changes them, so the
     probe alone would miss stale weights; in float32 it does not. Merged and packed tensors are left to the probe.
     """
     import torch
-    from safetensors import safe_open
 
     held = {name: p for name, p in model.named_parameters() if p.dtype != torch.float32}
-    with safe_open(path, "pt") as file:
-        for name in held.keys() & set(file.keys()):
-            if list(held[name].shape) != file.get_slice(name).get_shape():
-                continue
-            given = file.get_tensor(name).to(held[name].device, held[name].dtype)
-            if not torch.equal(held[name].data, given):
-                raise RuntimeError(f"{path} was loaded, but the engine's {name} holds something else")
+    for name in held.keys() & tensors.keys():
+        if held[name].shape != tensors[name].shape:
+            continue
+        given = tensors[name].to(held[name].device, held[name].dtype)
+        if not torch.equal(held[name].data, given):
+            raise RuntimeError(f"{directory} was loaded, but the engine's {name} holds something else")

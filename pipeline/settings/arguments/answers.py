@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from pipeline.settings.arguments.base import Arguments, described
+from pipeline.settings.arguments.judging import JudgeReward
 
 THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
 
@@ -43,11 +44,29 @@ class RetryWorkflow(Arguments):
         "user's turn after a wrong answer; null: the question again"))
 
 
+class ToolArguments(Arguments):
+    """The tools of a workflow with a parameter `toolbox`."""
+    tools: list[str] = Field([], description="functions, each as package.module:function")
+    environment_class: str | None = Field(None, description=(
+        "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
+    environment: list[str] = Field([], description="environment variables that tools see beside those of every program")
+    tool_seconds: float = Field(30.0, gt=0, description="of one call, unless the tool declares its own")
+    tool_gib: float | None = Field(4.0, gt=0, description="memory of the process of a call; null: not limited")
+
+
+class ToolWorkflow(ToolArguments):
+    """The model calls tools, until it answers."""
+    max_rounds: int = Field(8, ge=1, description="most replies of an attempt")
+
+
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
     "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
+    "judge_reward": JudgeReward,
 }
 WORKFLOWS = {
     "simple_workflow": described(Arguments, "One prompt, one response."),
     "retry_workflow": RetryWorkflow,
+    "tool_call_workflow": ToolWorkflow,
+    "react_workflow": described(ToolWorkflow, "Thought, Action and Observation as text, until the model answers."),
 }

@@ -11,7 +11,8 @@ from pipeline.settings.arguments.users import Signature
 from pipeline.settings.setting import bound, wrong
 from pipeline.store.errors import ConfigError, Problem, nearest, shown
 
-TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text"}
+TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
+         "list_type": "a list"}
 BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
 
 

@@ -25,6 +25,16 @@ class Countdown(Arguments):
         return value
 
 
+class Products(Arguments):
+    """Products of two numbers, and demonstrations with and without calls of a calculator."""
+    tasks: int = Field(ge=0, le=1_000_000, description="distinct rows without a solution")
+    demonstrations: int = Field(ge=0, le=1_000_000, description="distinct products that are demonstrated")
+    guesses: float = Field(ge=0, le=1, description="share of demonstrations that guess, without the calculator")
+    digits: int = Field(2, ge=1, le=6, description="of each factor")
+    tool: str = Field("calc", description="name of the calculator in the calls")
+    argument: str = Field("e", description="name of its argument, an expression")
+
+
 class Mix(Arguments):
     """What the schedule offers, and rows of an auxiliary buffer beside it."""
     expert_data_ratio: float = Field(0.5, gt=0, le=1, description="share of expert rows in a train batch, rounded up")
@@ -48,7 +58,7 @@ class DecayLimitRandomization(LinearDecay):
     seed: int = Field(0, description="of the noise")
 
 
-GENERATORS = {"countdown": Countdown}
+GENERATORS = {"countdown": Countdown, "products": Products}
 SAMPLE_STRATEGIES = {
     "default": described(Arguments, "What the schedule offers, in its order and however old."),
     "mix": Mix, "staleness_control": StalenessControl,

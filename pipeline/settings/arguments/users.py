@@ -61,6 +61,13 @@ class Signature:
                        optional=[name for name in self.optional if name not in given])
 
 
+def provided(workflow: Signature) -> Sequence[str]:
+    """Returns the parameters of a workflow that its caller provides: by name, and the first one unless it is an agent
+    with a parameter `endpoint`."""
+    names = workflow.names()
+    return ("task", "endpoint", "toolbox") if "endpoint" in names else (*names[:1], "task", "model", "toolbox")
+
+
 def batch_parameters(required: Sequence[str]) -> dict[str, str]:
     """Maps parameters to prompts, responses or answers for a function that receives all responses; else empty.
 

@@ -18,7 +18,7 @@ from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.settings.train_batch import train_batch
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import files, records, tables, versions
 from pipeline.store.errors import StageError
 from stages.learner.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.batches.sampling import Sampling
@@ -82,7 +82,7 @@ class Rollouts:
         """Whether the explorer's next step uses the weights of this step, and they are not there: they, or rollouts by
         them, were damaged."""
         # in this order: the explorer deletes weights after it wrote the rollouts that need them no more
-        absent = not files.is_complete(checkpoints.version_directory(self.context.directory, step))
+        absent = not files.is_complete(versions.version_directory(self.context.directory, step))
         explored = max(tables.steps_present(self.context.directory, "rollouts"), default=0)
         return (absent and explored < self.schedule.explorer_steps
                 and self.schedule.weights_version(explored + 1) == step)

@@ -1,7 +1,7 @@
 """Attention within the rows of a packed micro-batch, registered with transformers under our names.
 
-Three implementations of the same function (causal, rows independent); `cu_seqlens` and the padded variant's indices are
-passed through the model's forward as keyword arguments (see `layout`):
+Three implementations of the same function (causal, rows independent, prompts shared where rows share them); bounds and
+indices are passed through the model's forward as keyword arguments (see `layout`):
 
 flash_attn  the flash-attn package's varlen kernel; GPU, when installed
 varlen      torch.nn.attention.varlen; GPU, bf16/fp16
@@ -11,13 +11,17 @@ padded      rows gathered to [S, longest] only for scaled_dot_product_attention,
 
 import importlib.util
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pipeline.store.errors import ConfigError
+from stages.learner.engine.continued import continued
+from stages.learner.engine.sharing import Segments
 
-PREFIX = "ouro_"
+# attention -> its name in transformers; one that contains "flash" is taken for a kernel of transformers itself
+REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "ouro_padded"}
 
 
 def choose(name: str, device: str) -> str:
@@ -39,22 +43,45 @@ def register() -> None:
     from transformers.masking_utils import AttentionMaskInterface
 
     for name, function in ATTENTIONS.items():
-        AttentionInterface.register(PREFIX + name, function)
-        AttentionMaskInterface.register(PREFIX + name, _no_mask)
+        AttentionInterface.register(REGISTERED[name], function)
+        AttentionMaskInterface.register(REGISTERED[name], _no_mask)
 
 
-def layout(cu_seqlens: Tensor, longest: int, name: str) -> dict:
-    """The keyword arguments that the model's forward passes to the attention function.
+def layout(segments: Segments, device: torch.device, name: str) -> dict:
+    """The keyword arguments that the model's forward passes to the attention function, on its device."""
+    if name == "padded":
+        gather, scatter = _padded_places(segments)
+        return {"gather": torch.from_numpy(gather).to(device), "scatter": torch.from_numpy(scatter).to(device)}
+    lengths, contexts = segments.lengths, segments.contexts
+    places = {"cu_seqlens": torch.from_numpy(segments.bounds).to(device, non_blocking=True),
+              "longest": int(lengths.max())}
+    if not segments.continue_others:
+        return places
+    prompts = np.unique(contexts[contexts >= 0])
+    behind = np.array([lengths[contexts == prompt].sum() for prompt in prompts])  # tokens that continue each
+    arrays = {"queries": segments.members(contexts >= 0), "cu_queries": _bounds(behind),
+              "keys": segments.members(np.isin(np.arange(len(lengths)), prompts)), "cu_keys": _bounds(lengths[prompts])}
+    on_device = {key: torch.from_numpy(array).to(device, non_blocking=True) for key, array in arrays.items()}
+    return places | on_device | {"longest_queries": int(behind.max()), "longest_keys": int(lengths[prompts].max())}
 
-    cu_seqlens: [S + 1] int32 on the device; longest: length of the longest row in tokens.
-    """
-    if name != "padded":
-        return {"cu_seqlens": cu_seqlens, "longest": longest}
-    lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).long()
-    offsets = torch.arange(longest, device=cu_seqlens.device)
-    valid = offsets[None, :] < lengths[:, None]  # [S, longest]
-    gather = torch.where(valid, cu_seqlens[:-1, None].long() + offsets, 0)
-    return {"gather": gather, "scatter": valid.flatten().nonzero().flatten()}
+
+def _bounds(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _padded_places(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
+    """[S, longest] flat positions of the tokens of each row, its prompt first, 0 behind its end; [T] where the tokens
+    are in it, those of a shared prompt in any of its rows."""
+    starts, (rows, before) = segments.bounds.astype(np.int64), segments.rows()
+    ends = before + segments.lengths[rows]
+    offsets = np.arange(ends.max())[None]
+    of_prompt = starts[segments.contexts[rows]][:, None] + offsets
+    of_row = (starts[rows] - before)[:, None] + offsets
+    valid = offsets < ends[:, None]
+    gather = np.where(valid, np.where(offsets < before[:, None], of_prompt, of_row), 0)
+    scatter = np.zeros(starts[-1], np.int64)
+    scatter[gather[valid]] = np.flatnonzero(valid)
+    return gather, scatter
 
 
 def _no_mask(*_, **__) -> None:
@@ -67,21 +94,27 @@ def _repeat(states: Tensor, heads: int) -> Tensor:
     return states.repeat_interleave(heads // states.shape[1], dim=1) if states.shape[1] != heads else states
 
 
-def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
+def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest,
+               queries=None, **more):
     """query [1, H, T, D], key and value [1, KV, T, D] -> ([1, T, H, D], None)."""
     from flash_attn import flash_attn_varlen_func
 
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    if queries is not None:
+        return continued("flash_attn", q, k, v, cu_seqlens, longest, queries, scaling, more)[None], None
     out = flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, longest, longest, softmax_scale=scaling, causal=True)
     return out[None], None
 
 
-def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
+def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, queries=None,
+           **more):
     """As `flash_attn`; torch's kernel has no grouped-query option, so key/value heads are repeated."""
     from torch.nn.attention.varlen import varlen_attn
 
     q = query[0].transpose(0, 1).contiguous()
     k, v = (_repeat(x, q.shape[1]).contiguous() for x in (key, value))
+    if queries is not None:
+        return continued("varlen", q, k, v, cu_seqlens, longest, queries, scaling, more)[None], None
     out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=(-1, 0))
     return out[None], None
 

@@ -1,10 +1,10 @@
 """Packs a train batch into micro-batches: no padding, a token budget, equally many on every rank.
 
-Rows are concatenated into flat micro-batches of at most `budget` tokens; `cu_seqlens` keeps attention within rows.
+Rows are concatenated into flat micro-batches of at most `budget` tokens; `segments` keep attention within rows.
 Every rank gets the same number of micro-batches (ZeRO-2 and 3 communicate in each), with weight-zero ones as filler.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
 from stages.learner.batch import Row
+from stages.learner.engine.sharing import Segments, count, flatten, groups_of, parts
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def _kinds(rows: Sequence[Row]) -> np.ndarray:
 class MicroBatch:
     """Flat arrays of one packed micro-batch; T tokens, S rows, N action tokens.
 
-    input_ids, positions: [T] int64. cu_seqlens: [S + 1] int32. longest: length of the longest row.
+    input_ids, positions: [T] int64.
     source: [N] int64, position in T whose output predicts the action token; targets: [N] int64, that token.
     weights: [N] float32, for the loss; shares: [N] float32, for the mean over tokens of its kind (all ranks); share:
     for the mean over all tokens.
@@ -59,8 +60,7 @@ class MicroBatch:
 
     input_ids: np.ndarray
     positions: np.ndarray
-    cu_seqlens: np.ndarray
-    longest: int
+    segments: Segments
     source: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
@@ -71,11 +71,11 @@ class MicroBatch:
     row_in_micro: np.ndarray
     rows: list[int]
 
-    def inputs(self, device: torch.device) -> dict[str, Tensor | int]:
+    def inputs(self, device: torch.device) -> dict[str, Tensor | Segments]:
         """The arguments of a model's forward, on its device."""
-        arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")
+        arrays = ("input_ids", "positions", "source", "targets")
         on_device = {name: torch.from_numpy(getattr(self, name)).to(device, non_blocking=True) for name in arrays}
-        return {"longest": self.longest, **on_device}
+        return {"segments": self.segments, **on_device}
 
     def by_row(self, values: Tensor) -> dict[int, np.ndarray]:
         """Splits values of the action tokens [N] by the row's index in the train batch; without filler."""
@@ -113,44 +113,61 @@ def lengths(rows: Sequence[Row], unit: int = 1) -> list[int]:
 
 def pack(
     rows: list[Row], budget: int, rank: int, ranks: int, columns: Sequence[str] = (),
-    aggregation: Aggregation = Aggregation(),
+    aggregation: Aggregation = Aggregation(), share: bool = False
 ) -> list[MicroBatch]:
-    """The micro-batches of one rank, with the named columns. Weights refer to the whole batch."""
+    """The micro-batches of one rank, with the named columns. Weights refer to the whole batch.
+
+    share: rows with equal prompts share them (sharing.py), as many together as makes the busiest rank's tokens fewest.
+    """
     counts, unit = np.array([sum(row.mask) for row in rows]), aggregation.unit
     weights, shares = aggregation.weights(rows, counts), aggregation.shares(rows, counts)
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
-    filled = bins(lengths(rows, unit), budget, ranks, "sequence" if unit == 1 else "pair of sequences")
-    chosen = [[unit * i + k for i in units for k in range(unit)] for units in filled]
-    share = 1.0 / int(counts.sum())
-    return [_pack_one(rows, indices, (weights, shares), share, columns, unit) for indices in chosen[rank::ranks]]
+    groups = groups_of(rows, share)
+    chosen = min(_distributed(rows, groups, budget, ranks, unit), key=lambda bins: _busiest(rows, groups, bins, ranks))
+    share_of_token = 1.0 / int(counts.sum())
+    return [_pack_one(rows, groups, indices, (weights, shares), share_of_token, columns, unit)
+            for indices in chosen[rank::ranks]]
+
+
+def _distributed(rows: list[Row], groups: list[int], budget: int, ranks: int, unit: int) -> Iterator[list[list[int]]]:
+    """Row indices of the micro-batches of all ranks, for each way to keep rows of a group together that fits."""
+    what = "sequence" if unit == 1 else "pair of sequences"
+    for number, way in enumerate(parts(groups, unit)):
+        tokens = [count(rows, groups, part) for part in way]
+        if number == 0 or max(tokens) <= budget:
+            yield [sorted(i for place in places for i in way[place]) for places in bins(tokens, budget, ranks, what)]
+
+
+def _busiest(rows: list[Row], groups: list[int], chosen: list[list[int]], ranks: int) -> int:
+    """Tokens of the rank that has most of them."""
+    loads = [count(rows, groups, indices) for indices in chosen]
+    return max(sum(loads[rank::ranks]) for rank in range(ranks))
 
 
 def _pack_one(
-    rows: list[Row], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float, columns: Sequence[str],
-    unit: int
+    rows: list[Row], groups: list[int], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float,
+    columns: Sequence[str], unit: int
 ) -> MicroBatch:
     """of_rows: token weights and shares of each row of the batch, [R]."""
     empty = not indices
     indices = indices or list(range(unit))  # filler with weight 0: every rank must run the same number of forwards
     chosen = [rows[i] for i in indices]
-    counts = np.array([len(row.tokens) for row in chosen])
-    starts = np.concatenate([[0], np.cumsum(counts)])
+    flat = flatten(chosen, [groups[i] for i in indices])
     source, targets, row_of = [], [], []
     for k, row in enumerate(chosen):
-        acts = np.flatnonzero(np.asarray(row.mask)) + row.prompt_length  # positions within the row
-        source.append(starts[k] + acts - 1)
-        targets.append(np.asarray(row.tokens)[acts])
+        acts = np.flatnonzero(np.asarray(row.mask))
+        source.append(flat.source(k, acts))
+        targets.append(np.asarray(row.tokens)[row.prompt_length + acts])
         row_of.append(np.full(len(acts), indices[k]))
     row_of = np.concatenate(row_of).astype(np.int64)
     weights, shares = (np.zeros(len(row_of), np.float32) if empty else values[row_of].astype(np.float32)
                        for values in of_rows)
     return MicroBatch(
-        input_ids=np.concatenate([np.asarray(row.tokens, np.int64) for row in chosen]),
-        positions=np.concatenate([np.arange(n) for n in counts]),
-        cu_seqlens=starts.astype(np.int32),
-        longest=int(counts.max()),
+        input_ids=flat.input_ids,
+        positions=flat.positions,
+        segments=flat.segments,
         source=np.concatenate(source).astype(np.int64),
         targets=np.concatenate(targets).astype(np.int64),
         weights=weights,

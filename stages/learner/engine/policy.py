@@ -19,8 +19,10 @@ from pipeline.store.architecture import untrainable
 from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
+from stages.learner.engine.sharing import Segments
 from workflows.engines.hugging_face import import_transformers
 
+HEAD = "lm_head.weight"
 SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
 
 
@@ -37,15 +39,15 @@ class Policy(nn.Module):
         self.score = GRAPHS.compile(self._score) if compiled else self._score
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor,
+        self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
         temperature: float | None = None, entropy_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs, entropy [N].
+        """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N].
 
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
         model's. Entropy is in nats; its gradient costs memory and time, so it has one only with `entropy_gradient`.
         """
-        places = attention.layout(cu_seqlens, longest, self.attention_name)
+        places = attention.layout(segments, input_ids.device, self.attention_name)
         chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
         if self.fused and len(targets):
             from stages.learner.engine.head_kernel import Score
@@ -116,7 +118,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
     name = attention.choose(settings.attention, device)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=attention.PREFIX + name, local_files_only=True
+            path, dtype=dtype, attn_implementation=attention.REGISTERED[name], local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
@@ -138,18 +140,25 @@ def resolve_dtype(name: str, device: str) -> torch.dtype:
     return getattr(torch, config.resolve_dtype(name, device != "cpu"))
 
 
-def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
-    """Writes full weights [name -> tensor] as `model.safetensors`, with the tied output head included.
+def file_tensors(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a weight file for full weights [name -> tensor] in host memory, the tied output head included.
 
     vLLM keeps a packed copy of the head on some devices and refreshes it only when the head is in the file. Experts are
     one tensor per layer in memory; in the file each expert has its own, under the model's original names.
     """
-    from safetensors.torch import save_file
     from transformers.core_model_loading import revert_weight_conversion
 
-    moved = {name: tensor.detach().to("cpu") for name, tensor in state.items()}
-    tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, moved).items()}
-    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, state).items()}
     if model.config.tie_word_embeddings:
-        tensors[head] = tensors[embedding].clone()
+        tensors[HEAD] = tensors["model.embed_tokens.weight"]
+    return tensors
+
+
+def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Writes full weights [name -> tensor] as `model.safetensors`."""
+    from safetensors.torch import save_file
+
+    tensors = file_tensors({name: tensor.detach().to("cpu") for name, tensor in state.items()}, model)
+    if model.config.tie_word_embeddings:
+        tensors[HEAD] = tensors[HEAD].clone()  # the library refuses shared memory
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})

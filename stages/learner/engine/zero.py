@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from pipeline.store.errors import ModelError
 from stages.learner.batch import Row
 from stages.learner.engine.budget import Exhausted
 from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.snapshot import Part
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,12 @@ class Process:
         merged = {row: values for part in parts for row, values in part.items()}
         return [merged[row] for row in range(len(merged))]
 
-    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor]) -> list[np.ndarray]:
-        """One number per action token [N] of each row, by forwards of packed micro-batches. Collective."""
+    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor], share: bool
+                   ) -> list[np.ndarray]:
+        """One number per action token [N] of each row, by forwards of packed micro-batches, in which rows share equal
+        prompts with `share`. Collective."""
         scored: dict[int, np.ndarray] = {}
-        for micro in pack(rows, budget, self.rank, self.ranks):
+        for micro in pack(rows, budget, self.rank, self.ranks, share=share):
             scored |= micro.by_row(forward(micro))
         return self.gather_rows(scored)
 
@@ -130,10 +134,8 @@ class ZeroEngine:
             eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
         )
         self.module = module  # not DeepSpeed's engine: each attribute lookup there searches all names, for milliseconds
-        self.engine, *_ = deepspeed.initialize(
-            model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype)
-        )
-        self.engine.checkpoint_engine = _weights_only(self.engine.checkpoint_engine)
+        self.engine, *_ = deepspeed.initialize(model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype))
+        self.engine.checkpoint_engine = _checkpoint_engine(self.engine.checkpoint_engine)
 
     def forward(self, micro: MicroBatch, **options):
         """The module's outputs for one packed micro-batch. options: further arguments of its forward."""
@@ -237,9 +239,11 @@ class ZeroEngine:
                     parameter.data.copy_(other[name])
         return had
 
-    def save(self, directory: Path) -> None:
-        """Writes the exact state of the optimizer and of all trainable weights into an existing directory."""
+    def save(self, directory: Path) -> list[Part]:
+        """The exact state of the optimizer and of all trainable weights, as files of an existing directory."""
         self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=True)
+        parts, self.engine.checkpoint_engine.parts = self.engine.checkpoint_engine.parts, []
+        return parts
 
     def load(self, directory: Path) -> None:
         """Loads a state written by `save`. Raises ModelError when the number of ranks was different."""
@@ -259,10 +263,9 @@ def _store(rendezvous: Path | None, rank: int, ranks: int):
     return torch.distributed.TCPStore(os.environ["MASTER_ADDR"], port, ranks, is_master=rank == 0)
 
 
-def _weights_only(usual):
-    """A reader and writer of checkpoint files as DeepSpeed's `usual` one, which unpickles tensors and three classes.
-
-    The usual one would run any code that a file contains.
+def _checkpoint_engine(usual):
+    """DeepSpeed's `usual` reader and writer of checkpoint files, which unpickles tensors and three classes only: the
+    usual one would run any code that a file contains. `save` writes nothing, but adds to `parts`.
     """
     from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
@@ -270,11 +273,15 @@ def _weights_only(usual):
     from deepspeed.utils.tensor_fragment import fragment_address
 
     class WeightsOnly(TorchCheckpointEngine):
+        def save(self, state_dict, path: str):
+            self.parts.append(Part(state_dict, partial(super().save, path=path)))
+
         def load(self, path: str, map_location=None):
             with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
                 return torch.load(path, map_location=map_location, weights_only=True)
 
     made = WeightsOnly()
+    made.parts = []
     made.zipfile_serialization = usual.zipfile_serialization
     return made
 
@@ -287,12 +294,7 @@ def _deepspeed_config(settings, dtype: torch.dtype) -> dict:
     if settings.offload_param:
         zero["offload_param"] = {"device": "cpu"}
     return {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": settings.grad_clip,
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "bf16": {"enabled": dtype == torch.bfloat16},
-        "steps_per_print": 10**9,
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": settings.grad_clip,
+        "zero_optimization": zero, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": dtype == torch.bfloat16}, "steps_per_print": 10**9,
     }

@@ -24,7 +24,7 @@ NESTED = st.recursive(SINGLE, lambda below: st.one_of(st.lists(below, max_size=3
 SHELL = st.one_of(st.text(alphabet="ab= \\\n\"'$(){}[]#;|&<>`~+-*./:1,\t", max_size=20), st.sampled_from(
     ["if ", "for ", "done\n", "fi\n", "<<E", "E\n", "X=1\n", "$((", "${X:-", "A=(", "python ", "bash -c '",
      "f() {\n", "}\n", "f a.b=1 ", "set -- ", "shift\n", "$@ ", "${@:2} ", "$1", "X+=\" $(x)\"\n", "$X ", "eval "]))
-MANY = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @MANY

@@ -1,0 +1,59 @@
+"""Arguments of judge_reward: the judge, and the rubric by which it judges."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pipeline.settings.arguments.base import Arguments
+
+
+class Criterion(BaseModel):
+    """One question of a rubric. choices: from the worst to the best, which are worth 0 to 1 in equal steps."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    name: str = Field(pattern=r"^\w[\w-]*$")
+    question: str = Field(min_length=1)
+    weight: float = Field(1.0, gt=0)
+    choices: tuple[str, ...] = Field(("no", "yes"), min_length=2)
+
+    def worth(self, choice: str) -> float:
+        return self.choices.index(choice) / (len(self.choices) - 1)
+
+
+def rubric_of(value: Any) -> list[Criterion]:
+    """The criteria in a list of mappings, or in its JSON text. Raises ValueError."""
+    try:
+        listed = json.loads(value) if isinstance(value, str) else value
+        found = [Criterion.model_validate(one) for one in listed] if isinstance(listed, list) else []
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"a criterion, {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if not found or len({one.name for one in found}) < len(found):
+        raise ValueError("needed a list of criteria {name, question, weight, choices} with names that differ")
+    return found
+
+
+class JudgeReward(Arguments):
+    """The judgement of a model on a server of OpenAI's interface, by a rubric or by comparing a group (RULER)."""
+    judge_url: str = Field(description="base_url of the server, up to and with /v1")
+    judge_model: str = Field(description="the model, as the server calls it")
+    judge_key_env: str | None = Field(None, description="environment variable with the API key; null: none is needed")
+    rubric: Any = Field(None, description="criteria {name, question, weight, choices}; null: the task's truth has them")
+    compare: bool = Field(False, description="RULER: one request compares the answers to a prompt, scores 0 to 1")
+    instructions: str | None = Field(None, description="what the judge should know besides")
+    structured: bool = Field(True, description="ask for JSON by response_format; false: by words alone")
+    max_tokens: int = Field(2048, ge=1, description="of a judgement")
+    judge_timeout: float = Field(120.0, gt=0, description="seconds of a request, which is then repeated")
+    judge_retries: int = Field(5, ge=0, description="repetitions of a request that failed")
+    judge_concurrency: int = Field(16, ge=1, description="requests at once")
+    judge_requests_per_minute: int | None = Field(None, ge=1, description="requests begun in a minute; null: no limit")
+    judge_tokens_per_minute: int | None = Field(None, ge=1, description="tokens in a minute; null: no limit")
+    judge_cache: str | None = Field(None, description="directory of judgements, used again for equal requests")
+
+    @field_validator("rubric")
+    @classmethod
+    def _criteria(cls, value: Any) -> Any:
+        if value is not None:
+            rubric_of(value)
+        return value

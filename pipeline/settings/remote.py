@@ -1,0 +1,28 @@
+"""A model that a server of OpenAI's interface answers for: where it is, and how it may be asked."""
+
+import re
+
+from pipeline.settings.setting import Section, rule, setting
+from pipeline.store.errors import Problem
+
+
+class Remote(Section):
+    base_url: str | None = setting(None, "of the server, up to and with /v1, such as http://127.0.0.1:8000/v1")
+    model_name: str | None = setting(None, "the model, as the server calls it")
+    api_key_env: str | None = setting(None, "environment variable with the API key; null: the server needs none",
+                                      how=True)
+    timeout: float = setting(120.0, "time for a request, after which it is repeated, seconds", gt=0, how=True)
+    max_retries: int = setting(5, "repetitions of a request that failed by the network or the server's load, after "
+                                  "growing pauses", ge=0, how=True)
+    concurrency: int = setting(16, "requests at once", ge=1, how=True)
+    requests_per_minute: int | None = setting(None, "requests begun in a minute; null: no limit", ge=1, how=True)
+    tokens_per_minute: int | None = setting(None, "tokens of prompts and replies in a minute, counted when a reply "
+                                                  "comes; null: no limit", ge=1, how=True)
+
+    @rule
+    def _address(self):
+        if self.base_url is not None and not re.fullmatch(r"https?://[^/\s@?#]+(/[^\s@?#]*)?", self.base_url):
+            yield Problem("base_url", "needed http:// or https://, a host and a path, without user, password or query.",
+                          "A key belongs to the environment variable that api_key_env names.")
+        if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_]\w*", self.api_key_env, re.ASCII):
+            yield Problem("api_key_env", "needed the name of an environment variable, not the key itself.")

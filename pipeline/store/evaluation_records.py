@@ -1,0 +1,51 @@
+"""The rows of evaluations: responses and scores."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.store.task_records import TOKENS, column
+
+
+@dataclass(slots=True)
+class Sample:
+    """One response in an evaluation."""
+
+    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
+    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
+    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
+    taskset: str = column(pa.string(), "name of the evaluation set")
+    task_id: str = column(pa.string(), "task that was answered")
+    decoding: str = column(pa.string(), "greedy or sampled")
+    run_index: int = column(pa.int32(), "which repeat, from 0")
+    prompt: str = column(pa.string(), "prompt as text")
+    response: str = column(pa.string(), "response as text")
+    response_tokens: list[int] = column(TOKENS, "response token ids [R]")
+    reward: float | None = column(pa.float64(), "sum of components; null when the row failed", null=True)
+    accuracy: float | None = column(pa.float64(), "1 = solved; null when the row failed", null=True)
+    status: str = column(pa.string(), "ok, prompt_too_long, reward_failed or workflow_failed")
+    reason: str | None = column(pa.string(), "why the row is not ok", null=True)
+    seed: int = column(pa.int64(), "seed of this request")
+
+
+@dataclass(slots=True)
+class Score:
+    """One metric of an evaluation, with its interval."""
+
+    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
+    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
+    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
+    taskset: str = column(pa.string(), "name of the evaluation set")
+    metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k; where no response has an accuracy "
+                                      "greedy_reward and sampled_reward")
+    value: float = column(pa.float64(), "the estimate: 0 to 1, a failed row counts as not solved; or the mean reward "
+                                        "of the rows that are ok")
+    low: float = column(pa.float64(), "lower end of the 95% interval")
+    high: float = column(pa.float64(), "upper end of the 95% interval")
+    tasks: int = column(pa.int32(), "tasks behind the number")
+    runs: int = column(pa.int32(), "responses per task")
+    failed_rows: int = column(pa.int32(), "rows that were not ok")
+    rows: int | None = column(pa.int32(), "rows of the set; equal ones are one task; null: written before this "
+                                          "column", later=True, default=None)
+    trained_tasks: int | None = column(pa.int32(), "tasks that are also in the data that the model was trained on, in "
+                                                   "its stage or one before; null: as rows", later=True, default=None)

@@ -1,0 +1,116 @@
+"""Files of tensors in the safetensors format, written, read and hashed in threads, without torch.
+
+The library writes a file with one thread and hashes nothing; weights are published after every optimizer step, so here
+both happen at once. It reads what is written here, and its header describes what is read.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from pipeline.store.errors import ModelError
+
+CHUNK = 16 << 20  # bytes that a thread writes or reads at once
+THREADS = 8
+WORDS = {"F64": np.uint64, "F32": np.uint32, "I32": np.uint32, "BF16": np.uint16, "F16": np.uint16,
+         "I64": np.uint64, "U8": np.uint8, "I8": np.uint8, "F8_E4M3": np.uint8, "F8_E5M2": np.uint8}
+Allocate = Callable[[int], np.ndarray]
+
+
+class Stored(NamedTuple):
+    """A tensor as its bytes. dtype: of the safetensors format. data: contiguous uint8 [bytes]."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: np.ndarray
+
+    @property
+    def words(self) -> np.ndarray:
+        """Its elements, as unsigned integers: two are equal if their bits are."""
+        return self.data.view(WORDS[self.dtype])
+
+
+def in_threads(work: Callable, items: Iterable) -> list:
+    """Returns `work` of each item, in order, on the cores of this process. numpy, xxhash and files release the lock."""
+    with ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(work, items))
+
+
+def distinct(tensors: Mapping[str, Stored]) -> dict[str, str]:
+    """Maps each name to the first one with the same memory: tied tensors are read once. Largest first, so that no
+    thread is left with one in the end."""
+    first: dict[tuple[int, int], str] = {}
+    places = {name: (tensor.data.ctypes.data, tensor.data.nbytes) for name, tensor in tensors.items()}
+    return {name: first.setdefault(places[name], name) for name in sorted(places, key=lambda name: -places[name][1])}
+
+
+def hashes_of(tensors: Mapping[str, Stored]) -> dict[str, str]:
+    """Returns the 128-bit xxh3 of each tensor's bytes."""
+    first = distinct(tensors)
+    once = list(dict.fromkeys(first.values()))
+    found = dict(zip(once, in_threads(lambda name: xxhash.xxh3_128(tensors[name].data).hexdigest(), once), strict=True))
+    return {name: found[first[name]] for name in tensors}
+
+
+def write(path: Path, tensors: Mapping[str, Stored]) -> None:
+    """Writes a file; it is not flushed to the disk."""
+    header, begin = {"__metadata__": {"format": "pt"}}, 0
+    tensors = dict(sorted(tensors.items(), key=lambda one: -one[1].words.itemsize))  # so that all are aligned
+    for name, tensor in tensors.items():
+        end = begin + tensor.data.nbytes
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    parts = [(8 + len(text) + header[name]["data_offsets"][0] + at, tensor.data[at : at + CHUNK])
+             for name, tensor in tensors.items() for at in range(0, tensor.data.nbytes, CHUNK)]
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.flush()
+        in_threads(lambda part: _write_at(file.fileno(), *part), parts)
+
+
+def _write_at(file: int, offset: int, data: np.ndarray) -> None:
+    while data.nbytes:
+        done = os.pwrite(file, data, offset)
+        offset, data = offset + done, data[done:]
+
+
+def read(path: Path, allocate: Allocate | None = None) -> dict[str, Stored]:
+    """Returns the tensors of a file. allocate: of the memory to read them into; None: the file is mapped, and changes
+    of the tensors stay private. Raises ModelError for an incomplete file."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            begin, size = 8 + length, os.fstat(file.fileno()).st_size
+            header = json.loads(file.read(length)) if begin <= size else {}
+        header.pop("__metadata__", None)
+        ends = [one["data_offsets"][1] for one in header.values()]
+    except FileNotFoundError as error:
+        raise ModelError(f"{path} is missing.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is not a safetensors file ({type(error).__name__}: {error}).") from error
+    if not ends or begin + max(ends) != size:
+        raise ModelError(f"{path} is cut short: it has {size:,} bytes.")
+    whole = np.memmap(path, np.uint8, "c") if allocate is None else _read_into(allocate(size), path)
+    return {name: Stored(one["dtype"], tuple(one["shape"]), whole[begin + one["data_offsets"][0] :
+                                                                begin + one["data_offsets"][1]].view(np.ndarray))
+            for name, one in header.items()}
+
+
+def _read_into(memory: np.ndarray, path: Path) -> np.ndarray:
+    with open(path, "rb", buffering=0) as file:
+        def fill(part: np.ndarray, at: int) -> None:
+            while part.nbytes:
+                done = os.preadv(file.fileno(), [part], at)
+                part, at = part[done:], at + done
+
+        starts = range(0, memory.nbytes, CHUNK)
+        in_threads(lambda at: fill(memory[at : at + CHUNK], at), starts)
+    return memory

@@ -1,0 +1,53 @@
+"""Reward functions whose calls are an activity of the process: one that hangs is named, and not the step around it."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from pipeline.job.activity import Activity
+from workflows.rewards import RewardFunction, Rewards
+from workflows.user_reward import Rule
+
+
+class WatchedRewards(Rewards):
+    """As `Rewards`; a call of a function that scores several rows gives a sign of life with each of them."""
+
+    def __init__(self, config, activity: Activity):
+        super().__init__(config)
+        self.activity = activity
+
+    def of(self, taskset) -> list[RewardFunction]:
+        return [_watched(function, self.activity) for function in super().of(taskset)]
+
+
+def _watched(function: RewardFunction, activity: Activity) -> RewardFunction:
+    if not isinstance(function, Rule):  # a model's, or a formula
+        return function
+    rule = replace(function, function=_renewing(function.function, activity))
+
+    def call(*rows: Any) -> list:
+        with activity.calling(f"reward function {rule.name}"):
+            return rule(*rows)
+
+    return call
+
+
+def _renewing(function: Callable, activity: Activity) -> Callable:
+    """The function of a row, or of all, with a sign of life before and after a call."""
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        activity.alive()
+        found = function(*arguments, **named)
+        return _awaited(found, activity) if inspect.isawaitable(found) else found
+
+    call.__name__ = getattr(function, "__name__", type(function).__name__)
+    return call
+
+
+async def _awaited(found: Awaitable, activity: Activity) -> Any:
+    try:
+        return await found
+    finally:
+        activity.alive()

@@ -1,0 +1,100 @@
+"""Copies of a rank's state in host memory: a checkpoint is written from them beside the next optimizer steps.
+
+Storages are copied, not tensors: views of one buffer stay views of one buffer, so a file written from a copy has the
+bytes of one written from the original on the same device.
+"""
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+RESERVE = 1.25  # times the size of the copies: host memory that must be free for them
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class Part(NamedTuple):
+    """A file of a checkpoint: the state that it holds (tensors in dicts, lists and tuples), and what writes it."""
+
+    state: Any
+    write: Callable[[Any], object]
+
+
+def copied(parts: Sequence[Part]) -> list[Part] | None:
+    """Returns the parts with their state in host memory of its own; None where that is too large for the free memory.
+
+    From a GPU, copies go to page-locked memory, which torch keeps for the next ones.
+    """
+    tensors = {id(tensor): tensor for part in parts for tensor in _tensors(part.state)}
+    storages = {_key(tensor): tensor.untyped_storage() for tensor in tensors.values()}
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if RESERVE * ranks * sum(storage.nbytes() for storage in storages.values()) > free_memory():
+        return None
+    made = {key: _in_host_memory(storage) for key, storage in storages.items()}
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+    known: dict[int, Any] = {name: _view(made[_key(tensor)], tensor) for name, tensor in tensors.items()}
+    states = copy.deepcopy([part.state for part in parts], known)  # of `known` objects it takes the copies
+    return [Part(state, part.write) for state, part in zip(states, parts, strict=True)]
+
+
+def reserve(parameters: Iterable[nn.Parameter], ranks: int) -> None:
+    """Has torch keep page-locked memory for a rank's copies of AdamW's state in float32 and of the weights: the first
+    checkpoint would otherwise wait seconds for it. Without a GPU does nothing."""
+    if not torch.cuda.is_available():
+        return
+    learning = [p for p in parameters if p.requires_grad]
+    elements = sum(getattr(p, "ds_numel", p.numel()) for p in learning)
+    sizes = [4 * elements // ranks] * 3 + [sum(p.nbytes for p in learning)]
+    if RESERVE * int(os.environ.get("LOCAL_WORLD_SIZE", "1")) * sum(sizes) < free_memory():
+        held = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for size in sizes]
+        del held
+
+
+def written(parts: Sequence[Part]) -> None:
+    """Writes every part."""
+    for part in parts:
+        part.write(part.state)
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for inner in state.values() if isinstance(state, dict) else state:
+            yield from _tensors(inner)
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _in_host_memory(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    target = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
+    return target.copy_(source, non_blocking=True).untyped_storage()
+
+
+def _view(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
+    made = torch.empty(0, dtype=like.dtype).set_(storage, like.storage_offset(), like.size(), like.stride())
+    if type(like) is Tensor:
+        vars(made).update(vars(like))  # DeepSpeed's marks, which torch.save writes too
+    return made.requires_grad_(like.requires_grad)
+
+
+def free_memory() -> int:
+    """Returns the bytes of host memory that this process can still take, limits of its cgroups (v2) included."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = int(dict(line.split(":") for line in lines)["MemAvailable"].split()[0]) * 1024
+    own = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "/")
+    for group in (CGROUP / own.strip("/"), *(CGROUP / own.strip("/")).parents):
+        limit = group / "memory.max"
+        if group.is_relative_to(CGROUP) and limit.exists() and (most := limit.read_text().strip()) != "max":
+            counted = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            cached = int(counted["inactive_file"]) + int(counted["active_file"])  # given up when memory is needed
+            free = min(free, int(most) - int((group / "memory.current").read_text()) + cached)
+    return free

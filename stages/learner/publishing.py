@@ -1,0 +1,102 @@
+"""Publishes the policy's weights to the explorer: whole, or as a delta against the version before.
+
+Rank 0 keeps the last version in host memory (page-locked beside a GPU) where deltas are published; comparing, hashing
+and writing run in threads.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.job.context import Context
+from pipeline.settings.trainer import publishes_deltas
+from pipeline.store import checkpoints, tensor_files, versions
+from pipeline.store.tensor_files import Stored
+from pipeline.store.versions import Positions
+from stages.learner.actor import Actor
+from stages.learner.engine import policy
+
+LARGEST_SHARE = 0.2  # of the elements, changed: with more, `auto` writes the whole weights
+ALIGNED = 64  # bytes: where a tensor begins in a buffer
+CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+
+
+class Publishing:
+    """Writes the versions of one stage."""
+
+    def __init__(self, context: Context, actor: Actor):
+        self.context, self.actor, self.settings = context, actor, context.config.synchronizer
+        dtype = policy.resolve_dtype(context.config.model.dtype, actor.process.device.type)
+        self.deltas = publishes_deltas(context.config, str(dtype).removeprefix("torch."))
+        self._buffers: list[Tensor] = []  # this version's and the last one's
+        self._last: dict[str, Stored] = {}
+        self._base: tuple[int, str] = 0, ""  # version and hash of the last
+        self._since, self._bytes = 0, 0  # versions and bytes of deltas since a full one
+
+    def publish(self, version: int, tokens: list[int]) -> None:
+        """Publishes the weights as `version`, with their log-probs of `tokens`, which verify that they were loaded.
+        Collective."""
+        probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
+        state = self.actor.trainable_state()
+        if state is not None:
+            export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)
+            versions.publish(self.context.directory, version, partial(export, state), probe)
+
+    def _write(self, version: int, state: dict[str, Tensor], directory: Path) -> dict[str, Any]:
+        """Writes the weights into a directory; returns entries of its manifest."""
+        new = {name: _stored(tensor) for name, tensor in self._for_file(state).items()}
+        changed = self._changed(new)
+        if changed is None:
+            tensor_files.write(directory / checkpoints.WEIGHTS, new)
+        else:
+            versions.write_delta(directory / versions.DELTA, new, changed)
+        found = tensor_files.hashes_of(new)
+        base = None if changed is None else list(self._base)
+        entries = {"hash": versions.root(new, found), "tensors": found, "base": base}
+        if self.deltas:
+            self._last, self._base = new, (version, entries["hash"])
+            self._since, self._bytes = (0, 0) if changed is None else (
+                self._since + 1, self._bytes + versions.delta_bytes(new, changed))
+        return entries
+
+    def _changed(self, new: dict[str, Stored]) -> Positions | None:
+        """The elements that differ from the last version; None if the weights are to be written whole."""
+        whole, elements = sum(one.data.nbytes for one in new.values()), sum(len(one.words) for one in new.values())
+        if not self._last or self._since + 1 >= self.settings.anchor_interval or self._bytes > whole:
+            return None
+        changed = versions.changes(self._last, new)
+        if self.settings.publish == "auto" and sum(map(len, changed.values())) > LARGEST_SHARE * elements:
+            return None
+        return changed
+
+    def _for_file(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a weight file in host memory, by name; in a buffer if they are compared with later ones."""
+        state = {name: tensor.detach() for name, tensor in state.items()}
+        if self.deltas or self.actor.process.device.type == "cuda":
+            state = self._copied(state)
+        return policy.file_tensors(state, self.actor.zero.module.model)
+
+    def _copied(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        sizes = {name: -(-tensor.nbytes // ALIGNED) * ALIGNED for name, tensor in state.items()}
+        if not self._buffers:
+            gpu, total = self.actor.process.device.type == "cuda", sum(sizes.values())
+            self._buffers = [torch.empty(total, dtype=torch.uint8, pin_memory=gpu) for _ in range(1 + self.deltas)]
+        self._buffers.reverse()
+        made, begin = {}, 0
+        for name, tensor in state.items():
+            place = self._buffers[0][begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            made[name] = place.copy_(tensor, non_blocking=True)
+            begin += sizes[name]
+        if self.actor.process.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return made
+
+
+def _stored(tensor: Tensor) -> Stored:
+    """A tensor of host memory as its bytes."""
+    data: np.ndarray = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+    return Stored(CODES[tensor.dtype], tuple(tensor.shape), data)

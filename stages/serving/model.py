@@ -1,0 +1,64 @@
+"""Which model `ouro serve` answers with, and the settings by which it does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.results import sweep_view
+from pipeline.settings import schema
+from pipeline.settings.config import Config
+from pipeline.settings.setting import at
+from pipeline.store import checkpoints, files
+from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.model_shape import read_config
+
+# of the stage that made the model
+KEPT = ("model.dtype", "model.enable_thinking", "model.temperature", "model.top_p", "model.top_k",
+        "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "explorer.tool_call_parser")
+
+
+def model_of(named: str, stage: str | None, root: Path) -> Path:
+    """The Hugging Face directory of a directory (a model, a stage, a checkpoint) or of a stage of a run.
+
+    stage: default: the last one that made a model. Raises DataError or ModelError.
+    """
+    if Path(named).expanduser().is_dir():
+        return checkpoints.model_directory(Path(named).expanduser())
+    shown = sweep_view.find(root, named)
+    nodes = [node for one in sweep_view.runs_of(shown)[:1] for node in one.stages
+             if (node.directory / "model" / "config.json").exists() or node.kind == "model"]
+    chosen = [node for node in nodes if stage in (None, node.name)]
+    if not chosen:
+        raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "
+                        f"{', '.join(node.name for node in nodes) or 'none'}.")
+    return checkpoints.model_directory(chosen[-1].directory)
+
+
+def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:
+    """The settings of the stage that made a model, if one did, with the user's own over them. Raises ConfigError."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    tree: dict[str, Any] = {"explorer": {"rollout_model": {"engine_type": engine, "engines_per_gpu": 1}}}
+    places = (model, model.parent, *model.parents[2:3])  # of a model stage, of another stage, of a checkpoint
+    made = next((place for place in places if (place / "stage.json").exists()), None)
+    if made is None:
+        longest = read_config(str(model)).get("max_position_embeddings") or 4096
+        tree["model"] = {"max_prompt_tokens": longest // 2, "max_response_tokens": longest // 2,
+                         "max_model_len": longest}
+    else:
+        config = files.read_json(made / "stage.json")["config"]
+        for key in KEPT:
+            section, name = key.split(".")
+            if (value := at(config, key)) is not None:
+                tree.setdefault(section, {})[name] = value
+    try:
+        words = OmegaConf.from_dotlist(list(overrides))
+        tree = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), words))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"{' '.join(overrides)}: {error}; needed key=value") from error
+    problems: list = []
+    config = schema.read(tree, Config, "", problems)
+    if problems := [*problems, *config.model.broken_rules("model"), *config.explorer.broken_rules("explorer")]:
+        raise ConfigError.of("settings", problems)
+    return config

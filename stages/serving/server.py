@@ -1,0 +1,181 @@
+"""The standalone server of `ouro serve`: the endpoint for any client, with sessions and feedback.
+
+    POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/responses     every request is a row of its own
+    POST /sessions/NAME/v1/...                                                  requests of one conversation
+    POST /feedback                                                              the reward of a response or session
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pipeline.job.context import commit
+from pipeline.store import checkpoints, files
+from pipeline.store.errors import ConfigError
+from stages.serving.attempts import Feedback, Source
+from stages.serving.engine_loop import EngineLoop
+from stages.serving.recording import SECONDS, Recording
+from stages.serving.sessions import Sampling, Session
+from workflows.endpoint import server
+from workflows.endpoint.dialect import Refusal
+from workflows.engines.open import open_engine
+from workflows.prompts import end_tokens, load_tokenizer
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+IDLE_SECONDS = 3600.0  # after which the conversation of a session is forgotten, if nothing is recorded
+GRACE_SECONDS = 5  # for requests in progress when the server is asked to end
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `ouro serve` was asked for; see its help. token: None where none is needed."""
+
+    host: str
+    port: int
+    token: str | None
+    record: Path | None
+    per_step: int
+    wait: float
+    keep: bool
+
+
+class Standalone(server.Server):
+    """The endpoint without attempts of an explorer: a request names its session, or is one of its own."""
+
+    def __init__(self, session: Callable[[str | None], Session], recording: Recording | None, options: Options):
+        self._new, self._recording, self._options = session, recording, options
+        self.sessions: dict[str, Session] = {}
+        routes = [Route(prefix + one.path, self._handler(one), methods=["POST"])
+                  for one in server.DIALECTS for prefix in ("", "/sessions/{session}")]
+        routes += [Route(f"{prefix}/v1/models", self._models) for prefix in ("", "/sessions/{session}")]
+        self.app = Starlette(routes=[*routes, Route("/feedback", self._feedback, methods=["POST"])])
+        if options.token is None:  # a page in a browser may resolve its own name to this host
+            self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
+
+    def _speaker(self, request: Request) -> Session:
+        self._require_token(request)
+        name = request.path_params.get("session")
+        if name is None or request.method == "GET":
+            return self._new(None)
+        return self.sessions.setdefault(name, self._new(name))
+
+    def _require_token(self, request: Request) -> None:
+        token = self._options.token
+        if token is not None and not hmac.compare_digest(server.token_of(request).encode(), token.encode()):
+            raise Refusal(401, "needed the token of `ouro serve` as api_key", "invalid_api_key")
+
+    async def _feedback(self, request: Request) -> Response:
+        try:
+            self._require_token(request)
+            if self._recording is None:
+                raise Refusal(404, "nothing is recorded; start ouro serve with --record DIR", "not_recorded")
+            attempt = self._recording.rewarded(Feedback.read(await server._body(request)))
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Refusal as refusal:
+            return JSONResponse(server.DIALECTS[0].error(refusal), refusal.status)
+        if attempt.session in self.sessions:  # what the session asks next is another attempt
+            self.sessions.pop(attempt.session).close()
+        return JSONResponse({"attempt": attempt.id, "reward": sum(attempt.components.values())})
+
+    def forget_idle(self) -> None:
+        wait = self._options.wait if self._recording else IDLE_SECONDS
+        for name in [name for name, one in self.sessions.items() if time.monotonic() - one.touched > wait]:
+            self.sessions.pop(name).close()
+
+
+def serve(model: Path, config, options: Options) -> None:
+    """Answers requests until SIGINT or SIGTERM. config: settings with sections model, explorer and cluster."""
+    tokenizer = load_tokenizer(model, config.model)
+    logging.getLogger("workflows.endpoint.speaker").disabled = True  # it warns of what is no mistake here
+    listener = _listener(options)
+    logs = Path(tempfile.mkdtemp(prefix="ouro-serve-"))  # of engines in processes of their own
+    engine = EngineLoop(lambda: open_engine(model, config, end_tokens(tokenizer, model), logs=logs))
+    made = config.model
+    sampling = Sampling(made.temperature, made.top_p, made.top_k, made.longest, fixed=options.record is not None)
+    recording = None
+    try:
+        if options.record is not None:
+            recording = _recording(model, options, engine.engine.version, sampling, tokenizer)
+        asyncio.run(_serve(listener, options, engine, recording,
+                           lambda name: Session(name, engine, sampling, tokenizer, config,
+                                                recording.replied if recording else lambda *_: None)))
+    finally:
+        waiting = recording.close() if recording else 0
+        engine.close()
+    if recording:
+        print(f"recorded {recording.step - 1} steps in {options.record}; {waiting} attempts wait for feedback in its "
+              "journal", file=sys.stderr)
+
+
+def _recording(model: Path, options: Options, engine: str, sampling: Sampling, tokenizer) -> Recording:
+    made = checkpoints.weights_hash(model)
+    config_hash = files.hash_json([made, engine, sampling.temperature, sampling.top_p, sampling.top_k])
+    source = Source(options.record.resolve().name, made, config_hash, commit(), engine)
+    return Recording(options.record, source, lambda tokens, skip: tokenizer.decode(tokens, skip_special_tokens=skip),
+                     options.per_step, options.wait, options.keep)
+
+
+def _listener(options: Options) -> socket.socket:
+    """The listening socket. Raises ConfigError without a token beyond loopback, or for an address that is in use."""
+    if options.host not in LOOPBACK and options.token is None:
+        raise ConfigError(f"--host {options.host} lets other machines ask: that needs a token. Add --token, which "
+                          "prints a new one, or --token-env NAME, which takes that of an environment variable.")
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host, options.port), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(f"--host {options.host} --port {options.port}: {error}. Name another port, or 0 for any."
+                          ) from error
+
+
+async def _serve(listener: socket.socket, options: Options, engine: EngineLoop, recording: Recording | None,
+                 session: Callable) -> None:
+    app = Standalone(session, recording, options)
+    http = server._Uvicorn(uvicorn.Config(
+        app.app, lifespan="off", log_config=None, log_level="error", access_log=False,
+        timeout_keep_alive=server.IDLE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS))
+
+    def end() -> None:
+        http.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    running = asyncio.create_task(engine.run())
+    running.add_done_callback(lambda _: end())
+    regular = asyncio.create_task(_regularly(app, recording))
+    regular.add_done_callback(lambda _: end())
+    host, port = listener.getsockname()[:2]
+    print(f"ouro: base_url=http://{f'[{host}]' if ':' in host else host}:{port}/v1 model=policy", flush=True)
+    try:
+        await http.serve([listener])
+    finally:
+        for task in (running, regular):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def _regularly(app: Standalone, recording: Recording | None) -> None:
+    """Writes what was recorded, and forgets idle sessions."""
+    while True:
+        await asyncio.sleep(SECONDS)
+        app.forget_idle()
+        if recording:
+            recording.flush()

@@ -1,0 +1,160 @@
+"""Agents that speak to OpenAI or Anthropic by the real clients, for tests: their processes import them from here."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+
+import httpx
+import openai
+import pytest
+from anthropic import Anthropic
+from openai import AsyncOpenAI, OpenAI
+
+
+def client(endpoint):
+    return OpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key, max_retries=0)
+
+
+def talks(task, endpoint, turns=3):
+    """A chat of several turns; its answer is the last reply."""
+    messages = list(task.messages)
+    for turn in range(turns):
+        reply = client(endpoint).chat.completions.create(model=endpoint.model, messages=messages)
+        messages += [reply.choices[0].message, {"role": "user", "content": f"again {turn}"}]
+    return reply.choices[0].message.content
+
+
+def returns(task, endpoint, found="2", prompt="1+1"):
+    """One call, then what an agent may return."""
+    client(endpoint).chat.completions.create(model=endpoint.model, messages=[{"role": "user", "content": prompt}])
+    return {"number": 0.25, "components": {"accuracy": 1.0, "style": 0.5}, "list": [1], "none": None}.get(found, found)
+
+
+def says_nothing(task, endpoint):
+    return "2"
+
+
+async def in_an_async_def(task, endpoint):
+    """The asynchronous client, by environment variables, two calls at once."""
+    ask = AsyncOpenAI(max_retries=0)
+    replies = await asyncio.gather(*(ask.chat.completions.create(
+        model=endpoint.model, messages=[{"role": "user", "content": text}]) for text in ("a", "b")))
+    return " ".join(sorted(reply.choices[0].message.content for reply in replies))
+
+
+def rewrites_history(task, endpoint):
+    """Two turns, and a third whose first reply is another."""
+    ask = client(endpoint).chat.completions
+    messages = [{"role": "user", "content": "a"}]
+    said = ask.create(model=endpoint.model, messages=messages).choices[0].message.content
+    messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "b"}]
+    ask.create(model=endpoint.model, messages=messages)
+    messages[1] = {"role": "assistant", "content": "summary"}
+    ask.create(model=endpoint.model, messages=messages)
+
+
+def many_ways(task, endpoint):
+    """n, stop, log-probs, usage, streams, completions and models; asserts what the client gets."""
+    ask = client(endpoint)
+    asked = {"model": endpoint.model, "messages": [{"role": "user", "content": "x"}]}
+    found = ask.chat.completions.create(**asked, n=2, logprobs=True, max_tokens=3, temperature=0.5, seed=3)
+    assert [one.message.content for one in found.choices] == ["abc", "de"]
+    assert [one.finish_reason for one in found.choices] == ["length", "stop"]
+    assert [one.token for one in found.choices[1].logprobs.content] == ["d", "e", "<eos>"]
+    assert [one.logprob for one in found.choices[1].logprobs.content] == [0.0, -1.0, -2.0]
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens) == (2, 6, 8)
+    cut = ask.chat.completions.create(**asked, stop=["gh", "zz"]).choices[0]
+    assert (cut.message.content, cut.finish_reason) == ("f", "stop")
+    chunks = list(ask.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(one.choices[0].delta.content or "" for one in chunks if one.choices) == "jkl"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.total_tokens == 6
+    text = ask.completions.create(model=endpoint.model, prompt="y:", max_tokens=4, logprobs=1).choices[0]
+    assert (text.text, text.finish_reason, text.logprobs.token_logprobs) == ("mn", "stop", [0.0, -1.0, -2.0])
+    assert [one.id for one in ask.models.list()] == ["policy"]
+
+
+REFUSED = [
+    (400, {"response_format": {"type": "json_object"}}), (400, {"tool_choice": "required"}), (400, {"n": 0}),
+    (400, {"logit_bias": {"5": 1}}), (400, {"messages": []}), (400, {"top_logprobs": 2, "logprobs": True}),
+    (400, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
+    (400, {"messages": [{"role": "user", "content": "x" * 300}]}), (404, {"model": "gpt-9"}),
+]
+
+
+def is_refused(task, endpoint):
+    """Asks what is not answered; asserts the status of each, and then asks what is."""
+    asked = {"model": endpoint.model, "messages": [{"role": "user", "content": "x"}]}
+    for status, wrong in REFUSED:
+        with pytest.raises(openai.APIStatusError) as found:
+            client(endpoint).chat.completions.create(**{**asked, **wrong})
+        assert found.value.status_code == status, wrong
+    url, head = f"{endpoint.base_url}/chat/completions", {"Authorization": f"Bearer {endpoint.api_key}"}
+    number, _, signature = endpoint.api_key.partition("-")
+    assert httpx.post(url, json=asked).status_code == 401
+    for other in (f"{int(number) + 1}-{signature}", "x", "é", f"{number}-"):
+        assert httpx.post(url, json=asked, headers={"x-api-key": other.encode()}).status_code == 401
+    assert httpx.post(url, content=b"{", headers=head).status_code == 400
+    assert httpx.post(url, content=b"[" * 100_000, headers=head).status_code == 400
+    assert httpx.post(url, content=b"x" * (17 << 20), headers=head).status_code == 413
+    assert httpx.post(f"{endpoint.base_url}/responses", headers=head, json={
+        "model": endpoint.model, "input": "x", "previous_response_id": "y"}).status_code == 400
+    return client(endpoint).chat.completions.create(**asked).choices[0].message.content
+
+
+def disconnects(task, endpoint):
+    """Gives up a long answer, then asks for a short one."""
+    with contextlib.suppress(openai.APITimeoutError):
+        client(endpoint).with_options(timeout=0.3).chat.completions.create(
+            model=endpoint.model, messages=[{"role": "user", "content": "long"}])
+    return returns(task, endpoint)
+
+
+def hangs(task, endpoint):
+    returns(task, endpoint)
+    time.sleep(60)
+
+
+def outlives(task, endpoint, path=None):
+    """A program that asks again when the attempt has ended, and writes the status it got."""
+    subprocess.Popen([sys.executable, "-c", LATER, path], start_new_session=True)
+    return returns(task, endpoint)
+
+
+LATER = """
+import os, sys, time, httpx
+status = 400  # what an empty request gets while the attempt lasts
+while status == 400:
+    time.sleep(0.2)
+    status = httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json={}, timeout=60,
+                        headers={"x-api-key": os.environ["OPENAI_API_KEY"]}).status_code
+with open(sys.argv[1] + ".part", "w") as file:
+    file.write(str(status))
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+"""
+
+
+def to_anthropic(task, endpoint):
+    """Two turns of Anthropic's client, the second one streamed."""
+    ask = Anthropic(max_retries=0).messages
+    messages = [{"role": "user", "content": "hi"}]
+    first = ask.create(model=endpoint.model, max_tokens=9, system="S", messages=messages)
+    assert (first.stop_reason, first.usage.input_tokens) == ("end_turn", 4)
+    messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "on"}]
+    with ask.stream(model=endpoint.model, max_tokens=9, system="S", messages=messages) as stream:
+        text = "".join(stream.text_stream)
+        assert stream.get_final_message().content[0].text == text
+    return text
+
+
+def to_responses(task, endpoint):
+    """Two turns of OpenAI's responses, the second one streamed."""
+    ask = client(endpoint).responses
+    first = ask.create(model=endpoint.model, input="hi", instructions="S")
+    items = [{"role": "user", "content": "hi"}, *(one.model_dump() for one in first.output),
+             {"role": "user", "content": "on"}]
+    *_, last = ask.create(model=endpoint.model, input=items, instructions="S", stream=True)
+    assert (last.type, last.response.usage.total_tokens) == ("response.completed", 14)
+    return last.response.output_text

@@ -1,0 +1,129 @@
+"""`ouro weights`: what is kept of a stage's policies, and a model directory made of one."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from pipeline.cli import main
+from pipeline.job.policies import kept, opened, rebuild, scorable
+from pipeline.results import policies, sweep_view
+from pipeline.results.view import Node
+from pipeline.settings.lora import ADAPTER
+from pipeline.store import checkpoints, files, hashes, tensor_files, versions
+from pipeline.store.errors import DataError, ModelError
+from pipeline.store.tensor_files import Stored
+from tests.fake_run import FakeRun
+
+
+def tensors(step):
+    values = np.arange(10, dtype=np.float32)
+    values[3] += step
+    return {"w": Stored("F32", (10,), values.view(np.uint8))}
+
+
+def write(stage, step, directory):
+    """Version 0 is full, the others are deltas."""
+    new = tensors(step)
+    if step:
+        versions.write_delta(directory / versions.DELTA, new, versions.changes(tensors(step - 1), new))
+    else:
+        tensor_files.write(directory / checkpoints.WEIGHTS, new)
+    return {"hash": versions.hash_of(new), "tensors": tensor_files.hashes_of(new),
+            "base": [step - 1, versions.hash_of(tensors(step - 1))] if step else None}
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """Versions 0 to 3 and a checkpoint of step 4, which began with a model of two files."""
+    initial, directory = tmp_path / "initial", tmp_path / "rft"
+    initial.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (initial / name).write_text("{}")
+    for version in range(4):
+        versions.publish(directory, version, partial(write, directory, version), {})
+    saved = checkpoints.checkpoint_directory(directory, 4)
+    checkpoints.copy_model_files(initial, saved / "model")
+    tensor_files.write(saved / "model" / checkpoints.WEIGHTS, tensors(4))
+    files.write_json(saved / files.MANIFEST, {"step": 4, "files": hashes.hash_tree(saved, {})})
+    files.write_json(directory / "stage.json", {"inputs": {"model": str(initial)}})
+    return Node("rft", "rft", directory)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3, 4])
+def test_the_weights_of_any_kept_step_are_a_model_directory(stage, tmp_path, step):
+    out = tmp_path / "out"
+    assert rebuild(stage.directory, step, out) == versions.hash_of(tensors(step))
+    assert load_file(out / checkpoints.WEIGHTS)["w"].tolist() == tensors(step)["w"].data.view(np.float32).tolist()
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", checkpoints.WEIGHTS, "tokenizer.json"]
+
+
+def test_kept_steps_are_listed_with_form_and_size(stage):
+    found = kept(stage.directory)
+    assert [(one.step, one.form) for one in found] == [
+        (0, "full"), (1, "delta"), (2, "delta"), (3, "delta"), (4, "checkpoint")]
+    assert all(one.size > 0 for one in found)
+    assert "5 steps" in policies.table(stage)
+
+
+def test_a_policy_is_there_while_it_is_needed(stage, tmp_path):
+    """A published version as a temporary model directory, a checkpoint as it is; what a killed launch left goes."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "torn").touch()
+    assert scorable(stage.directory) == [0, 1, 2, 3, 4]
+    for step in (2, 4):
+        with opened(stage.directory, step, scratch) as model:
+            assert load_file(model / checkpoints.WEIGHTS)["w"].tolist() == tensors(step)["w"].data.view(
+                np.float32).tolist()
+            assert not (model / "torn").exists()
+    assert not scratch.exists()
+
+
+def test_a_step_that_is_not_kept_is_refused_with_the_nearest(stage, tmp_path):
+    with pytest.raises(DataError, match=r"step 7 of stage 'rft' are not kept; the nearest are those of 4"):
+        rebuild(stage.directory, 7, tmp_path / "out")
+
+
+def test_a_directory_that_is_there_is_left_alone(stage, tmp_path):
+    with pytest.raises(DataError, match="is there already"):
+        rebuild(stage.directory, 1, tmp_path)
+
+
+@pytest.mark.parametrize(("step", "damaged"), [
+    (2, "weights/version=000000/model.safetensors"), (4, "checkpoints/step=000004/model/model.safetensors")])
+def test_damaged_weights_make_no_directory(stage, tmp_path, step, damaged):
+    path = stage.directory / damaged
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ModelError):
+        rebuild(stage.directory, step, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_an_adapter_is_copied_as_peft_reads_it(stage, tmp_path):
+    def export(directory):
+        tensor_files.write(directory / ADAPTER, tensors(9))
+        (directory / "adapter_config.json").write_text("{}")
+
+    versions.publish(stage.directory, 9, export, {})
+    rebuild(stage.directory, 9, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["adapter_config.json", ADAPTER]
+
+
+def test_the_command_lists_and_rebuilds(tmp_path, capsys):
+    run = FakeRun(tmp_path, "toy/first")
+    run.data()
+    run.sft()
+    run.rft()
+    shown = sweep_view.find(tmp_path, "toy/first") if run.view() else None
+    directory = next(one.directory for one in shown.stages if one.name == "rft")
+    for version in range(2):
+        versions.publish(directory, version, partial(write, directory, version), {})
+    assert main(["weights", "first", "--root", str(tmp_path)]) == 0
+    assert "stage rft: 2 steps" in capsys.readouterr().out
+    assert main(["weights", "first", "--root", str(tmp_path), "--step", "1"]) == 2  # without --out
+    assert main(["weights", "first", "--root", str(tmp_path), "--step", "9", "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
+    assert main(["weights", "first", "--root", str(tmp_path), "--stage", "sft"]) == 2

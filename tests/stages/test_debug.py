@@ -1,0 +1,86 @@
+"""`ouro debug workflow`: one attempt by a script or a server; what it shows, and what fails."""
+
+import json
+
+import pytest
+
+from pipeline.check.judge import compose
+from pipeline.store.errors import ConfigError, DataError
+from stages.debug import Asked, debug
+from tests.servers import chat_app, serving
+
+COMMON = ("recipe=countdown", "model.max_response_tokens=16", "model.max_prompt_tokens=60")
+
+
+def shown(*overrides, **asked):
+    """Whether the attempt has a reward, and the lines that were shown."""
+    lines = []
+    return debug(compose([*COMMON, *overrides]), Asked(**asked), lines.append), "\n".join(lines)
+
+
+def test_the_truth_as_the_reply_is_judged_like_a_response(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    is_fine, text = shown("buffer.explorer_input.default_reward_fn_type=accuracy_reward", script="answer")
+    assert is_fine
+    assert "mask 1x16" in text
+    assert "accuracy=" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_turns_of_a_script_are_two_calls_and_rows(tmp_path):
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps(["1+2", "(3"]))
+    is_fine, text = shown("buffer.explorer_input.default_workflow_type=retry_workflow", "model.max_model_len=150",
+                          "buffer.explorer_input.taskset.workflow_args={max_env_steps: 2}", script=str(script), task=3)
+    assert is_fine
+    assert [mark in text for mark in ("[call 0]", "[call 1]", "[call 2]", "[row 1]")] == [True, True, False, True]
+    assert "mask 1x4" in text  # three characters and the end of the turn
+
+
+def test_a_script_that_is_too_short_fails_the_attempt(tmp_path):
+    (tmp_path / "script.json").write_text("[]")
+    is_fine, text = shown(script=str(tmp_path / "script.json"))
+    assert not is_fine
+    assert "workflow_failed: the script has 0 replies" in text
+
+
+def test_an_agent_that_fails_shows_its_traceback(tmp_path, monkeypatch, capfd):
+    (tmp_path / "failing_agent.py").write_text(
+        "def work(prompt, model):\n    model(prompt)\n    return tool()\n\n\ndef tool():\n"
+        "    raise ValueError('no such file')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    from workflows.attempts.isolated import host
+
+    host.cache_clear()
+    is_fine, text = shown("buffer.explorer_input.default_workflow_type='failing_agent:work'", script="answer")
+    assert not is_fine
+    assert "ValueError: no such file (" in text
+    assert "in tool" in capfd.readouterr().err
+
+
+def test_a_server_answers_in_place_of_the_model(monkeypatch):
+    asked = []
+
+    def answer(body, headers):
+        asked.append((body["messages"], body["max_tokens"], headers["authorization"]))
+        return "(1+2"
+
+    monkeypatch.setenv("OURO_TEST_KEY", "k")
+    with serving(chat_app(answer)) as address:
+        is_fine, text = shown(task=3, server={
+            "base_url": f"{address}/v1", "model_name": "m", "api_key_env": "OURO_TEST_KEY"})
+    assert is_fine
+    ((messages, most, key),) = asked
+    assert (messages[-1]["role"], most, key) == ("user", 16, "Bearer k")
+    assert "(1+2" in text
+    assert f"m at {address}" in text
+    assert "Bearer" not in text
+
+
+@pytest.mark.parametrize(("asked", "error"), [
+    ({"task": 10**6, "script": "answer"}, DataError), ({"taskset": "other"}, ConfigError),
+    ({"stage": "other"}, ConfigError), ({"server": {"base_url": "http://a:b@c/v1", "model_name": "m"}}, ConfigError)])
+def test_what_is_not_there_is_named(asked, error):
+    with pytest.raises(error):
+        shown(**asked)

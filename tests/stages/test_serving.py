@@ -1,0 +1,271 @@
+"""`ouro serve`: clients ask a scripted engine by HTTP, and what is recorded is what the engine sampled."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import threading
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from pipeline.store import records, tables
+from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.files import HOME
+from stages import recorded
+from stages.serving import server
+from stages.serving.attempts import Source
+from stages.serving.engine_loop import EngineLoop
+from stages.serving.recording import Recording, journal_of
+from stages.serving.sessions import Sampling, Session
+from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
+from workflows.endpoint.server import DIALECTS
+
+SOURCE = Source("rec", "w", "c", "k", "scripted")
+
+
+def chat(text, *before, **more):
+    messages = [{"role": ("user", "assistant")[i % 2], "content": one} for i, one in enumerate([*before, text])]
+    return {"model": "policy", "messages": messages, **more}
+
+
+@pytest.fixture
+def opened(tmp_path, settings):
+    """opened(engine, ...): the application on an engine, what it records, and its engine."""
+    config = settings("model.max_model_len=200", "model.max_prompt_tokens=100", "model.max_response_tokens=8")
+
+    def make(*texts, engine=None, per_step=2, wait=60.0, keep=True, record=True, token=None):
+        loop = EngineLoop(lambda: engine or Scripted(*texts))
+        recording = recorder(tmp_path, per_step, wait, keep) if record else None
+        sampling = Sampling(1.0, 1.0, -1, 200, fixed=record)
+        options = server.Options("127.0.0.1", 0, token, tmp_path / "rec", per_step, wait, keep)
+        app = server.Standalone(
+            lambda name: Session(name, loop, sampling, TOKENIZER, config,
+                                 recording.replied if recording else lambda *_: None), recording, options)
+        return SimpleNamespace(app=app, recording=recording, loop=loop, engine=loop.engine)
+
+    return make
+
+
+def recorder(tmp_path, per_step=2, wait=60.0, keep=True):
+    return Recording(tmp_path / "rec", SOURCE, lambda ids, skip: TOKENIZER.decode(ids, skip_special_tokens=skip),
+                     per_step, wait, keep)
+
+
+def posted(made, *requests, headers=()):
+    """The responses to (path, body) in order; a body may be a function of the responses before it."""
+    async def run():
+        running = asyncio.create_task(made.loop.run())
+        transport = httpx.ASGITransport(made.app.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=dict(headers)) as client:
+            found = []
+            for path, body in requests:
+                found.append(await client.post(path, json=body(found) if callable(body) else body))
+        running.cancel()
+        return found
+
+    return asyncio.run(run())
+
+
+def read(tmp_path, name, step=1):
+    record = records.TABLES[name]
+    return [record(**row) for row in tables.read(tables.step_file(tmp_path / "rec", name, step), record).to_pylist()]
+
+
+CHAT, IN_SESSION = "/v1/chat/completions", "/sessions/s/v1/chat/completions"
+
+
+def test_a_session_is_one_attempt_whose_calls_are_one_row(opened, tmp_path):
+    made = opened("two", "2", "ab")
+    found = posted(made, (IN_SESSION, chat("1+1")), (IN_SESSION, chat("sure?", "1+1", "two")), (CHAT, chat("x")),
+                   ("/feedback", {"session": "s", "reward": {"accuracy": 1, "style": 0.5}, "metadata": {"user": 7}}),
+                   ("/feedback", lambda found: {"id": found[2].json()["id"], "reward": -1, "group": "g"}))
+    assert [one.status_code for one in found] == [200] * 5
+    assert made.recording.close() == 0
+    first, second = read(tmp_path, "experience")
+    assert (first.reward, first.accuracy, first.status, first.slot) == (1.5, 1.0, "ok", 0)
+    assert first.prompt_tokens == tokens("1+1:")
+    assert first.response_tokens == [*tokens("two"), EOS, *tokens("sure?:2"), EOS]
+    assert first.action_mask == [1] * 4 + [0] * 6 + [1] * 2
+    assert first.rollout_logprobs[:4] == [0.0, -1.0, -2.0, -3.0]
+    assert (second.reward, second.group_id, second.response, second.slot) == (-1.0, "g", "ab", 1)
+    (rollout,) = read(tmp_path, "rollouts")
+    assert (rollout.attempts, rollout.rows) == (2, 2)
+    assert [call.position for call in read(tmp_path, "calls")] == [0, 1, 0]
+    notes = read(tmp_path, "feedback")
+    assert [(note.session, note.metadata) for note in notes] == [("s", '{"user": 7}'), (None, None)]
+    assert list(journal_of(tmp_path / "rec").glob("*.json")) == []
+
+
+def test_several_responses_are_one_attempt_and_a_session_begins_another_after_its_feedback(opened, tmp_path):
+    made = opened("a", "b", "c", "d", per_step=3)
+    posted(made, (CHAT, chat("x")), (CHAT, chat("y")),
+           ("/feedback", lambda found: {"id": [one.json()["id"] for one in found], "reward": 2}),
+           (IN_SESSION, chat("z")), ("/feedback", {"session": "s", "reward": 0}),
+           (IN_SESSION, chat("z")), ("/feedback", {"session": "s", "reward": 1}))
+    made.recording.close()
+    rows = read(tmp_path, "experience")
+    assert [(row.slot, row.turn, row.response, row.reward, row.run_index) for row in rows] == [
+        (0, 0, "a", 2.0, 0), (0, 1, "b", 2.0, 0), (1, 0, "c", 0.0, 0), (2, 0, "d", 1.0, 1)]
+    assert rows[2].group_id == rows[3].group_id  # the same first prompt
+
+
+def test_what_the_client_wishes_is_used_unless_it_is_recorded(opened):
+    class Asked(Scripted):
+        def reply(self, request):
+            self.prompts.append((request.temperature, request.top_k, request.max_tokens))
+            return super().reply(request)
+
+    wishes = chat("x", temperature=0.25, top_k=5, max_tokens=3)
+    for record, sampled in ((False, (0.25, 5, 3)), (True, (1.0, -1, 3))):
+        made = opened(engine=Asked("ab"), record=record)
+        assert posted(made, (CHAT, wishes))[0].status_code == 200
+        assert made.engine.prompts[0] == sampled
+    assert posted(opened("a", record=False), (CHAT, chat("x", temperature=-1)))[0].status_code == 400
+
+
+@pytest.mark.parametrize(("body", "status"), [
+    ({"id": "zz-0", "reward": 1}, 404), ({"session": "zz", "reward": 1}, 404), ({"reward": 1}, 400),
+    ({"session": "s", "reward": "good"}, 400), ({"session": "s", "reward": None}, 400),
+    ({"session": "s", "reward": {"accuracy": 2}}, 400), ({"session": "s", "reward": {}}, 400), ([], 400),
+    ({"session": "s", "id": "x", "reward": 1}, 400), ({"session": "s", "reward": 1, "stars": 5}, 400)])
+def test_feedback_that_cannot_be_used_is_refused(opened, body, status):
+    *_, found = posted(opened("a"), (IN_SESSION, chat("x")), ("/feedback", body))
+    assert found.status_code == status
+
+
+def test_feedback_counts_once(opened):
+    *_, first, again = posted(opened("a"), (CHAT, chat("x")), *[
+        ("/feedback", lambda found: {"id": found[0].json()["id"], "reward": 1})] * 2)
+    assert (first.status_code, again.status_code) == (200, 409)
+
+
+def test_a_token_is_required_where_there_is_one(opened):
+    for key, status in (("other", 401), ("secret", 200)):
+        made = opened("a", token="secret", record=False)
+        assert posted(made, (CHAT, chat("x")), headers={"x-api-key": key})[0].status_code == status
+    options = server.Options("0.0.0.0", 0, None, None, 1, 1.0, True)
+    with pytest.raises(ConfigError, match="--token"):
+        server._listener(options)
+
+
+def test_without_a_token_only_names_of_this_host_are_answered(opened):
+    assert posted(opened("a"), (CHAT, chat("x")), headers={"host": "evil.example"})[0].status_code == 400
+
+
+def test_a_killed_server_loses_nothing_that_was_flushed(opened, tmp_path):
+    made = opened("a", "b", "c")
+    first, second, third = posted(made, (CHAT, chat("x")), (CHAT, chat("y")), (CHAT, chat("z")))
+    made.recording.flush()
+    journal = journal_of(tmp_path / "rec")
+    copy = shutil.copytree(journal, tmp_path / "copy")
+    made.recording._lock.close()  # killed
+    again = opened("d")
+    assert sorted(again.recording.open) == sorted(one.json()["id"][:16] for one in (first, second, third))
+    feedback = [("/feedback", {"id": one.json()["id"], "reward": 1}) for one in (first, second)]
+    assert [one.status_code for one in posted(again, *feedback)] == [200, 200]
+    again.recording.flush()
+    assert [row.response for row in read(tmp_path, "experience")] == ["a", "b"]
+    again.recording._lock.close()  # killed after the step, before its parts of the journal were deleted
+    shutil.copytree(copy, journal, dirs_exist_ok=True)
+    last = recorder(tmp_path)
+    assert [one.replies[0].tokens for one in last.open.values()] == [[*tokens("c"), EOS]]
+    assert (last.close(), last.step) == (1, 2)
+
+
+def test_rows_without_feedback_are_kept_behind_those_that_are_trained_on_or_left_out(opened, tmp_path):
+    for keep, expected in ((True, [(0, 1.0, "ok"), (2, None, "no_feedback")]), (False, [(0, 1.0, "ok")])):
+        made = opened("a", "b", keep=keep)
+        posted(made, (CHAT, chat("x")), (CHAT, chat("y")),
+               ("/feedback", lambda found: {"id": found[0].json()["id"], "reward": 1}))
+        late = next(one for one in made.recording.open.values() if one.components is None)
+        late.touched -= 100
+        assert made.recording.close() == 0
+        assert [(row.slot, row.reward, row.status) for row in read(tmp_path, "experience")] == expected
+        shutil.rmtree(tmp_path / "rec")
+
+
+def test_one_server_at_a_time_records_to_a_directory(opened, tmp_path):
+    opened("a")
+    with pytest.raises(DataError, match="another server"):
+        recorder(tmp_path)
+
+
+def test_a_client_that_disconnects_frees_its_place_in_the_engine(opened):
+    made = opened(engine=Slow("ab"), record=False)
+
+    async def run():
+        running = asyncio.create_task(made.loop.run())
+        session = made.app._new(None)
+        asking = asyncio.create_task(session.answer(DIALECTS[0].read(chat("long"))))
+        await asyncio.sleep(0.2)
+        asking.cancel()
+        answer = await made.app._new(None).answer(DIALECTS[0].read(chat("x")))
+        await asyncio.sleep(0.1)
+        running.cancel()
+        return answer
+
+    assert asyncio.run(run()).choices[0].text == "ab"
+    assert (made.engine.cancelled, made.engine._waiting) == (1, {})
+
+
+def test_an_engine_that_fails_ends_the_requests(opened):
+    class Broken(Scripted):
+        def answer(self, requests):
+            raise ValueError("out of memory")
+
+    made = opened(engine=Broken(), record=False)
+
+    async def run():
+        running = asyncio.create_task(made.loop.run())
+        transport = httpx.ASGITransport(made.app.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            found = await client.post(CHAT, json=chat("x"))
+        with pytest.raises(ValueError, match="out of memory"):
+            await running
+        return found.status_code
+
+    assert asyncio.run(run()) == 410
+
+
+def test_the_stage_of_recorded_experience_has_its_tables(opened, tmp_path, settings):
+    made = opened("a", "b")
+    posted(made, (CHAT, chat("x")), (CHAT, chat("y")),
+           *[("/feedback", lambda found, i=i: {"id": found[i].json()["id"], "reward": i}) for i in (0, 1)])
+    made.recording.close()
+    context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={tmp_path / 'rec'}"),
+                              directory=tmp_path / "stage", made={})
+    recorded.work(context)
+    assert context.made == {"explorer_steps": 1, "experiences": 2}
+    assert tables.steps_present(tmp_path / "stage", "rollouts") == [1]
+    empty = settings(f"buffer.trainer_input.experience_buffer.path={tmp_path}")
+    with pytest.raises(DataError, match="ouro serve --record"):
+        recorded.work(SimpleNamespace(config=empty, directory=tmp_path / "other", made={}))
+
+
+def test_the_example_of_the_documentation_runs_and_ctrl_c_ends_the_server(opened, tmp_path):
+    page = (HOME / "docs" / "agents.md").read_text().partition("## Serve")[2]
+    example = re.search(r"^```python\n(.*?)^```$", page, re.M | re.S)[1]
+    made = opened("two", "sure", per_step=8)
+    options = server.Options("127.0.0.1", 0, None, tmp_path / "rec", 8, 60.0, True)
+    listener = server._listener(options)
+    raised = []
+
+    def ask():
+        try:
+            port = listener.getsockname()[1]
+            exec(example.replace("127.0.0.1:8000", f"127.0.0.1:{port}"), {})
+        except BaseException as error:
+            raised.append(error)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asyncio.run(server._serve(listener, options, made.loop, made.recording, made.app._new))
+    asking.join()
+    assert raised == []
+    assert made.recording.close() == 0
+    (row,) = read(tmp_path, "experience")
+    assert (row.reward, row.action_mask.count(1)) == (1.0, 9)

@@ -1,0 +1,74 @@
+"""Calls of reward functions are an activity: which function, how often, and a sign of life with each row."""
+
+import asyncio
+
+import pytest
+
+from pipeline.job import activity
+from pipeline.job.activity import Activity, Doing
+from stages.explorer.watched_rewards import WatchedRewards
+from workflows.rewards import Rewards
+
+seen: list[Doing] = []
+
+
+def of_row(response, answer, weight=1.0):
+    note()
+    return weight * (response == answer)
+
+
+def of_batch(responses, answers):
+    note()
+    return [float(one == other) for one, other in zip(responses, answers, strict=True)]
+
+
+async def awaited(response, answer):
+    await asyncio.sleep(0)
+    return of_row(response, answer)
+
+
+class Judge:
+    def __call__(self, response, answer):
+        return of_row(response, answer)
+
+
+judge = Judge()
+
+
+def fails(response, answer):
+    raise RuntimeError("no server")
+
+
+def note():
+    seen.append(Doing.read(note.file))
+
+
+@pytest.mark.parametrize("name", ["of_row", "of_batch", "awaited", "judge", "fails"])
+def test_they_return_what_they_would_and_are_named_while_they_run(settings, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(activity, "RENEW_SECONDS", 0.0)
+    note.file = tmp_path / "a"
+    seen.clear()
+    config, doing = settings(), Activity(note.file)
+    doing.now("evaluates", "1 of 2")
+    taskset = config.buffer.explorer_input.taskset
+    taskset.default_reward_fn_type = f"{__name__}:{name}"
+    taskset.reward_fn_args = {"weight": 2.0} if name == "of_row" else {}
+    rows = [[], []], ["2", "3"], ["2", "4"], [1, 1]
+    (plain,), (watched,) = Rewards(config).of(taskset), WatchedRewards(config, doing).of(taskset)
+    expected = plain(*rows)
+    seen.clear()
+    begin = note.file.stat().st_mtime_ns
+    assert watched(*rows) == expected
+    called = "Judge" if name == "judge" else name
+    assert {one.kind for one in seen} <= {f"calls the reward function {called}"}
+    assert len(seen) == {"of_batch": 1, "fails": 0}.get(name, 2)
+    assert note.file.stat().st_mtime_ns > begin
+    assert Doing.read(note.file)[:2] == ("evaluates", "1 of 2")
+
+
+def test_what_is_no_function_of_rows_is_left_as_it_is(settings):
+    config = settings()
+    taskset = config.buffer.explorer_input.taskset
+    taskset.default_reward_fn_type = "overlong_penalty"
+    (function,) = WatchedRewards(config, Activity()).of(taskset)
+    assert function([[]], ["x"], ["x"], [1]) == [{"overlong_penalty": 0.0}]

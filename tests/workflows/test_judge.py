@@ -1,0 +1,143 @@
+"""judge_reward: rubrics, comparisons, failures, limits and cache, with a local server as the judge."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from starlette.responses import JSONResponse
+
+from pipeline.settings.arguments.judging import rubric_of
+from pipeline.store.errors import ConfigError
+from tests.pipeline.test_docs import BLOCKS
+from tests.servers import chat_app, serving
+from workflows import runner
+from workflows.engines import remote
+from workflows.rewards import Rewards
+from workflows.trajectory import Trajectory
+
+RUBRIC = [{"name": "correct", "question": "Right?", "weight": 3},
+          {"name": "tone", "question": "Polite?", "choices": ["rude", "plain", "polite"]}]
+GOOD = {"correct": {"reason": "it is", "choice": "yes"}, "tone": {"reason": "so so", "choice": "plain"}}
+USER = [{"role": "user", "content": "1+1"}]
+
+
+@pytest.fixture
+def judged(monkeypatch, settings):
+    """judged(answer, responses, ...): the outcomes of responses to one prompt, rewarded by a judge with that answer."""
+    monkeypatch.setattr(remote, "LONGEST_PAUSE", 0.01)
+
+    def run(answer, *responses, truth="2", prompts=None, **arguments):
+        outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
+                    for one in responses]
+        with serving(chat_app(answer)) as address:
+            given = {"judge_url": f"{address}/v1", "judge_model": "m", "judge_retries": 1, **arguments}
+            taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
+            functions = Rewards(settings()).of(taskset)
+            runner.reward(outcomes, prompts or [USER] * len(outcomes), [truth] * len(outcomes), functions)
+        return outcomes
+
+    return run
+
+
+def test_a_rubric_is_weighted_and_its_reasons_are_kept(judged):
+    bodies = []
+
+    def answer(body, headers):
+        bodies.append(body)
+        return f"Here it is:\n```json\n{json.dumps(GOOD)}\n```"
+
+    (outcome,) = judged(answer, "2", rubric=RUBRIC)
+    assert outcome.components == {"correct": 0.75, "tone": 0.125}  # 3/4 x 1 and 1/4 x 1/2
+    assert outcome.reward == 0.875
+    assert outcome.notes == {"correct": "yes: it is", "tone": "plain: so so"}
+    schema = bodies[0]["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["tone"]["properties"]["choice"] == {"enum": ["rude", "plain", "polite"]}
+    assert all(text in bodies[0]["messages"][1]["content"] for text in ("1+1", "<truth>\n2\n", "<answer>\n2\n"))
+
+
+def test_a_task_may_have_its_own_rubric_as_its_truth(judged):
+    (outcome,) = judged(lambda *_: json.dumps(GOOD), "2", truth=json.dumps(RUBRIC))
+    assert outcome.reward == 0.875
+    (outcome,) = judged(lambda *_: json.dumps(GOOD), "2", truth="2")
+    assert (outcome.status, outcome.reward) == ("reward_failed", None)
+    assert "no rubric" in outcome.reason
+
+
+@pytest.mark.parametrize(("said", "reason"), [
+    ("I like it", "no JSON"), ("[1]", "no JSON"), ('{"correct": 1}', "nothing on 'correct'"),
+    (json.dumps(GOOD | {"tone": {"reason": "x", "choice": "great"}}), "great"), ("{" * 5000, "no JSON")])
+def test_nonsense_is_asked_for_again_and_then_the_reason_of_a_failed_row(judged, said, reason):
+    seeds = []
+
+    def answer(body, headers):
+        seeds.append(body["seed"])
+        return said
+
+    (outcome,) = judged(answer, "2", rubric=RUBRIC)
+    assert (outcome.status, outcome.reward, seeds) == ("reward_failed", None, [0, 1, 2])
+    assert reason in outcome.reason
+
+
+def test_a_judge_that_fails_for_one_answer_leaves_the_others(judged):
+    def answer(body, headers):
+        if "bad" in body["messages"][1]["content"]:
+            return JSONResponse({"error": {"message": "policy"}}, 400)
+        return json.dumps(GOOD)
+
+    fine, failed = judged(answer, "good", "bad", rubric=RUBRIC)
+    assert (fine.reward, failed.reward, failed.status) == (0.875, None, "reward_failed")
+    assert "policy" in failed.reason
+
+
+def test_ruler_compares_the_answers_to_each_prompt(judged):
+    def answer(body, headers):
+        text = body["messages"][1]["content"]
+        scores = (0.25, 1) if "<answer 1>\na\n" in text else (0.5, 0)
+        return json.dumps({str(i): {"reason": f"r{i}", "score": score} for i, score in enumerate(scores, 1)})
+
+    other = [{"role": "user", "content": "2+2"}]
+    prompts = [USER, other, USER, other, [{"role": "user", "content": "alone"}]]
+    found = judged(answer, "a", "c", "b", "d", "e", prompts=prompts, compare=True)
+    assert [one.reward for one in found] == [0.25, 0.5, 1.0, 0.0, None]
+    assert found[2].notes == {"ruler": "r2"}
+    assert "at least two" in found[4].reason
+
+
+def test_equal_requests_are_answered_from_the_cache(monkeypatch, settings, tmp_path):
+    asked = []
+
+    def answer(body, headers):
+        asked.append(body)
+        return json.dumps(GOOD)
+
+    with serving(chat_app(answer)) as address:
+        given = {"judge_url": f"{address}/v1", "judge_model": "m", "rubric": RUBRIC,
+                 "judge_cache": str(tmp_path / "cache")}
+        taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
+        for response, count in (("a", 1), ("a", 1), ("b", 2)):
+            [function] = Rewards(settings()).of(taskset)
+            assert function([USER], [response], ["2"], [1]) == [{"correct": 0.75, "tone": 0.125}]
+            assert len(asked) == count
+
+
+@pytest.mark.parametrize("rubric", [
+    [], [{"name": "a"}], [{"name": "a", "question": "?"}] * 2, [{"name": "a", "question": "?", "choices": ["one"]}],
+    [{"name": "a", "question": "?", "weight": 0}], [{"name": "a b", "question": "?"}], "[", {"name": "a"}])
+def test_rubrics_that_cannot_be_used(rubric):
+    with pytest.raises(ValueError, match=r"\w"):
+        rubric_of(rubric)
+
+
+def test_arguments_are_judged_before_a_run(judged):
+    with pytest.raises(ConfigError, match="rubric"):
+        judged(lambda *_: "", "2", rubric=[])
+
+
+def test_the_recipe_of_the_documentation_judges(judged):
+    block = yaml.safe_load(next(text for text in BLOCKS.values() if "judge_reward" in text))
+    given = block["buffer"]["explorer_input"]["taskset"]["reward_fn_args"]
+    for name in ("judge_url", "judge_model", "judge_cache"):
+        del given[name]
+    (outcome,) = judged(lambda *_: json.dumps(GOOD), "2", **given)
+    assert outcome.reward == 0.875

@@ -1,0 +1,226 @@
+"""The conversation of an attempt with the model: messages to token ids and back, token in and token out.
+
+When the messages of a request extend those of an earlier call and its reply, the tokens of that call are reused as they
+were computed, and only what the chat template puts after the reply is tokenized. Otherwise (history was rewritten, the
+template renders earlier turns differently, such as without their thoughts) the whole request is tokenized and begins a
+row of its own.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pipeline.store.errors import DataError
+from workflows.endpoint.merging import merged
+from workflows.engines.engine import Reply
+from workflows.prompts import conversation_text, prompt_tokens, turn_end
+from workflows.trajectory import Trajectory
+
+FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
+    "<|python_tag|>": "llama3_json",
+    "[TOOL_CALLS]": "mistral",
+    "<｜tool▁calls▁begin｜>": "deepseek_v3",
+    "<tool_call>": "hermes",
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, whichever dialect it came in. messages, tools: in OpenAI's form.
+
+    calls_tools: whether tool calls are looked for in the reply.
+    prompt: token ids or text to continue in place of messages. wishes: sampling parameters that the client set.
+    """
+
+    api: str
+    messages: Sequence[dict] = ()
+    tools: Sequence[dict] = ()
+    calls_tools: bool = True
+    prompt: str | list[int] | None = None
+    number: int = 1
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    stream: bool = False
+    stream_usage: bool = False
+    logprobs: bool = False
+    wishes: dict | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A reply as the client sees it. calls: (id, name, arguments as JSON text) of its tool calls."""
+
+    text: str
+    calls: list[tuple[str, str, str]]
+    finish: str  # stop, length or tool_calls
+    tokens: list[int]
+    logprobs: list[float]
+
+    @property
+    def message(self) -> dict:
+        """The assistant message of it."""
+        calls = [{"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+                 for id_, name, arguments in self.calls]
+        return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens to continue. text: as the template renders it; retokenized: none of an earlier call could be reused."""
+
+    tokens: list[int]
+    text: str
+    retokenized: bool
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A reply of the model, and the request that it answers. ended: its last token ends the turn."""
+
+    number: int
+    ask: Ask
+    prompt: Prompt
+    reply: Reply
+    choice: Choice
+    ended: bool
+
+    @property
+    def messages(self) -> list[dict]:
+        return [*self.ask.messages, self.choice.message]
+
+
+class Conversation:
+    """What an attempt asked the model, and what it replied."""
+
+    def __init__(self, tokenizer, model, parser: str | None, parse: Callable):
+        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools."""
+        self._tokenizer, self._thinking, self._said = tokenizer, model.enable_thinking, []
+        template = tokenizer.chat_template or ""
+        name = parser or next((name for mark, name in FORMATS.items() if mark in str(template)), "hermes")
+        self._parse = partial(parse, name, tokenizer)
+
+    @property
+    def calls(self) -> int:
+        return len(self._said)
+
+    @property
+    def last_text(self) -> str:
+        """The text of the latest reply."""
+        return max(self._said, key=lambda said: said.number).choice.text
+
+    def prompt(self, ask: Ask) -> Prompt:
+        """The tokens that continue an earlier call, if the request does; else those of the whole request."""
+        if ask.prompt is not None:
+            is_text = isinstance(ask.prompt, str)
+            tokens = prompt_tokens(self._tokenizer, [ask.prompt])[0] if is_text else ask.prompt
+            return Prompt(tokens, ask.prompt if is_text else "", False)
+        if not self._tokenizer.chat_template:
+            raise DataError("the model has no chat template; ask it by /v1/completions, or set "
+                            "model.chat_template_path")
+        text = self._rendered(ask)
+        asked = [plain(one) for one in ask.messages]
+        earlier = [said for said in self._said if said.ask.tools == ask.tools and len(said.messages) < len(asked)
+                   and [plain(one) for one in said.messages] == asked[: len(said.messages)]]
+        for said in sorted(earlier, key=lambda said: -len(said.messages)):
+            if (after := self._after(said, text)) is not None:
+                new = self._tokenizer([after], add_special_tokens=False)["input_ids"][0]
+                return Prompt([*said.prompt.tokens, *said.reply.tokens, *new], text, False)
+        known = any(one["role"] == "assistant" for one in ask.messages)
+        return Prompt(prompt_tokens(self._tokenizer, [text])[0], text, known)
+
+    def _rendered(self, ask: Ask) -> str:
+        """The conversation through the chat template, with generation prompt."""
+        try:
+            return conversation_text(self._tokenizer, [with_objects(one) for one in ask.messages], self._thinking,
+                                     ask.tools)
+        except DataError:  # a template that takes the arguments of tool calls as text (DeepSeek V3's own)
+            return conversation_text(self._tokenizer, list(ask.messages), self._thinking, ask.tools)
+
+    def _after(self, said: _Said, text: str) -> str | None:
+        """What the template puts after a reply: the end of its turn, unless that was sampled, and what follows.
+
+        None where the template renders the call or its reply differently from how they were computed.
+        """
+        if not text.startswith(said.prompt.text):
+            return None
+        end = self._tokenizer.convert_ids_to_tokens(turn_end(self._tokenizer))
+        again, found, after = text[len(said.prompt.text) :].partition(end)
+        shown, calls = self._read(again, said.ask)
+        same = shown.strip() == said.choice.text.strip() and _meanings(calls) == _meanings(said.choice.calls)
+        return (after if said.ended else found + after) if found and same else None
+
+    def _read(self, text: str, ask: Ask) -> tuple[str, list[tuple[str, str]]]:
+        """Content and tool calls (name, arguments) of a reply."""
+        return self._parse(text, ask.tools) if ask.tools and ask.calls_tools else (text, [])
+
+    def record(self, number: int, ask: Ask, prompt: Prompt, reply: Reply) -> Choice:
+        """Keeps a reply; returns what the client sees of it. number: of the call in the attempt."""
+        ended = reply.finish_reason == "stop"
+        body = reply.tokens[:-1] if ended else reply.tokens
+        text, calls = self._read(self._decode(body, ask), ask)
+        if cut := self._cut(body, ask):
+            length, text = cut
+            reply = Reply(reply.tokens[:length], reply.logprobs[:length], "stop")
+            ended, calls = False, []
+        named = [(f"call{number % 1000:03d}{place % 100:02d}", *call) for place, call in enumerate(calls)]
+        finish = "tool_calls" if calls else reply.finish_reason
+        choice = Choice(text, named, finish, reply.tokens, reply.logprobs)
+        self._said.append(_Said(number, ask, prompt, reply, choice, ended))
+        return choice
+
+    def tool_calls(self, text: str) -> list[tuple[str, str]]:
+        """(name, arguments) of the tool calls in a reply, whatever tools there are."""
+        return self._parse(text, ())[1]
+
+    def _decode(self, tokens: list[int], ask: Ask) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=not ask.tools)  # tools are called by special tokens
+
+    def _cut(self, tokens: list[int], ask: Ask) -> tuple[int, str] | None:
+        """Number of tokens up to the first stop text, and the text before it; None if there is none."""
+        text = self._decode(tokens, ask)
+        places = [text.find(stop) for stop in ask.stop if stop in text]
+        if not places:
+            return None
+        low, high = 1, len(tokens)
+        while low < high:  # the fewest tokens whose text has a stop
+            middle = (low + high) // 2
+            has = any(stop in self._decode(tokens[:middle], ask) for stop in ask.stop)
+            low, high = (low, middle) if has else (middle + 1, high)
+        return low, text[: min(places)]
+
+    def logprobs(self, choice: Choice) -> list[tuple[str, float]]:
+        """(text, log-prob) of each token of a reply."""
+        texts = self._tokenizer.batch_decode([[token] for token in choice.tokens])
+        return list(zip(texts, choice.logprobs, strict=True))
+
+    def rows(self) -> list[Trajectory]:
+        """The rows to train on, in order of their first calls: calls that extend each other are one row."""
+        said = sorted(self._said, key=lambda said: said.number)
+        return merged([Trajectory(s.prompt.tokens, s.reply.tokens, s.reply.logprobs, [1] * len(s.reply.tokens),
+                                  s.reply.finish_reason) for s in said])
+
+
+def plain(message: dict) -> tuple:
+    """What two messages with the same meaning have in common, however the client wrote them."""
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    return message["role"], (message.get("content") or "").strip(), _meanings(calls), message.get("name")
+
+
+def with_objects(message: dict) -> dict:
+    """A message as most chat templates expect it: arguments of tool calls as objects."""
+    calls = [{**call, "function": {**call["function"], "arguments": _arguments(call["function"]["arguments"])}}
+             for call in message.get("tool_calls") or ()]
+    return {**message, **({"tool_calls": calls} if calls else {})}
+
+
+def _arguments(text: str):
+    try:
+        return json.loads(text)
+    except ValueError:  # the model's own mistake, which the template shows as it is
+        return text
+
+
+def _meanings(calls: Sequence[tuple]) -> list[tuple]:
+    """(name, arguments) of tool calls, comparable."""
+    return [(name, _arguments(arguments)) for *_, name, arguments in calls]

@@ -1,0 +1,154 @@
+"""The HTTP server of the recorded endpoint: on loopback, with one bearer token for each attempt.
+
+It runs on the event loop of workflows/attempts/isolated.Host, between the steps of the engine.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from itertools import count
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pipeline.store.errors import OuroError
+from workflows.attempts.child import Endpoint
+from workflows.endpoint.anthropic import Messages
+from workflows.endpoint.chat import Chat, Completions
+from workflows.endpoint.dialect import MODEL, Refusal
+from workflows.endpoint.responses import Responses
+from workflows.endpoint.speaker import ENDED, Speaker
+
+LARGEST = 16 << 20  # bytes of a body
+IDLE_SECONDS = 24 * 3600  # a connection may be idle while the engine computes for others
+
+DIALECTS = (Chat(), Completions(), Messages(), Responses())
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield  # signals are the explorer's
+
+
+class Server:
+    """Attempts that may ask the model, by number; their tokens are made of a key that only this process has."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._key, self._numbers, self._speakers = secrets.token_bytes(32), count(), {}
+        routes = [Route(one.path, self._handler(one), methods=["POST"]) for one in DIALECTS]
+        app = Starlette(routes=[*routes, Route("/v1/models", self._models)])
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = _Uvicorn(uvicorn.Config(app, lifespan="off", log_config=None, log_level="error", access_log=False,
+                                         timeout_keep_alive=IDLE_SECONDS))
+        self._loop, self._task = loop, loop.create_task(server.serve([listener]))
+        loop.run_until_complete(_started(server))
+        atexit.register(self._stop)
+
+    def admit(self, speaker: Speaker) -> Endpoint:
+        """Lets an attempt ask the model; returns how."""
+        number = speaker.number = next(self._numbers)
+        self._speakers[number] = speaker
+        return Endpoint(f"{self.address}/v1", f"{number}-{self._signature(number)}", MODEL)
+
+    def end(self, speaker: Speaker) -> None:
+        """Refuses further requests of an attempt, and those in progress."""
+        if self._speakers.pop(speaker.number, None):
+            speaker.close()
+
+    def _stop(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+
+    def _signature(self, number: int) -> str:
+        return hmac.new(self._key, str(number).encode(), hashlib.sha256).hexdigest()
+
+    def _speaker(self, request: Request) -> Speaker:
+        """The attempt whose token a request has."""
+        number, _, signature = token_of(request).partition("-")
+        is_number = number.isascii() and number.isdigit() and len(number) < 20
+        if not (is_number and hmac.compare_digest(signature.encode(), self._signature(int(number)).encode())):
+            raise Refusal(401, "needed the token of an attempt as api_key", "invalid_api_key")
+        if int(number) not in self._speakers:
+            raise ENDED
+        return self._speakers[int(number)]
+
+    async def _models(self, request: Request) -> Response:
+        try:
+            self._speaker(request)
+        except Refusal as refusal:
+            return JSONResponse(DIALECTS[0].error(refusal), refusal.status)
+        return JSONResponse({"object": "list", "data": [
+            {"id": MODEL, "object": "model", "created": 0, "owned_by": "ouroboros"}]})
+
+    def _handler(self, dialect):
+        async def handle(request: Request) -> Response:
+            try:
+                speaker = self._speaker(request)
+                ask = dialect.read(await _body(request))
+                answer = await _unless_gone(request, speaker.answer(ask))
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except Refusal as refusal:
+                return JSONResponse(dialect.error(refusal), refusal.status)
+            except OuroError as error:  # the chat template refuses the messages, or the parser does not fit
+                return JSONResponse(dialect.error(Refusal(400, str(error), "invalid_request")), 400)
+            if ask.stream:
+                return StreamingResponse(_each(dialect.events(ask, answer)), media_type="text/event-stream")
+            return JSONResponse(dialect.answer(ask, answer))
+
+        return handle
+
+
+async def _each(events: Iterator[str]) -> AsyncIterator[str]:
+    for event in events:
+        yield event
+
+
+async def _started(server: uvicorn.Server) -> None:
+    while not server.started:
+        await asyncio.sleep(0)
+
+
+async def _body(request: Request) -> Any:
+    """The JSON of a body. Raises Refusal when it is too large or malformed."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > LARGEST:
+            raise Refusal(413, f"the body is larger than {LARGEST >> 20} MiB", "too_large")
+    try:
+        return json.loads(bytes(content))
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the body is not JSON: {error}", "invalid_json") from error
+
+
+async def _unless_gone(request: Request, work: Coroutine) -> Any:
+    """The result of `work`, which is cancelled when the client disconnects; then raises ClientDisconnect."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def token_of(request: Request) -> str:
+    """The token of a request, as Anthropic's client sends it or as OpenAI's; empty without one."""
+    return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")

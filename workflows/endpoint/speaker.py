@@ -1,0 +1,72 @@
+"""An attempt as the endpoint sees it: its requests become calls of the model, and replies go back to them."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+
+from workflows.endpoint.conversation import Ask, Conversation
+from workflows.endpoint.dialect import Answer, Refusal
+from workflows.engines.engine import Reply
+from workflows.runner import Origin
+
+ENDED = Refusal(410, "this attempt has ended", "attempt_ended")
+
+
+class Speaker:
+    """The requests in progress of one attempt.
+
+    ask(call, tokens, limit, origin), cancel(call): of the attempt; calls are numbered. longest: tokens of a sequence.
+    """
+
+    def __init__(self, conversation: Conversation, longest: int, ask: Callable, cancel: Callable):
+        self.conversation, self._longest, self._ask, self._cancel = conversation, longest, ask, cancel
+        self._numbers, self._waiting, self.number = count(), {}, -1  # its own number: of the server
+
+    async def answer(self, ask: Ask) -> Answer:
+        """Asks the model for every choice of a request. Raises Refusal when the attempt ends before the replies."""
+        prompt = self.conversation.prompt(ask)
+        if not 0 < len(prompt.tokens) < self._longest:
+            raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
+                          f"{self._longest} (model.max_model_len, or prompt + response)", "context_length_exceeded")
+        if ask.wishes:
+            _warn(", ".join(ask.wishes))
+        numbers = [next(self._numbers) for _ in range(ask.number)]
+        loop = asyncio.get_running_loop()
+        origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None)
+        self._waiting |= {number: loop.create_future() for number in numbers}
+        for number in numbers:
+            self._ask(number, prompt.tokens, ask.max_tokens, origin)
+        try:
+            replies = [await self._waiting[number] for number in numbers]
+        except asyncio.CancelledError:  # the client is gone
+            for number in numbers:
+                if not self._waiting[number].done() or self._waiting[number].cancelled():
+                    self._cancel(number)
+            raise
+        finally:
+            for number in numbers:
+                del self._waiting[number]
+        choices = [self.conversation.record(number, ask, prompt, reply)
+                   for number, reply in zip(numbers, replies, strict=True)]
+        logprobs = [self.conversation.logprobs(choice) if ask.logprobs else [] for choice in choices]
+        return Answer(f"call-{numbers[0]}", int(time.time()), len(prompt.tokens), choices, logprobs)
+
+    def reply(self, number: int, reply: Reply) -> None:
+        if number in self._waiting and not self._waiting[number].done():
+            self._waiting[number].set_result(reply)
+
+    def close(self) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ENDED)
+
+
+@cache
+def _warn(names: str) -> None:
+    logging.getLogger(__name__).warning(
+        "agents set %s; the section `model` of the run decides how the policy is sampled (table calls, column wishes)",
+        names)

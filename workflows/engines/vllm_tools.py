@@ -1,0 +1,32 @@
+"""Tool calls in a model's text, read by vLLM's own parsers (`--tool-call-parser` of `vllm serve`)."""
+
+import logging
+from collections.abc import Sequence
+from functools import cache
+
+from pipeline.store.errors import ConfigError, nearest
+
+
+def tool_calls(name: str, tokenizer, text: str, tools: Sequence[dict]) -> tuple[str, list[tuple[str, str]]]:
+    """Content of a reply, and (name, arguments as JSON) of its tool calls. tools: of the request, in OpenAI's form."""
+    parser, chat_request = _parser(name)
+    request = chat_request(messages=[{"role": "user", "content": ""}], tools=list(tools))
+    try:
+        found = parser(tokenizer, request.tools).extract_tool_calls(text, request)
+    except (RuntimeError, ValueError) as error:  # the tokenizer lacks the tokens of that format
+        raise ConfigError(f"explorer.tool_call_parser={name} does not fit the model: {error}") from error
+    return found.content or "", [(one.function.name, one.function.arguments) for one in found.tool_calls]
+
+
+@cache
+def _parser(name: str) -> tuple[type, type]:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.tool_parsers import ToolParserManager
+
+    logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # a malformed call is content, no error
+    try:
+        return ToolParserManager.get_tool_parser(name), ChatCompletionRequest
+    except KeyError as error:
+        known = ToolParserManager.list_registered()
+        raise ConfigError(f"explorer.tool_call_parser={name}: vLLM has no such parser; it has {', '.join(known)}."
+                          f"{nearest(name, known)}") from error

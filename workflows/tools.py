@@ -1,0 +1,165 @@
+"""Tools of agents: typed Python functions, and the public methods of an environment.
+
+A tool's description for the model is its docstring, and the schema of its arguments follows from its signature. A
+workflow with a parameter `toolbox` calls them (workflows/attempts/toolbox.py); `workflow_args` name them.
+"""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.store.errors import ConfigError
+from pipeline.store.user_errors import brief, load_dotted
+
+TOOLBOX = "toolbox"  # parameter of a workflow that calls tools
+KEY = "idempotency_key"  # parameter of a tool that gets it
+RESET, REWARD = "reset", "reward"  # methods of an environment that are no tools
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a tool says of itself. seconds: of a call, in place of workflow_args.tool_seconds."""
+
+    idempotent: bool = False
+    seconds: float | None = None
+
+
+def tool(function: Callable | None = None, *, idempotent: bool = False, seconds: float | None = None) -> Callable:
+    """Declares a tool: `@tool`, or `@tool(idempotent=True)`.
+
+    idempotent: a call that is repeated with the same `idempotency_key` (a parameter that the tool may have) has no
+    further effect. Only such a tool is called again when a kill left its outcome unknown.
+    """
+    def declare(function: Callable) -> Callable:
+        function.declaration = Declaration(idempotent, seconds)
+        return function
+
+    return declare(function) if function else declare
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A task as an environment sees it: messages of its prompt, and the truth."""
+
+    messages: list[dict]
+    answer: str
+
+
+class Environment:
+    """The world of one attempt, in a process of its own; its public methods are tools.
+
+    idempotent: its effects are in its own memory, and the same calls after `reset` give the same results; then its
+    state is made again after a kill, by repeating the recorded calls.
+    """
+
+    idempotent = False
+
+    def reset(self, task: Situation) -> str | None:
+        """Begins an attempt; returns what the model sees first, if anything."""
+
+    def reward(self) -> float | dict[str, float] | None:
+        """The reward of the attempt, its components, or None where the reward functions decide."""
+
+
+class Tool:
+    """A function that the model may call. definition: in OpenAI's form; is_method: of an environment."""
+
+    def __init__(self, function: Callable, declaration: Declaration | None = None, is_method: bool = False):
+        """declaration: in place of the function's own."""
+        own = getattr(function, "declaration", Declaration())
+        self.function, self.name, self.declaration = function, function.__name__, declaration or own
+        self.is_method = is_method
+        try:
+            self.signature, self._arguments = _adapter(function)
+            parameters = self._arguments.json_schema()
+        except (TypeError, ValueError, NameError, PydanticUserError) as error:
+            raise ConfigError(f"the tool '{self.name}' has arguments that JSON cannot describe: {brief(error)}. Needed "
+                              "parameters with names and types, such as `query: str`.") from error
+        self.definition = {"type": "function", "function": {
+            "name": self.name, "description": inspect.getdoc(function) or "", "parameters": parameters}}
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """The arguments of a call. Raises ValueError for those that do not fit the signature."""
+        try:
+            return self._arguments.validate_json(arguments)
+        except ValidationError as error:
+            raise ValueError("; ".join(f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
+                                       for one in error.errors())) from error
+
+
+def _adapter(function: Callable) -> tuple[inspect.Signature, TypeAdapter]:
+    """The signature of a tool as the model sees it, and what reads its arguments."""
+    found = inspect.signature(function, eval_str=True)
+    kept = [one for name, one in found.parameters.items() if name not in ("self", KEY)]
+    if wrong := [one.name for one in kept if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY)]:
+        raise TypeError(f"'{wrong[0]}' cannot be given by name")
+
+    def collect(**given):
+        return given
+
+    collect.__signature__ = found.replace(parameters=[one.replace(kind=one.KEYWORD_ONLY) for one in kept])
+    collect.__annotations__ = {one.name: one.annotation for one in kept if one.annotation is not one.empty}
+    return found.replace(parameters=kept), TypeAdapter(collect)
+
+
+def load_tools(settings: ToolArguments) -> dict[str, Tool]:
+    """The tools that workflow_args name, with the methods of the environment, by name.
+
+    Raises ConfigError for what cannot be imported or described, and for two tools with one name.
+    """
+    if not (settings.tools or settings.environment_class):
+        raise ConfigError("workflow_args name no tools; needed tools=['my_tools:search'], or "
+                          "environment_class=my_world:World.")
+    found = [load_tool(name) for name in settings.tools]
+    if settings.environment_class:
+        found += methods_of(load_environment(settings.environment_class))
+    names = [one.name for one in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"two tools in workflow_args have the name '{twice[0]}'; needed one each.")
+    return dict(zip(names, found, strict=True))
+
+
+def load_tool(name: str) -> Tool:
+    function = load_dotted(name)
+    if isinstance(function, type) or not (callable(function) and hasattr(function, "__name__")):
+        raise ConfigError(f"workflow_args.tools: '{name}' is no function; needed package.module:function.")
+    return Tool(function)
+
+
+def load_environment(name: str) -> type[Environment]:
+    found = load_dotted(name)
+    if not (isinstance(found, type) and issubclass(found, Environment)):
+        raise ConfigError(f"workflow_args.environment_class: '{name}' is no class derived from "
+                          "workflows.tools.Environment; needed one.")
+    return found
+
+
+def methods_of(environment: type[Environment]) -> list[Tool]:
+    """The tools of an environment: its public methods."""
+    declared = Declaration(environment.idempotent)
+    return [Tool(one, Declaration(environment.idempotent, getattr(one, "declaration", declared).seconds), True)
+            for name, one in inspect.getmembers(environment, inspect.isfunction)
+            if not name.startswith("_") and name not in (RESET, REWARD)]
+
+
+def modules_of(settings: ToolArguments | None) -> list[str]:
+    """The modules that tools are imported from."""
+    names = [*settings.tools, settings.environment_class] if settings else []
+    return [name.partition(":")[0] for name in names if name]
+
+
+def as_text(found: Any) -> str:
+    """What a tool returned, as the model sees it. Raises TypeError for what is neither text nor JSON."""
+    if found is None or isinstance(found, str):
+        return found or ""
+    try:
+        return json.dumps(found, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the tool returned {type(found).__name__}; needed a text, or a value that JSON can hold"
+                        ) from error
