@@ -24,8 +24,8 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("points", [
-    pytest.param(POINTS, marks=pytest.mark.slow), pytest.param(MORE, marks=pytest.mark.kill)])
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [POINTS, MORE])
 def test_a_stage_killed_three_times_ends_as_if_undisturbed(finished, tmp_path, points):
     chain = Chain(SFT, tmp_path / "killed", finished.plan)
     for kill in points:
