@@ -36,7 +36,7 @@ def main() -> None:
     source = upstream(place)
     sessions = [Session(case, place, results, source) for case in CASES if words.only in case.name]
     while time.monotonic() < deadline and (waiting := [one for one in sessions if one.left() > 0]):
-        max(waiting, key=lambda one: one.left() / one.case.kills).chain(deadline)
+        max(waiting, key=lambda one: (one.few() / one.case.kills, one.left())).chain(deadline)
     faults = place / f"faults-{commit()}.json"
     if not faults.exists() and time.monotonic() < deadline and not words.only:
         faults.write_text(json.dumps(try_all(place / "faults", source)))
@@ -69,10 +69,13 @@ class Session:
         if self.points.exists():  # of an earlier call
             self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
 
+    def few(self) -> int:
+        """How many kills its number is short of."""
+        return max(0, self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results)))
+
     def left(self) -> int:
         """How many kills are needed: at least one while a write point was not hit."""
-        mine = self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results))
-        return max(mine, len(self.known.keys() - self._done()))
+        return max(self.few(), len(self.known.keys() - self._done()))
 
     def _done(self) -> set[Operation]:
         """Write points that were hit, in any configuration, or that two launches did not come to."""
