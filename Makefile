@@ -1,6 +1,7 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-kill, test-adapters, test-wide   all other cases; each prints a table
+# make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
@@ -15,7 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide test-slurm
+.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide test-slurm \
+  test-frameworks
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -43,6 +45,10 @@ test-kill: .venv/.ready
 # adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
 test-adapters test-wide: test-%: .venv/.ready
 	$(PYTEST) -m $*
+
+test-frameworks: .venv/.ready
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt
+	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows/test_frameworks.py
 
 unit: .venv/.ready
 	$(PYTEST) --junitxml=.pytest_cache/unit.xml

@@ -25,7 +25,6 @@ TOKENIZER.chat_template = (
     "{{ {'name': call['function']['name'], 'arguments': call['function']['arguments']} | tojson }}</tool_call>"
     "{% endfor %}{{ eos_token }}{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}:{% endif %}")
-SAMPLING = runner.Sampling(1.0, 1.0, -1, 1500, 250, 2000)
 
 
 @pytest.fixture
@@ -37,7 +36,9 @@ def roll(settings):
         task = TaskAtHand(row(records.Task, task_id="t", question=question, answer=answer), rated(), TOKENIZER, config)
         engine = Scripted(*texts)
         one = bound(load_workflow(workflow, arguments, 600.0), lambda: task)
-        return roll_out(engine, [one], [[5]], [7], [SAMPLING])[0], engine
+        room = max(longest, 2000)
+        sampling = runner.Sampling(1.0, 1.0, -1, room * 3 // 4, room // 8, room)
+        return roll_out(engine, [one], [[5]], [7], [sampling])[0], engine
 
     return run
 

@@ -1,0 +1,75 @@
+"""The examples of docs/frameworks.md, with the real packages: `make test-frameworks` installs them."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from pipeline.store.files import HOME
+from tests.workflows.test_endpoint import EOS, tokens
+from tests.workflows.test_tool_workflows import TOKENIZER, call, roll  # noqa: F401
+from workflows.attempts.isolated import host
+
+pytestmark = pytest.mark.frameworks
+
+TOOLS = ["my_tools:stock", "my_tools:order"]
+SAID = [call("stock", fruit="plum"), call("order", fruit="plum", pieces=2), "ordered"]
+
+
+def examples(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / page).read_text(), re.M | re.S)
+
+
+@pytest.fixture(autouse=True)
+def documented(tmp_path, monkeypatch):
+    """The examples as modules."""
+    frameworks = examples("frameworks.md")
+    sources = {"my_tools": next(one for one in examples("agents.md") if "def stock" in one)} | {
+        module: next(one for one in frameworks if mark in one) for module, mark in (
+            ("my_graph", "def graph"), ("my_small", "def small"), ("my_scope", "def scoped"),
+            ("my_verified", "def verified"), ("my_cliff", "class Cliff"))}
+    for module, source in sources.items():
+        (tmp_path / f"{module}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *sys.path]))
+    host.cache_clear()  # the process that imports workflows has the environment of its start
+
+
+@pytest.mark.parametrize("workflow", ["my_graph:graph", "my_scope:scoped"])
+def test_a_framework_calls_the_tools_and_one_row_is_trained(roll, workflow):  # noqa: F811
+    outcome, engine = roll(workflow, SAID, tools=TOOLS, longest=8000)
+    assert (outcome.reason, outcome.own_text) == (None, "ordered")
+    stock, order = outcome.tool_calls
+    assert (stock.name, stock.result) == ("stock", "12")
+    assert (order.name, json.loads(order.arguments)) == ("order", {"fruit": "plum", "pieces": 2})
+    ((_, trained, _),) = outcome.turns
+    assert sum(trained.action_mask) == sum(len(tokens(one)) + 1 for one in SAID)
+    assert [one for one, acts in zip(trained.response_tokens, trained.action_mask, strict=True) if acts] == [
+        token for one in SAID for token in (*tokens(one), EOS)]
+    assert engine.prompts[1].endswith("<eos>12:")
+
+
+def test_smolagents_call_their_tool_for_the_answer(roll):  # noqa: F811
+    said = [*SAID[:2], call("final_answer", answer="ordered")]
+    outcome, _ = roll("my_small:small", said, tools=TOOLS, longest=40000)
+    assert (outcome.reason, outcome.own_text) == (None, "ordered")
+    assert [one.name for one in outcome.tool_calls] == ["stock", "order"]
+    assert sum(sum(trained.action_mask) for _, trained, _ in outcome.turns) == sum(len(tokens(one)) + 1 for one in said)
+
+
+@pytest.mark.parametrize(("said", "reward"), [("2", 1.0), ("3", 0.0)])
+def test_the_rubric_of_verifiers_is_the_reward(roll, said, reward):  # noqa: F811
+    outcome, engine = roll("my_verified:verified", [said])
+    assert (outcome.reason, outcome.components) == (None, {"reward": reward})
+    assert engine.prompts == ["1+1:"]
+
+
+def test_a_world_of_gymnasium_is_an_environment(roll):  # noqa: F811
+    said = [*[call("walk", direction=one) for one in ("up", *["right"] * 11, "down")], "there"]
+    outcome, engine = roll("tool_call_workflow", said, answer="3", environment_class="my_cliff:Cliff", longest=40000,
+                           max_rounds=14)
+    assert (outcome.reason, outcome.components) == (None, {"reward": -13.0})
+    assert engine.prompts[-1].endswith("you are there:")
+    assert TOKENIZER.decode(outcome.turns[0][1].prompt_tokens).startswith("1+1\n")
