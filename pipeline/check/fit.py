@@ -71,7 +71,7 @@ def problems(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> lis
     trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
     if config.mode == "colocate" and trains(config) and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
-    answers = explores(config) or not trains(config)
+    answers = explores(config) or not (trains(config) or config.kind == "scored")
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if answers else None)
             if problem]
 
@@ -151,6 +151,8 @@ def gpu_words(config: Config, gpus: Gpus) -> str:
                 "memory is not estimated; jobs of SLURM would ask for no GPU")
     needed, ranks = held_gpus(config.kind, config), config.trainer.ranks
     of = "" if gpus.count is None else f" of {gpus.count}"
+    if config.kind == "scored":
+        return f"{needed}{of}: reward models"
     if not trains(config):
         return f"{needed}{of}: the engine"
     if not explores(config):
@@ -173,7 +175,7 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     if trains(config):
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({_parts(found)})"))
-    if (explores(config) or not lines) and gpus.gib:
+    if (explores(config) or not lines) and gpus.gib and config.kind != "scored":
         lines.append(("" if lines else "memory", _engine_words(rollout(size, config, element, gpus.gib), config)))
     return lines
 

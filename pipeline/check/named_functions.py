@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipeline.check.sources import tasksets
 from pipeline.check.user_code import Functions
-from pipeline.check.workload import explores
+from pipeline.check.workload import rewards
 from pipeline.settings import arguments
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
@@ -128,7 +128,7 @@ def _without_tools(config: Config, functions: Functions) -> list[Problem]:
 def _answered(config: Config) -> list[tuple[str, Taskset]]:
     """Returns (setting, task set) of the sets for which a stage samples responses."""
     return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-            if place.startswith("eval_") or explores(config)]
+            if place.startswith("eval_") or rewards(config)]
 
 
 def _parts(algorithm: Algorithm, functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:

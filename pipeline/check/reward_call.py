@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeline.check.sources import POOL, sources, tasksets
 from pipeline.check.user_code import WAIT
-from pipeline.check.workload import explores
+from pipeline.check.workload import rewards
 from pipeline.job.context import ending, environment, our_environment
 from pipeline.job.ending import die_with_parent
 from pipeline.job.process_group import ending_orphans
@@ -62,7 +62,7 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
         source = next((s for s in there if s.key == key or s.key.startswith(f"{key}.")), None)
         of_pool = {} if one.path else {"generator": pool.generator, "generator_args": pool.generator_args}
         for name in reward_functions(one, explorer):
-            if ":" in name and (place.startswith("eval_") or explores(settings)):
+            if ":" in name and (place.startswith("eval_") or rewards(settings)):
                 yield {"name": name, "source_key": source.label if source else key,
                        "arguments": one.reward_fn_args, "source": source and source.request(), "seed": settings.seed,
                        "format": plain(one.format if one.path else pool.format), **of_pool,

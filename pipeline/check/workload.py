@@ -48,6 +48,11 @@ class Workload:
         return None if self.explorer_steps is None else self.explorer_steps * (self.explored + self.beside)
 
 
+def rewards(config: Config) -> bool:
+    """Returns whether a stage with these settings applies the reward functions of its training sets."""
+    return explores(config) or config.kind == "scored"
+
+
 def explores(config: Config) -> bool:
     """Returns whether a stage with these settings makes rollouts to train on."""
     return config.kind in ("rft", "rollout")
@@ -64,7 +69,7 @@ def workload(config: Config) -> Workload:
     kind, repeats = config.kind, config.algorithm.repeat_times
     tasks = None if buffer.total_steps else most_rows(config)
     passes = buffer.total_epochs * tasks if tasks is not None else None
-    if kind == "bench":
+    if kind in ("bench", "scored"):
         return Workload(0, 0, longest, 0, 0, 0)
     if kind == "train":
         unit = 2 if config.algorithm.algorithm_type in PAIR_TYPES else 1
@@ -197,6 +202,8 @@ def described(config: Config) -> list[tuple[str, str]]:
         which = "the last checkpoint" if explorer.bench_on_latest_checkpoint else "every checkpoint that is kept"
         sets = len(config.buffer.explorer_input.eval_tasksets)
         return [("bench", f"{which} of the stages before it, on {sets} set(s)")]
+    if kind == "scored":
+        return [("rewards", "what the stage before it explored, again")]
     work = workload(config)
     lines = [("explorer", _explorer(config, work))] if work.explored else []
     return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines

@@ -34,7 +34,9 @@ def deal_cores(available: list[int], parts: int) -> list[list[int]]:
 
 
 def engine_gpus(config) -> int:
-    """Returns the number of GPUs of all engines."""
+    """Returns the number of GPUs of all engines; with mode=score there is none."""
+    if config.mode == "score":
+        return 0
     model = config.explorer.rollout_model
     return model.engine_num * model.tensor_parallel_size
 
@@ -47,7 +49,7 @@ def first_auxiliary_gpu(config) -> int:
 def answering_gpus(config) -> int:
     """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
     auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
-    if config.explorer.rollout_model.engine_type == "openai":  # a server has its own
+    if config.mode == "score" or config.explorer.rollout_model.engine_type == "openai":  # a server has its own
         return auxiliary
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
@@ -58,7 +60,7 @@ def held_gpus(kind: str, config) -> int:
         return config.trainer.ranks
     if kind == "rft":
         return needed_gpus(config.mode, answering_gpus(config), config.trainer.ranks)
-    return answering_gpus(config) if kind in ("rollout", "evaluate", "bench") else 0
+    return answering_gpus(config) if kind in ("rollout", "scored", "evaluate", "bench") else 0
 
 
 def answering_environment(config) -> dict[str, str]:

@@ -53,6 +53,7 @@ ENTRIES = {  # kind -> where its computation begins
     "train": LEARNER,
     "rft": (*EXPLORER, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts"),
     "rollout": EXPLORER,
+    "scored": ("stages.rescore:Scorer", *TOKENIZER),
     "offline": (*LEARNER, ESTIMATES, "stages.learner.batches.recorded:Recorded"),
     "server": ("workflows.engines.openai_engine:text_tokenizer",),
     "evaluate": EVALUATION,

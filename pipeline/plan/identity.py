@@ -64,6 +64,10 @@ USES = {
     "rollout": ("seed", "algorithm.repeat_times", "algorithm.max_resample_rounds", "algorithm.resample_metric",
                 "algorithm.greedy_baseline", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
+    "scored": ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
+               "buffer.explorer_input.default_reward_fn_type", "buffer.explorer_input.default_workflow_type",
+               "explorer.auxiliary_models", "explorer.max_retry_times", "explorer.env_vars",
+               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
                 "model.dtype", "model.lora_configs", "model.temperature", "model.max_prompt_tokens",
@@ -98,6 +102,7 @@ EXTERNAL = {
     "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path", ADAPTERS),
     "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
+    "scored": (*PATHS[:2], JUDGES, "model.chat_template_path"),
     "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "recorded": ("buffer.trainer_input.experience_buffer.path",),
     "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
@@ -109,7 +114,7 @@ BY_MEANING = ("data_processor.task_pipeline.config_path",)  # YAML files hashed 
 # lists of sections, as `a.b.*`
 SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
 
-HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
+HEAVY = ("train", "rft", "rollout", "scored", "offline", "evaluate", "bench")
 
 
 @dataclass(frozen=True)

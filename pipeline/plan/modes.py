@@ -64,9 +64,16 @@ class Line:
             return None
         return next((n for n in self.ancestors(name) if self.kinds[n] in TRAINING), self.parents[name][0])
 
+    def source(self, name: str) -> str | None:
+        """Returns the stage whose experience a stage reads: a stage with mode=score that of the nearest predecessor
+        that explores, an offline stage that of the nearest one that only explores or scores."""
+        wanted = ("rollout", "rft") if self.kinds[name] == "scored" else ("rollout", "scored")
+        return next((n for n in self.ancestors(name) if self.kinds[n] in wanted), None)
+
     def explored(self, name: str) -> str | None:
-        """Returns the stage whose experience an offline stage trains on: the nearest predecessor that only explores."""
-        return next((n for n in self.ancestors(name) if self.kinds[n] == "rollout"), None)
+        """Returns the stage that generated that experience."""
+        found = self.source(name)
+        return self.explored(found) if found and self.kinds[found] == "scored" else found
 
     def servers(self) -> list[str]:
         """Returns the stages that evaluate the model of a server."""
@@ -84,6 +91,10 @@ def problems(config: Config) -> list[Problem]:
     for name, kind in line.kinds.items():
         if kind == "offline":
             found += [problem.of([name]) for problem in _offline_problems(line, name)]
+        if kind == "scored" and line.source(name) is None:
+            found.append(Problem("mode", "rewards again what an earlier stage explored, and none is before it.",
+                                 "Put it behind one with mode=explore, both or colocate.", found="score",
+                                 stages=[name]))
         if line.begins_with(name) in line.servers():
             found.append(Problem("after", "begins with the model of a server, which is not here.",
                                  "Put it before the evaluation of the server, or give it a model.", stages=[name]))
@@ -95,7 +106,7 @@ def problems(config: Config) -> list[Problem]:
 
 def _offline_problems(line: Line, name: str) -> list[Problem]:
     source = line.explored(name)
-    if source is None:
+    if line.source(name) is None:
         if isinstance(line.settings[name].buffer.trainer_input.experience_buffer.path, str):  # of `ouro serve --record`
             return []
         return [Problem("mode", "with an algorithm that learns from rollouts, a stage trains on what an earlier one "

@@ -123,7 +123,8 @@ class _Stages:
             server = self.shared("server", settings, {}, name)
             self.made[name] = (self.evaluated(f"{name}_server", settings, asked, server),)
             return
-        inputs["model"] = start = self._start(entry, settings)
+        start = self._start(entry, settings)
+        inputs.setdefault("model", start)
         answering = self._answering(name, settings, kind)
         if not self.models:
             self.base = start
@@ -158,11 +159,16 @@ class _Stages:
         recorded."""
         if kind == "bench":
             return {}
-        if kind == "offline":
-            source = self.line.explored(name)
+        if kind in ("offline", "scored"):
+            source = self.line.source(name)
             (explored,) = self.made[source] if source else (self.shared("recorded", settings, {}, name),)
-            return {"experience": explored}
+            return {"experience": explored} | (self._explored_with(explored) if kind == "scored" else {})
         return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
+
+    def _explored_with(self, directory: str) -> dict[str, str]:
+        """Returns the tasks of a stage that explored, and the model whose tokenizer it used."""
+        inputs = next(s.inputs for s in self.stages if s.directory == directory)
+        return {role: inputs[role] for role in ("tasks", "model")}
 
     def _teacher(self, name: str, settings: Config) -> dict[str, str]:
         """Returns the teacher model of a distilling stage, as its input."""

@@ -95,8 +95,10 @@ def memory_gib(stage: Stage) -> float:
     engine = explorer.rollout_model
     spread = trainer.ranks if stage.kind in ("train", "rft", "offline") else 0
     if stage.kind not in ("train", "offline"):
+        spread += len(explorer.auxiliary_models)
+    if stage.kind not in ("train", "offline", "scored"):
         shared_by = 1 if not stage.gpus else 2 if engine.engines_per_gpu == "auto" else engine.engines_per_gpu
-        spread += engine.engine_num * engine.tensor_parallel_size * shared_by + len(explorer.auxiliary_models)
+        spread += engine.engine_num * engine.tensor_parallel_size * shared_by
     processes = 1 + math.ceil(spread / nodes(stage))
     copies = 2 if stage.gpus and not trainer.offload_optimizer else 8
     each = GIB_PER_GPU_PROCESS if stage.gpus else GIB_PER_PROCESS

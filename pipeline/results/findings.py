@@ -16,7 +16,7 @@ MOST_ROWS = 12  # rows of an answer shown in the report
 
 # kind -> (table, SQL for the rows that a stage made or used)
 ROWS = {"tasks": [("raw", "count(*)")], "curate": [("tasks", "count(*)"), ("rejected", "count(*)")],
-        **dict.fromkeys(("rft", "rollout"), (("experience", "count(*)"),)),
+        **dict.fromkeys(("rft", "rollout", "scored"), (("experience", "count(*)"),)),
         **dict.fromkeys(("train", "offline"), (("steps", "sum(trained_rows)::BIGINT"),)),
         **dict.fromkeys(("evaluate", "bench"), (("samples", "count(*)"),))}
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",

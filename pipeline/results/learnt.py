@@ -15,7 +15,8 @@ from pipeline.results.view import Node, View
 from pipeline.store import files, tables
 from pipeline.store.records import Score
 
-ATTEMPTS = {"rft": "experience", "rollout": "experience", "evaluate": "samples", "bench": "samples"}  # kind -> table
+ATTEMPTS = {**dict.fromkeys(("rft", "rollout", "scored"), "experience"),  # kind -> table
+            **dict.fromkeys(("evaluate", "bench"), "samples")}
 
 # what the responses to a task count in a metric, on average; as in workflows/evaluation.py
 OF_TASKS = {

@@ -14,10 +14,10 @@ OWN, GAPS = "run = 'own'", "SELECT coalesce(max(step), 0) - count(*) FROM {} WHE
 LINE = (
     (("curate",), "rows of raw.parquet in neither tasks.parquet nor rejected.parquet",
      f"SELECT (SELECT count(*) FROM raw) - (SELECT count(*) FROM tasks WHERE {OWN}) - (SELECT count(*) FROM rejected)"),
-    (("rft", "rollout"), "rows of experience whose task is not in tasks.parquet",
+    (("rft", "rollout", "scored"), "rows of experience whose task is not in tasks.parquet",
      f"SELECT count(*) FROM experience WHERE {OWN} AND task_id NOT IN (SELECT task_id FROM tasks WHERE run = 'tasks')"),
-    (("rft", "rollout"), "explorer steps missing before the last one", GAPS.format("rollouts")),
-    (("rft", "rollout"), "explorer steps with another number of rows than recorded",
+    (("rft", "rollout", "scored"), "explorer steps missing before the last one", GAPS.format("rollouts")),
+    (("rft", "rollout", "scored"), "explorer steps with another number of rows than recorded",
      f"""SELECT count(*) FROM (SELECT step, max(rows) AS rows, max(attempts) AS attempts FROM rollouts WHERE {OWN}
          GROUP BY step) r FULL JOIN (SELECT step, list(slot) AS slots FROM experience WHERE {OWN} GROUP BY step) e
          USING (step) WHERE len(list_filter(slots, lambda slot: slot < attempts)) IS DISTINCT FROM rows"""),

@@ -131,7 +131,7 @@ class State:
 def state(stage: Node) -> State:
     """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed), or missing."""
     locked = is_locked(stage.directory / ".lock")  # first, because a stage may complete in between
-    steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
+    steps = tables.steps_present(stage.directory, "rollouts" if stage.kind in ("rollout", "scored") else "steps")
     total = _total_steps(stage.directory)
     latest = _latest(stage, steps[-1], total) if steps else None
     warning = _warning(stage, steps[-STEPS:])
@@ -155,7 +155,7 @@ def state(stage: Node) -> State:
 
 def _warning(stage: Node, steps: list[int]) -> str | None:
     """Returns why these steps had no learning signal, in a sentence, or None."""
-    if stage.kind == "rollout" or len(steps) < STEPS:
+    if stage.kind in ("rollout", "scored") or len(steps) < STEPS:
         return None
     spec = files.read_json(stage.directory / "stage.json")
     found = (_read(stage.directory, "steps", step) for step in steps)
@@ -165,7 +165,7 @@ def _warning(stage: Node, steps: list[int]) -> str | None:
 
 def _latest(stage: Node, step: int, total: int | None) -> str:
     """Returns the last step of a stage, on one line."""
-    if stage.kind == "rollout":
+    if stage.kind in ("rollout", "scored"):
         words = rollout_words(_read(stage.directory, "rollouts", step))
         return f"explorer step {step}" + (f"/{total}" if total else "") + f"  {words}"
     evaluated = tables.steps_present(stage.directory, "scores")[-1:]

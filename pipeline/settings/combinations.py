@@ -25,7 +25,7 @@ def names(c) -> Found:
 
 
 def exploring_given_responses(c) -> Found:
-    if c.mode == "explore" and c.algorithm.algorithm_type in GIVEN:
+    if c.mode in ("explore", "score") and c.algorithm.algorithm_type in GIVEN:
         yield Problem("mode", f"{c.algorithm.algorithm_type} learns from given responses and explores nothing; needed "
                       "mode=train or both.", found=c.mode)
 
@@ -209,7 +209,7 @@ def answered(c) -> list:
     """Returns (place below buffer.explorer_input, set) of the sets that a stage, or the evaluation of its model,
     answers."""
     source = c.buffer.explorer_input
-    return [*eval_places(source), *(train_places(source) if c.kind in ("rft", "rollout") else [])]
+    return [*eval_places(source), *(train_places(source) if c.kind in ("rft", "rollout", "scored") else [])]
 
 
 # reward functions that do not report whether a task is solved

@@ -86,9 +86,10 @@ class Config(Section):
     name: str = setting("run", "second part of runs/<project>/<name>")
     mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on the same "
                                 "devices; explore: the explorer alone, no model is made; train: the trainer alone, on "
-                                "what an earlier stage explored (sft: as always); bench: no training, every checkpoint "
+                                "what an earlier stage explored (sft: as always); score: what an earlier stage "
+                                "explored is rewarded again, without an engine; bench: no training, every checkpoint "
                                 "kept of the stages before is evaluated",
-                        choices=("both", "colocate", "explore", "train", "bench"), how=True)
+                        choices=("both", "colocate", "explore", "train", "score", "bench"), how=True)
     continue_from_checkpoint: bool = setting(
         True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
               "anew (stages that are complete stay)", how=True)
@@ -120,7 +121,7 @@ class Config(Section):
         """Returns the kind of stage that these are the settings of: the module of stages/ that runs it."""
         if self.mode != "bench" and self.algorithm.algorithm_type in GIVEN:
             return "train"
-        return {"bench": "bench", "explore": "rollout", "train": "offline"}.get(self.mode, "rft")
+        return {"bench": "bench", "explore": "rollout", "score": "scored", "train": "offline"}.get(self.mode, "rft")
 
     @property
     def asks_server(self) -> bool:

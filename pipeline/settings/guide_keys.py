@@ -155,8 +155,8 @@ VALUES: dict[str, dict[Any, str]] = {
        for prefix in ("buffer.explorer_input", *TASKSETS)},
     "algorithm.sample_strategy": {
         "warmup": "train on demonstrations in a stage of their own, algorithm_type=sft."},
-    "mode": {"serve": "a server that records what it answers is no stage of files: serve a stage's model/ with `vllm "
-                      "serve`; recorded answers, in task files with a solution column, are what sft trains on."},
+    "mode": {"serve": "`ouro serve --record` records what a running application asks, and a stage with mode=train "
+                      "learns from it (docs/agents.md)."},
     "synchronizer.sync_method": dict.fromkeys(("nccl", "memory", "online"), _BY_FILES),
     "synchronizer.sync_style": dict.fromkeys(
         ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),

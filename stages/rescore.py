@@ -1,0 +1,130 @@
+"""The scorer of a stage with mode=score: computes the rewards of stored responses again.
+
+An attempt is rewarded by its last turn, as when it was made: by the tokens that the model sampled, without those of the
+environment. What an agent returned as its answer, or as its reward, is not stored: its last reply counts instead.
+Attempts that have no response keep their status and reason.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeline.job.context import Context, commit
+from pipeline.job.tasksets import read_train
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.errors import ConfigError
+from stages.explorer.children import run_child
+from stages.explorer.groups import set_baseline
+from stages.explorer.watched_rewards import WatchedRewards
+from stages.follow import TOTAL
+from workflows import runner
+from workflows.engines.hugging_face import import_light
+from workflows.prompts import load_tokenizer, task_turns
+from workflows.trajectory import Trajectory
+
+SCORED = (*runner.REWARDED, "reward_failed")  # statuses of attempts that have a response to reward
+
+Attempts = dict[int, list[records.Experience]]  # slot -> rows of an attempt, by turn
+
+
+class Scorer:
+    """Tasks and reward functions of all sets, opened once."""
+
+    def __init__(self, context: Context):
+        self.context, config = context, context.config
+        self.source = context.inputs["experience"]
+        self.tokenizer = load_tokenizer(checkpoints.model_directory(context.inputs["model"]), config.model)
+        rewards = WatchedRewards(config, context.activity)
+        sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
+        self.tasks = {one.name: {task.task_id: task for task in tasks} for one, tasks in sets}
+        self.rewards = {one.name: rewards.of(one) for one, _ in sets}
+        explored = files.read_json(self.source / "stage.json")["config"]["algorithm"]
+        self.greedy = explored["repeat_times"] if explored["greedy_baseline"] else None  # its run_index
+
+    def step(self, step: int) -> records.Rollout:
+        """Rewards the attempts of one explorer step, and writes its files, `rollouts` last."""
+        self.context.activity.now("rewards", f"step {step}")
+        begin = time.perf_counter()
+        attempts = self._read(step)
+        outcomes = {slot: _outcome(rows[-1]) for slot, rows in attempts.items()}
+        self._reward(attempts, outcomes)
+        self._set_baselines(attempts, outcomes)
+        rows = [self._row(row, outcomes[row.slot]) for turns in attempts.values() for row in turns]
+        (stored,) = tables.read(tables.step_file(self.source, "rollouts", step), records.Rollout).to_pylist()
+        made = replace(
+            records.Rollout(**stored), stage=self.context.id, rollout_seconds=0.0, sync_seconds=0.0,
+            evaluate_seconds=0.0, wait_seconds=0.0, probe_max_difference=None,
+            other_seconds=time.perf_counter() - begin, failed_rows=sum(
+                row.status not in ("ok", "no_variance") for row in rows if row.slot < stored["attempts"]))
+        tables.write(tables.step_file(self.context.directory, "experience", step), records.Experience, rows)
+        runner.check_failures([turns[0] for turns in _by_slot(rows).values()],
+                              self.context.config.explorer.max_failed_ratio)
+        tables.write(tables.step_file(self.context.directory, "rollouts", step), records.Rollout, [made])
+        return made
+
+    def _read(self, step: int) -> Attempts:
+        stored = tables.read(tables.step_file(self.source, "experience", step), records.Experience).to_pylist()
+        return _by_slot(records.Experience(**row) for row in stored)
+
+    def _reward(self, attempts: Attempts, outcomes: dict[int, runner.Outcome]) -> None:
+        """Applies to each response the reward functions of its task's set."""
+        scored = {slot: outcome for slot, outcome in outcomes.items() if outcome.status == "ok"}
+        runner.decode(list(scored.values()), self.tokenizer)
+        for name in {rows[0].taskset for rows in attempts.values()}:
+            if name not in self.rewards:
+                raise ConfigError(f"{self.source.name} explored a task set '{name}', and this stage has "
+                                  f"{', '.join(self.rewards)}; needed reward functions for it: a set of that name.")
+            slots = [slot for slot in scored if attempts[slot][0].taskset == name]
+            tasks = [self.tasks[name][attempts[slot][0].task_id] for slot in slots]
+            runner.reward([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
+                          [task.answer for task in tasks], self.rewards[name])
+
+    def _set_baselines(self, attempts: Attempts, outcomes: dict[int, runner.Outcome]) -> None:
+        """Marks greedy responses as the baselines of their groups."""
+        groups: dict[str, dict[int, runner.Outcome]] = {}
+        for slot, rows in attempts.items():
+            groups.setdefault(rows[0].group_id, {})[rows[0].run_index] = outcomes[slot]
+        for group in groups.values() if self.greedy is not None else ():
+            if greedy := group.pop(self.greedy, None):
+                set_baseline(list(group.values()), greedy)
+
+    def _row(self, row: records.Experience, outcome: runner.Outcome) -> records.Experience:
+        return replace(
+            row, stage=self.context.id, experience_id=self.context.id + row.experience_id.removeprefix(row.stage),
+            reward=outcome.reward, reward_components=list(outcome.components.items()), accuracy=outcome.accuracy,
+            status=outcome.status, reason=outcome.reason, config_hash=self.context.identity, commit=commit(),
+            notes=json.dumps(outcome.notes, ensure_ascii=False) if outcome.notes else None)
+
+
+def _by_slot(rows: Iterator[records.Experience] | list[records.Experience]) -> Attempts:
+    attempts: Attempts = {}
+    for row in rows:
+        attempts.setdefault(row.slot, []).append(row)
+    return attempts
+
+
+def _outcome(last: records.Experience) -> runner.Outcome:
+    """An attempt before it is rewarded, by the row of its last turn."""
+    if last.status not in SCORED or not last.response_tokens:
+        return runner.Outcome(last.status, last.reason)
+    return runner.Outcome("ok", trajectory=Trajectory(
+        last.prompt_tokens, last.response_tokens, last.rollout_logprobs, last.action_mask, last.finish_reason))
+
+
+def score(context: Context) -> None:
+    import_light()
+    total = len(tables.steps_present(context.inputs["experience"], "rollouts"))
+    files.write_json(context.directory / TOTAL, {"total_steps": total})
+    first = max(tables.steps_present(context.directory, "rollouts"), default=0) + 1  # steps are completed in order
+    if first > total:
+        return
+    scorer = Scorer(context)
+    for step in range(first, total + 1):
+        rollout = scorer.step(step)
+        context.log.info("step %d: %d rows in %.2f s", step, rollout.rows, rollout.other_seconds)
+    context.activity.now("ends")
+
+
+if __name__ == "__main__":
+    run_child(score, "scorer", __doc__)

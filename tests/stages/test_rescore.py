@@ -1,0 +1,106 @@
+"""mode=score: stored responses, rewarded again by other functions."""
+
+import pytest
+
+from pipeline.plan import modes
+from pipeline.plan.plan import make_plan
+from pipeline.settings.setting import plain
+from pipeline.store import files, records, tables
+from pipeline.store.errors import ConfigError, StageError
+from stages.rescore import Scorer
+from tests.configs import TINY, overridden
+from tests.stages.conftest import SMALL, publish_model, step
+
+LONGER = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:characters"
+PICKY = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:only_t0"
+SOLVED = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:solved"
+
+
+def characters(response, answer):
+    return len(response)
+
+
+def solved(response, answer):
+    return {"accuracy": 1.0}
+
+
+def only_t0(response, answer):
+    if "numbers" not in answer:
+        raise ValueError("no numbers")
+    return
+
+
+@pytest.fixture
+def score(stage, tiny_model, context_of, tmp_path):
+    """Explores a step with `explored` settings, and rewards it again with others; the rows of both by slot."""
+    def run(*overrides, explored=()):
+        source = stage(*explored)
+        step(publish_model(source, 0))
+        files.write_json(source.directory / "stage.json", {"config": plain(source.config)})
+        context = context_of(tmp_path / "again", *TINY, *SMALL, "mode=score", *overrides,
+                             experience=source.directory, tasks=tmp_path / "curate", model=tiny_model)
+        rollout = Scorer(context).step(1)
+        return rollout, *(tables.read(tables.step_file(one.directory, "experience", 1), records.Experience).to_pylist()
+                          for one in (source, context))
+
+    return run
+
+
+def test_the_same_responses_have_other_rewards(score):
+    """Tasks t0, t2 (too long a prompt) and t3 (whose truth the countdown reward cannot read), twice each."""
+    rollout, before, after = score(LONGER)
+    assert [(r["task_id"], r["status"]) for r in after if r["task_id"] != "t2"] == [(r["task_id"], "ok") for r in before
+                                                                                    if r["task_id"] != "t2"]
+    assert {r["status"] for r in before if r["task_id"] == "t3"} == {"reward_failed"}
+    assert [r["reward"] for r in after] == [
+        None if r["task_id"] == "t2" else len(r["response"]) for r in before]
+    assert {(r["status"], r["reason"]) for r in after if r["task_id"] == "t2"} == {
+        (r["status"], r["reason"]) for r in before if r["task_id"] == "t2"}
+    assert (rollout.rows, rollout.failed_rows, rollout.attempts, rollout.rollout_seconds) == (6, 2, 6, 0)
+    new = {"reward", "reward_components", "accuracy", "status", "reason", "stage", "experience_id", "commit", "notes",
+           "config_hash"}
+    for old, found in zip(before, after, strict=True):
+        assert {k: v for k, v in old.items() if k not in new} == {k: v for k, v in found.items() if k not in new}
+        assert found["experience_id"].partition("/")[2] == old["experience_id"].partition("/")[2]
+
+
+def test_greedy_responses_are_rewarded_again_as_baselines(score):
+    _, before, after = score(SOLVED, explored=["algorithm.greedy_baseline=true"])
+    assert sorted({(r["task_id"], r["run_index"], r["status"]) for r in after if r["task_id"] == "t3"}) == [
+        ("t3", 0, "ok"), ("t3", 1, "ok"), ("t3", 2, "baseline")]
+    assert {r["status"] for r in before if r["task_id"] == "t3"} == {"reward_failed"}
+    assert {r["accuracy"] for r in after if r["status"] in ("ok", "baseline")} == {1.0}
+
+
+def test_too_many_failures_end_the_stage(score):
+    with pytest.raises(StageError, match="4 of 6 rollouts failed"):
+        score(PICKY, "explorer.max_failed_ratio=0.1")
+
+
+def test_a_set_without_rewards_here_is_named(score):
+    with pytest.raises(ConfigError, match="'countdown_train'"):
+        score(LONGER, "buffer.explorer_input.taskset.name=other")
+
+
+STAGES = ("stages=[{stage_name: look, mode: explore, buffer: {total_steps: 2}}, "
+          "{stage_name: judge, mode: score, buffer: {explorer_input: {default_reward_fn_type: "
+          "'tests.stages.test_rescore:characters'}}}, {stage_name: learn, mode: train}]")
+
+
+def test_a_plan_reads_what_was_explored_and_trains_on_the_new_rewards():
+    plan = make_plan(overridden(STAGES))
+    stages = {stage.name: stage for stage in plan.stages}
+    look, judge, learn = stages["look"], stages["judge"], stages["learn"]
+    assert (judge.kind, judge.gpus) == ("scored", 0)
+    assert judge.inputs == {"experience": look.directory, "tasks": look.inputs["tasks"], "model": look.inputs["model"]}
+    assert learn.inputs["experience"] == judge.directory
+    other = make_plan(overridden(STAGES.replace(":characters", ":solved")))
+    changed = {one.name for one in other.stages} - {
+        one.name for one in other.stages if one.directory in {s.directory for s in plan.stages}}
+    assert {"judge", "learn"} <= changed
+    assert "look" not in changed
+
+
+def test_scoring_needs_something_explored():
+    (problem,) = modes.problems(overridden("stages=[{stage_name: judge, mode: score}]"))
+    assert (problem.key, problem.found, problem.stages) == ("mode", "score", ("judge",))
