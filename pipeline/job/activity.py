@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, NamedTuple
 
-LINE = 128  # bytes: written at once, so that a reader never sees a part of it
+LINE = 256  # bytes: written at once, so that a reader never sees a part of it
 KEPT = 50  # durations of a kind
 KIND = 60  # characters of the name of a call
 RENEW_SECONDS = 1.0
@@ -66,6 +66,12 @@ class Activity:
                             max(map(len, self._durations.values())))
         self._since = time.monotonic()
         self._write()
+
+    def reached(self, detail: str) -> None:
+        """Says how far the activity is, as its detail. Without a change it gives no sign of life."""
+        if detail != self._doing.detail and time.monotonic() - self._written > RENEW_SECONDS:
+            self._doing = self._doing._replace(detail=detail)
+            self._write()
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:

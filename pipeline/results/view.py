@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from pipeline.job.activity import Doing
 from pipeline.job.ending import INTERRUPTED
 from pipeline.job.error_file import recorded_error
 from pipeline.job.holders import Holder, holder_of, is_locked
@@ -115,7 +116,7 @@ class State:
     """The state of a stage.
 
     seconds: of its work, once complete. latest: its last optimizer step, on one line. problem: why it failed, likewise.
-    warning: why its last steps had no learning signal. process: the one that makes it.
+    warning: why its last steps had no learning signal. process: the one that makes it. doing: what its children do.
     """
 
     name: str
@@ -126,6 +127,7 @@ class State:
     problem: str | None = None
     warning: str | None = None
     process: Holder | None = None
+    doing: tuple[str, ...] = ()
 
 
 def state(stage: Node) -> State:
@@ -150,7 +152,13 @@ def state(stage: Node) -> State:
         word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
     return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
                  problem and shortened(problem, 1)[0], warning,
-                 holder_of(stage.directory / ".lock") if locked else None)
+                 holder_of(stage.directory / ".lock") if locked else None, _doing(stage.directory) if locked else ())
+
+
+def _doing(directory: Path) -> tuple[str, ...]:
+    """Returns the activity of each child of a running stage: `explorer: answers and rewards, step 3: ...`."""
+    return tuple(f"{file.stem}: {Doing.read(file)}" for file in sorted(directory.glob("*.activity"))
+                 if file.stem != "stage" and file.stat().st_size)
 
 
 def _warning(stage: Node, steps: list[int]) -> str | None:

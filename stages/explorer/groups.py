@@ -23,7 +23,7 @@ class Groups:
     """Generates the groups of a step. rollout_seconds: generation time of the most recent step."""
 
     def __init__(self, context: Context, prompts: Prompts, engine: Engine, tokenizer):
-        config = context.config
+        config, self.activity = context.config, context.activity
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
         self.repeats = config.algorithm.repeat_times
         self.sampling = runner.Sampling.of(config.model)
@@ -61,7 +61,7 @@ class Groups:
             self.engine, [self.prompts.workflow_of(group.task) for group, _, _ in each],
             [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
             [sampling for _, _, sampling in each], self.config.explorer.runner_concurrency, journal,
-            names)
+            names, lambda progress: self.activity.reached(f"step {step}: {progress}"))
         self.rollout_seconds += time.perf_counter() - begin
         self._reward([group.task for group, _, _ in each], outcomes)
         made = []

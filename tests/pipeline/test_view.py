@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pipeline.job.activity import Activity
 from pipeline.results import view
 from pipeline.store import tables
 from pipeline.store.errors import DataError
@@ -49,6 +50,9 @@ def test_states_of_stages(tmp_path):
     with open(sft.parent / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert view.state(view.open_view(run.path).stages[-1]).state == "running, step 4 of 4"
+        doing = Activity(sft.parent / "trainer.activity")
+        doing.now("trains", "step 5")
+        assert view.state(view.open_view(run.path).stages[-1]).doing == ("trainer: trains, step 5",)
     tasks, missing = view.open_view(run.path).stages[0], run.report()
     assert (view.state(tasks).state, view.state(tasks).seconds) == ("complete", 0.4)
     assert view.state(view.Node("report", "report", missing)).state == "missing"

@@ -337,7 +337,16 @@ def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatc
     clock[0] += 10.0
     doing.now("trains", "step 4")
     assert Doing.read(tmp_path / "a") == Doing("trains", "step 4", 3, 2.0, 3)
-    assert (tmp_path / "a").stat().st_size == 128
+    assert (tmp_path / "a").stat().st_size == activity.LINE
+    doing.reached("step 4: 1 of 2")  # at most once a second
+    assert Doing.read(tmp_path / "a").detail == "step 4"
+    clock[0] += 2.0
+    doing.reached("step 4: 1 of 2")
+    assert Doing.read(tmp_path / "a") == Doing("trains", "step 4: 1 of 2", 3, 2.0, 3)
+    written = (tmp_path / "a").stat().st_mtime_ns
+    clock[0] += 2.0
+    doing.reached("step 4: 1 of 2")  # no sign of life
+    assert (tmp_path / "a").stat().st_mtime_ns == written
 
 
 def test_every_rank_is_a_process_that_knows_its_place(tmp_path):

@@ -45,9 +45,9 @@ class Seeded(BatchEngine):
             self._waiting |= held
 
 
-def roll(workflows, prompts, engine=None, concurrency=None):
+def roll(workflows, prompts, engine=None, concurrency=None, **more):
     return roll_out(engine or Seeded(), workflows, prompts, range(100, 100 + len(prompts)), [SAMPLING] * len(prompts),
-                    concurrency)
+                    concurrency, **more)
 
 
 def rows(outcomes):

@@ -9,6 +9,7 @@ from pipeline.store import records
 from pipeline.store.errors import ConfigError, StageError
 from tests.factories import row
 from workflows import runner
+from workflows.attempts import schedule
 from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import BatchEngine, Reply, Request
 from workflows.engines.open import ENGINES, open_engine
@@ -51,6 +52,17 @@ def test_single_turns_are_one_call_and_come_back_in_order():
     (requests,) = engine.calls
     assert [r.seed for r in requests] == [100, 101, 102]
     assert (requests[0].temperature, requests[0].top_p, requests[0].top_k, requests[0].max_tokens) == (0.7, 0.9, 5, 3)
+
+
+def test_it_reports_how_far_the_attempts_are(monkeypatch):
+    """Three attempts, two at a time, one answered at a time: none reported before the first request."""
+    monkeypatch.setattr(schedule, "REPORT_SECONDS", -1)
+    engine, found = Recording(), []
+    engine.batch = 1
+    roll_out(engine, [simple_workflow] * 3, [[5]] * 3, [1, 2, 3], [SAMPLING] * 3, 2, report=found.append)
+    assert [(one.attempts, one.ended, one.ask, one.call) for one in found] == [
+        (3, 0, 0, 0), (3, 1, 1, 0), (3, 2, 1, 0)]
+    assert str(found[1]) == "1 of 3 attempts ended, 1 ask the model"
 
 
 def test_a_prompt_over_the_limit_is_not_asked_and_the_others_keep_their_seeds():

@@ -12,6 +12,7 @@ from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store.errors import ConfigError
 from tests import toolkit
 from tests.workflows.test_isolated import roll
+from workflows.attempts import schedule
 from workflows.single_turn import load_workflow
 from workflows.tools import Tool, load_tools
 
@@ -54,6 +55,17 @@ def test_tools_get_their_arguments_as_declared_and_mistakes_are_texts(used, work
     assert [one.partition(":")[0] for one in found[2:6]] == ["error"] * 4
     assert "left" in found[2]
     assert "there are add, waits" in found[5]
+
+
+def test_attempts_that_wait_for_a_tool_are_counted(monkeypatch):
+    monkeypatch.setattr(schedule, "REPORT_SECONDS", -1)
+    with tempfile.TemporaryDirectory() as short:
+        asked = '[["waits", {"seconds": 0.2}]]'
+        workflow = load_workflow(KIT + "calls", {"tools": [KIT + "waits"], "asked": asked}, 60)
+        found: list[schedule.Progress] = []
+        roll([workflow] * 2, [list(map(ord, f"{short}/{name}")) for name in "ab"], report=found.append)
+    assert max(one.call for one in found) >= 1
+    assert found[-1].ended < found[-1].attempts == 2
 
 
 def test_a_tool_in_every_way_that_is_wrong(used):

@@ -135,14 +135,14 @@ host = cache(Host)
 class IsolatedAttempt(asyncio.Protocol):
     """One attempt. place: what its questions and its end are reported to (workflows/attempts/schedule.py).
 
-    Its clock runs while it waits for no reply of the model.
+    Its clock runs while it waits for no reply of the model. calling: calls of tools without a result.
     """
 
     def __init__(self, workflow: Isolated, prompt: list[int], place):
         self._workflow, self._prompt, self._place = workflow, prompt, place
         self._unpacker, self._waiting = Unpacker(), set()
         self._used, self._since, self._number = 0.0, time.monotonic(), None
-        self._speaker = None
+        self._speaker, self.calling = None, 0
 
     def begin(self) -> None:
         task, function = self._workflow.task, self._workflow.function
@@ -219,6 +219,7 @@ class IsolatedAttempt(asyncio.Protocol):
     def _record(self, kind: str, call: int, *content) -> None:
         """Records that a tool is called, or what it returned; the process goes on when that is on the disk."""
         recording = self._place.recording
+        self.calling -= kind == RESULT
         try:
             (recording.intend if kind == INTENT else recording.result)(*content, partial(self._permit, call))
         except Replayed as error:
@@ -226,6 +227,7 @@ class IsolatedAttempt(asyncio.Protocol):
 
     def _permit(self, call: int, answer: Any) -> None:
         if self._number is not None:  # the attempt has not ended meanwhile
+            self.calling += answer is not None and answer[1] is None  # the tool runs now: no result is recorded
             self._transport.write(packed((call, True, answer)))
 
     def _conclude(self, returned: Any) -> None:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.store.user_errors import brief
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
@@ -24,20 +24,22 @@ from workflows.trajectory import Attempt
 LISTEN_SECONDS = 0.002  # for an engine in another process, while attempts may send messages
 MOST_CALLS = 1000  # of the model in one attempt: a workflow that asks for ever must not hold up the step
 IDLE_SECONDS = 1.0  # between two looks at deadlines that are further away
+REPORT_SECONDS = 1.0  # between two reports of how far the attempts are
 
 
 def roll_out(
     engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt] | Isolated], prompts: Sequence[list[int]],
     seeds: Sequence[int], samplings: Sequence[Sampling], concurrency: int | None = None,
     journal: Journal | None = None, names: Sequence[str] | None = None,
+    report: Callable[["Progress"], None] = lambda progress: None,
 ) -> list[Outcome]:
     """Attempts every prompt once. Rewards are computed separately (workflows/runner.py).
 
     workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
     concurrency: attempts in progress at once; None: all. journal: records what attempts with processes of their own do;
-    names: of the attempts in it, where one journal is used for several calls.
+    names: of the attempts in it, where one journal is used for several calls. report: called every second.
     """
-    schedule = _Schedule(engine, journal or Journal())
+    schedule = _Schedule(engine, journal or Journal(), report)
     named = names or [str(index) for index in range(len(prompts))]
     places = [_Place(schedule, *each) for each in zip(workflows, prompts, seeds, samplings, named, strict=True)]
     try:
@@ -47,18 +49,36 @@ def roll_out(
     return [place.outcome for place in places]
 
 
+class Progress(NamedTuple):
+    """Attempts: all, those that ended, those that wait for a reply of the model, those that wait for a tool."""
+
+    attempts: int
+    ended: int
+    ask: int
+    call: int
+
+    def __str__(self) -> str:
+        waiting = [f"{number} {doing}" for number, doing in ((self.ask, "ask the model"), (self.call, "call a tool"))
+                   if number]
+        return ", ".join([f"{self.ended} of {self.attempts} attempts ended", *waiting])
+
+
 class _Schedule:
     """The attempts in progress, and their requests: those to submit, and those at the engine by number."""
 
-    def __init__(self, engine: Engine, journal: Journal):
-        self.engine, self.journal = engine, journal
+    def __init__(self, engine: Engine, journal: Journal, report: Callable[[Progress], None]):
+        self.engine, self.journal, self.report = engine, journal, report
         self.active: dict[_Place, None] = {}  # in order of their start
         self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with processes of their own
         self.new: list[tuple[_Place, int, Request]] = []
         self.flying: dict[int, tuple[_Place, int]] = {}
 
     def run(self, waiting: "deque[_Place]", concurrency: int) -> None:
+        total, reported = len(waiting), monotonic()
         while waiting or self.active:
+            if monotonic() - reported > REPORT_SECONDS:
+                self.report(self._progress(total, len(waiting)))
+                reported = monotonic()
             while waiting and len(self.active) < concurrency:
                 waiting.popleft().begin()
             if self.new:
@@ -72,6 +92,11 @@ class _Schedule:
                     place, call = self.flying.pop(number)
                     place.answer(call, reply)
         self.journal.commit()
+
+    def _progress(self, total: int, waiting: int) -> Progress:
+        calling = sum(attempt.calling > 0 for attempt in self.isolated)
+        return Progress(total, total - waiting - len(self.active), sum(bool(one.pending) for one in self.active),
+                        calling)
 
     def _submit(self) -> None:
         numbers = self.engine.submit([request for _, _, request in self.new])
