@@ -75,12 +75,12 @@ def test_scores_are_named_by_set_and_metric():
 
 
 def test_logging_returns_at_once_and_everything_arrives_in_batches():
-    sink = Memory(seconds=0.3)
+    sink = Memory(seconds=1.0)
     tracker = tracking.Tracker(sink, logging.getLogger("test"))
     begin = time.perf_counter()
     for step in range(100):
         tracker.log({"actor/loss": 1.0, "bad": float("nan")}, step)
-    assert time.perf_counter() - begin < 0.3  # the sink's first batch
+    assert time.perf_counter() - begin < 1.0  # the sink's first batch
     tracker.close(failed=False)
     assert [r[:3] for batch in sink.rows for r in batch] == [("actor/loss", 1.0, step) for step in range(100)]
     assert len(sink.rows) < 5

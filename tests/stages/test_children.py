@@ -80,7 +80,7 @@ def test_a_dead_child_ends_the_other_and_the_error_names_stage_log_and_reason(st
     assert message.startswith("the trainer of stage rft-1 died: ended with exit code 3")
     assert str(start.directory / "trainer.log") in message
     assert (start.directory / "trainer.log").read_text() == "my last words\n"
-    assert seconds < 4
+    assert seconds < 30
 
 
 def test_a_killed_child_is_named_with_its_signal(start):
@@ -92,7 +92,7 @@ def test_a_child_that_does_not_listen_is_made_to_end(start, monkeypatch, tmp_pat
     monkeypatch.setattr(children, "GRACE_SECONDS", 0.3)
     wait = "import os, sys, time\nwhile not os.path.exists('deaf'): time.sleep(0.01)\nsys.exit(1)\n"
     _, seconds = dies(start, explorer=DEAF, trainer=wait)
-    assert 0.3 < seconds < 5
+    assert 0.3 < seconds < 30
 
 
 def test_a_mistake_of_the_user_is_told_in_its_own_words(start):
