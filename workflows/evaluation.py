@@ -43,7 +43,8 @@ class Subject:
 class EvaluationSet:
     """An evaluation set, ready to sample. taskset: its settings; texts and tokens: its prompts.
 
-    rows: of the set; equal rows are one task. trained: number of its tasks that are in the training data.
+    rows: of the set; equal rows are one task. trained: number of its tasks that are in the training data. opener: of
+    its reward functions.
     """
 
     taskset: object
@@ -53,6 +54,7 @@ class EvaluationSet:
     texts: list[str]
     tokens: list[list[int]]
     rewards: list[RewardFunction]
+    opener: Rewards
 
 
 def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationSet]:
@@ -68,7 +70,7 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
         trained = sum(prompt_of(task.context, task.question) in learnt for task in tasks)
         texts = task_texts(tokenizer, tasks, context.config)
         made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, prompt_tokens(tokenizer, texts),
-                                  rewards.of(taskset)))
+                                  rewards.of(taskset), rewards))
         _warn(context.log, made[-1])
     return made
 
@@ -147,7 +149,8 @@ def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: st
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
-    runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)
+    with held.opener.judged_by(engine, tokenizer):
+        runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)
     return outcomes
 
 

@@ -1,4 +1,6 @@
-"""Judges: a model of a server rates answers by a rubric, or compares those of a group (RULER, as in OpenPipe's ART).
+"""Judges: a model of a server, or the policy itself, rates answers by a rubric or compares those of a group (RULER).
+
+RULER is that of OpenPipe's ART.
 
 The judge answers in JSON, a reason before each verdict. A judgement that does not come, or is nonsense three times, is
 the reason of a failed row; it is never a reward of 0.
@@ -11,9 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.settings.arguments.judging import Criterion, JudgeReward, rubric_of
+from pipeline.settings.config import longest_sequence
 from pipeline.settings.remote import Remote as Settings
 from pipeline.store import files
+from workflows.engines.engine import Engine, Request
 from workflows.engines.remote import Remote, RequestFailed
+from workflows.prompts import conversation_text, prompt_tokens
 
 TRIES = 3  # requests for a judgement that can be read
 RUBRIC = """You judge the answer to a task. For each criterion give the reason first, then one of its choices.
@@ -33,6 +38,41 @@ class Judgement(dict):
         self.notes = notes
 
 
+class Policy:
+    """The engine of a stage as a judge. Requests of one pass of the event loop are one call of the engine, which must
+    be idle. The first try is greedy."""
+
+    def __init__(self, engine: Engine, tokenizer, model):
+        """model: the section `model` of the settings."""
+        self._engine, self._tokenizer, self._model = engine, tokenizer, model
+        self._waiting: list[tuple[Request, asyncio.Future]] = []
+
+    async def chat(self, messages: list[dict], seed: int, max_tokens: int) -> str:
+        """The text of the reply. Raises RequestFailed for a conversation that leaves no room for one."""
+        text = conversation_text(self._tokenizer, messages, self._model.enable_thinking)
+        (prompt,), longest = prompt_tokens(self._tokenizer, [text]), longest_sequence(self._model)
+        if len(prompt) >= longest:
+            raise RequestFailed(f"the policy is asked with {len(prompt)} tokens; needed fewer than {longest} "
+                                "(model.max_model_len, or prompt + response)")
+        loop = asyncio.get_running_loop()
+        request = Request(prompt, min(max_tokens, longest - len(prompt)), float(seed > 0), 1.0, -1, seed)
+        self._waiting.append((request, loop.create_future()))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._answer)
+        return await self._waiting[-1][1]
+
+    def _answer(self) -> None:
+        asked, self._waiting = self._waiting, []
+        try:
+            replies = self._engine.generate([request for request, _ in asked])
+        except Exception as error:  # whoever asked raises it
+            for _, future in asked:
+                future.set_exception(error)
+            return
+        for reply, (_, future) in zip(replies, asked, strict=True):
+            future.set_result(self._tokenizer.decode(reply.tokens, skip_special_tokens=True))
+
+
 class Unreadable(ValueError):
     """A judgement that is not what was asked for."""
 
@@ -40,9 +80,10 @@ class Unreadable(ValueError):
 class Judge:
     """A judge with its limits and its cache. Made and used on one event loop."""
 
-    def __init__(self, given: JudgeReward):
-        self._given = given
-        self._remote = Remote(Settings(
+    def __init__(self, given: JudgeReward, policy: Callable[[], Policy]):
+        """policy: who judges where no server is named."""
+        self._given, self._policy = given, policy
+        self._remote = given.judge_url and Remote(Settings(
             base_url=given.judge_url, model_name=given.judge_model, api_key_env=given.judge_key_env,
             timeout=given.judge_timeout, max_retries=given.judge_retries, concurrency=given.judge_concurrency,
             requests_per_minute=given.judge_requests_per_minute, tokens_per_minute=given.judge_tokens_per_minute))
@@ -96,6 +137,8 @@ class Judge:
 
     async def _said(self, messages: list[dict], body: dict) -> str:
         """The text of the judge's answer, from the cache if it answered the same before."""
+        if self._remote is None:
+            return await self._policy().chat(messages, body["seed"], body["max_tokens"])
         key = files.hash_json([self._given.judge_url, self._given.judge_model, messages, body])
         if self._cache is not None and (known := await asyncio.to_thread(self._cache.get, key)) is not None:
             return known
@@ -112,7 +155,7 @@ def judge_reward(rewards, **given: Any):
 
     async def asked(*rows: Sequence) -> list[Judgement | str]:
         if not opened:  # here, because its client belongs to the event loop
-            opened.append(Judge(arguments))
+            opened.append(Judge(arguments, rewards.judge))
         return await work(opened[0], *rows)
 
     def judged(prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths) -> list:

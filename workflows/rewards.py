@@ -7,7 +7,8 @@ that cannot be scored does not get a reward of 0.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from operators import shaping
@@ -17,8 +18,9 @@ from pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPen
 from pipeline.settings.arguments.base import unknown
 from pipeline.settings.arguments.users import Signature
 from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError
-from workflows.judge import judge_reward
+from pipeline.store.errors import ConfigError, StageError
+from workflows.engines.engine import Engine
+from workflows.judge import Policy, judge_reward
 from workflows.reward_model import RewardModel
 from workflows.time_limit import limited
 from workflows.user_reward import Components, Rule, taken_arguments
@@ -38,6 +40,24 @@ class Rewards:
         self.config = config
         self._models: dict[int, RewardModel] = {}
         self.runner = asyncio.Runner()
+        self._policy: Policy | None = None
+
+    @contextmanager
+    def judged_by(self, engine: Engine, tokenizer) -> Iterator[None]:
+        """Lets the policy judge in the block, in which its engine has no other requests."""
+        self._policy = Policy(engine, tokenizer, self.config.model)
+        try:
+            yield
+        finally:
+            self._policy = None
+
+    def judge(self) -> Policy:
+        """The policy as a judge. Raises StageError where it cannot be asked."""
+        if self._policy is None:
+            raise StageError("judge_reward without judge_url asks the policy, which is not to be asked here: the stage "
+                             "has no engine (mode=score), or the engine is answering (task.judge of a workflow). Name "
+                             "a judge_url and a judge_model.")
+        return self._policy
 
     def of(self, taskset) -> list[RewardFunction]:
         """The functions of a task set; their components are summed.

@@ -164,6 +164,10 @@ def rewards(c) -> Found:
         asked = one.reward_fn_args.get("model")
         if not functions:
             yield Problem(key, "no reward function is named.")
+        if c.kind == "scored" and "judge_reward" in functions and not place.startswith("eval_") and (
+                one.reward_fn_args.get("judge_url") is None):
+            yield Problem(f"{key}.reward_fn_args.judge_url", "null is the policy itself, and with mode=score there is "
+                          "no engine.", "Name a server.", found=None)
         if "reward_model" not in functions:
             continue
         if not models:

@@ -86,7 +86,8 @@ class Groups:
             own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
                    if self.prompts.set_of(t) is one]
             conversations = [task_turns(task, self.config) for _, task in own]
-            runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
+            with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
+                runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
 
 
 def set_baseline(sampled: list[runner.Outcome], greedy: runner.Outcome) -> None:

@@ -33,7 +33,8 @@ class Prompts:
 
     def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards):
         """config: the settings of the stage."""
-        self.config, self.tokenizer, source = config, tokenizer, config.buffer.explorer_input
+        self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
+        source = config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
         self.texts = task_texts(tokenizer, self.tasks, config)
         self.tokens = prompt_tokens(tokenizer, self.texts)

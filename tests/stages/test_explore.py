@@ -38,6 +38,17 @@ def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
     assert digest == prompt_hash([50, 51, *short]) != prompt_hash(short)
 
 
+def test_the_policy_is_asked_to_judge_its_own_responses(stage):
+    """Random weights make no judgement: the reason says that the engine was asked, three times."""
+    context = stage("buffer.explorer_input.default_reward_fn_type=judge_reward", "explorer.max_failed_ratio=1.0",
+                    "buffer.explorer_input.taskset.reward_fn_args={rubric: [{name: right, question: '?'}], "
+                    "max_tokens: 3}", "model.max_model_len=2000")
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    reasons = {r["reason"] for r in found if r["task_id"] == "t0"}
+    assert all("the judge answered 3 times without a judgement" in one for one in reasons)
+
+
 def in_turns(prompt, task):
     """A workflow of two turns for one task, the second with a prompt of its own; of one for the others."""
     reply = yield prompt

@@ -8,17 +8,20 @@ import yaml
 from starlette.responses import JSONResponse
 
 from pipeline.settings.arguments.judging import rubric_of
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, StageError
+from stages.model import character_tokenizer
 from tests.pipeline.test_docs import BLOCKS
 from tests.servers import chat_app, serving
 from workflows import runner
 from workflows.engines import remote
+from workflows.engines.engine import BatchEngine, Reply
 from workflows.rewards import Rewards
 from workflows.trajectory import Trajectory
 
 RUBRIC = [{"name": "correct", "question": "Right?", "weight": 3},
           {"name": "tone", "question": "Polite?", "choices": ["rude", "plain", "polite"]}]
 GOOD = {"correct": {"reason": "it is", "choice": "yes"}, "tone": {"reason": "so so", "choice": "plain"}}
+TOKENIZER = character_tokenizer(4000)
 USER = [{"role": "user", "content": "1+1"}]
 
 
@@ -54,6 +57,63 @@ def test_a_rubric_is_weighted_and_its_reasons_are_kept(judged):
     schema = bodies[0]["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["tone"]["properties"]["choice"] == {"enum": ["rude", "plain", "polite"]}
     assert all(text in bodies[0]["messages"][1]["content"] for text in ("1+1", "<truth>\n2\n", "<answer>\n2\n"))
+
+
+class Judging(BatchEngine):
+    """Answers with these texts, in order; keeps what it was asked, and by how many calls."""
+
+    def __init__(self, *texts):
+        super().__init__()
+        self.texts, self.asked, self.calls = list(texts), [], 0
+
+    def answer(self, requests):
+        self.calls += 1
+        self.asked += requests
+        said = [TOKENIZER(self.texts.pop(0), add_special_tokens=False)["input_ids"] for _ in requests]
+        return [Reply(tokens, [0.0] * len(tokens), "stop") for tokens in said]
+
+
+@pytest.fixture
+def self_judged(settings):
+    def run(engine, *responses, longest=4000, **arguments):
+        rewards = Rewards(settings(f"model.max_model_len={longest}", "model.max_prompt_tokens=900",
+                                   "model.max_response_tokens=90"))
+        taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=arguments)
+        functions = rewards.of(taskset)
+        outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
+                    for one in responses]
+        with rewards.judged_by(engine, TOKENIZER):
+            runner.reward(outcomes, [USER] * len(outcomes), ["2"] * len(outcomes), functions)
+        return outcomes, functions
+
+    return run
+
+
+def test_without_a_server_the_policy_judges_in_one_call(self_judged):
+    """The second judgement is nonsense at first, and asked for again by a sample."""
+    bad = GOOD | {"correct": {"reason": "no", "choice": "no"}}
+    engine = Judging(json.dumps(GOOD), "well", json.dumps(GOOD), json.dumps(bad))
+    outcomes, _ = self_judged(engine, "2", "3", "4", rubric=RUBRIC, max_tokens=400)
+    assert [outcome.reward for outcome in outcomes] == [0.875, 0.125, 0.875]
+    assert engine.calls == 2
+    assert [(one.temperature, one.seed) for one in engine.asked] == [(0.0, 0)] * 3 + [(1.0, 1)]
+    assert {one.max_tokens for one in engine.asked} == {400}
+    assert "<answer>\n3\n</answer>" in TOKENIZER.decode(engine.asked[3].prompt_tokens)
+
+
+def test_a_judgement_without_room_and_a_policy_that_is_busy(self_judged):
+    (outcome,), functions = self_judged(Judging(), "2" * 900, longest=1000, rubric=RUBRIC)
+    assert outcome.status == "reward_failed"
+    assert "needed fewer than 1000" in outcome.reason
+    with pytest.raises(StageError, match="not to be asked here"):
+        functions[0]([USER], ["2"], ["2"], [1])
+
+
+@pytest.mark.parametrize("wrong", [{"judge_url": "http://127.0.0.1:1/v1"}, {"judge_model": "m"},
+                                   {"judge_cache": "somewhere"}])
+def test_a_judge_is_a_server_with_its_model_or_the_policy(self_judged, wrong):
+    with pytest.raises(ConfigError, match="judge_"):
+        self_judged(Judging(), "2", rubric=RUBRIC, **wrong)
 
 
 def test_a_task_may_have_its_own_rubric_as_its_truth(judged):

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments
 
@@ -35,9 +35,10 @@ def rubric_of(value: Any) -> list[Criterion]:
 
 
 class JudgeReward(Arguments):
-    """The judgement of a model on a server of OpenAI's interface, by a rubric or by comparing a group (RULER)."""
-    judge_url: str = Field(description="base_url of the server, up to and with /v1")
-    judge_model: str = Field(description="the model, as the server calls it")
+    """The judgement of a model on a server of OpenAI's interface, or of the policy, by rubric or in a group (RULER)."""
+    judge_url: str | None = Field(None, description="base_url of the server, up to and with /v1; null: the policy that "
+                                                    "answered judges")
+    judge_model: str | None = Field(None, validate_default=True, description="the model, as the server calls it")
     judge_key_env: str | None = Field(None, description="environment variable with the API key; null: none is needed")
     rubric: Any = Field(None, description="criteria {name, question, weight, choices}; null: the task's truth has them")
     compare: bool = Field(False, description="RULER: one request compares the answers to a prompt, scores 0 to 1")
@@ -50,6 +51,20 @@ class JudgeReward(Arguments):
     judge_requests_per_minute: int | None = Field(None, ge=1, description="requests begun in a minute; null: no limit")
     judge_tokens_per_minute: int | None = Field(None, ge=1, description="tokens in a minute; null: no limit")
     judge_cache: str | None = Field(None, description="directory of judgements, used again for equal requests")
+
+    @field_validator("judge_model")
+    @classmethod
+    def _of_a_server(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if "judge_url" in info.data and (value is None) != (info.data["judge_url"] is None):
+            raise ValueError("needed together with judge_url; neither of them for the policy as its own judge")
+        return value
+
+    @field_validator("judge_cache")
+    @classmethod
+    def _of_one_model(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("judge_url") is None:
+            raise ValueError("needed a judge_url: the policy as its own judge changes with every step")
+        return value
 
     @field_validator("rubric")
     @classmethod
