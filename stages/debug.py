@@ -254,17 +254,19 @@ def _calls(watched: Watched, tokenizer, settings: Config) -> list[str]:
         text = tokenizer.decode(call.reply.tokens)
         lines.append(f"[reply] {len(call.reply.tokens)} tokens, {call.reply.finish_reason}, {call.seconds:.2f} s\n"
                      f"{_short(text)}")
-        lines += [f"[tool call] {name}({arguments})" for name, arguments in _tools(text, tokenizer, settings)]
+        said = tokenizer.decode([one for one in call.reply.tokens if one != turn_end(tokenizer)])
+        lines += [f"[tool call] {name}({arguments})" for name, arguments in _tools(said, tokenizer, settings)]
         before = [*prompt, *call.reply.tokens]
     return lines
 
 
 def _tools(text: str, tokenizer, settings: Config) -> list[tuple[str, str]]:
-    if not any(mark in text for mark in FORMATS):  # vLLM's parsers take seconds to import
+    named = settings.explorer.tool_call_parser
+    if not (named or any(mark in text for mark in FORMATS)):  # vLLM's parsers take seconds to import
         return []
     from workflows.engines.vllm_tools import tool_calls
 
-    return Conversation(tokenizer, settings.model, settings.explorer.tool_call_parser, tool_calls).tool_calls(text)
+    return Conversation(tokenizer, settings.model, named, tool_calls).tool_calls(text)
 
 
 def _rows(outcome: runner.Outcome) -> list[str]:

@@ -46,6 +46,7 @@ def test_a_script_plays_an_environment_through_the_chat_template_of_the_recipe(t
     text = "\n".join(lines)
     assert "mask 1x25 0x20 1x5" in text or "mask 1x25 0x25 1x5" in text  # a lake of 4x4, or with ` wall`
     assert "reward 0 (accuracy=0)" in text
+    assert '[tool call] move({"direction": "left"})' in text
 
 
 def test_a_script_that_is_too_short_fails_the_attempt(tmp_path):
