@@ -5,7 +5,7 @@ as used by Gandhi et al. (2024, "Stream of Search") and TinyZero, with two of th
 (three numbers of 1..9: 2,682 tasks, 570 up to the order of the numbers), so tasks are drawn without repetition, and
 curation splits train and test by `countdown_key`: no permutation of a held-out task is in the training data.
 
-`products`: multiply two numbers, with a calculator as a tool.
+`products`: multiply two numbers, with a calculator as a tool. Worlds that agents act in are in operators/worlds/.
 """
 
 import dataclasses
@@ -14,6 +14,10 @@ import json
 import random
 from collections.abc import Iterator
 
+from operators.worlds.folder import folder
+from operators.worlds.frozen_lake import frozen_lake
+from operators.worlds.shop import shop
+from operators.worlds.sudoku import sudoku
 from pipeline.settings.arguments.rows import Countdown, Products
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
@@ -204,4 +208,5 @@ def products(seed: int, tasks: int, demonstrations: int, guesses: float, digits=
         yield dataclasses.replace(row, row=position)
 
 
-GENERATORS = {"countdown": countdown, "products": products}
+GENERATORS = {"countdown": countdown, "products": products,
+              "folder": folder, "frozen_lake": frozen_lake, "shop": shop, "sudoku": sudoku}

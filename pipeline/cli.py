@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from pipeline.agent_commands import debug, serve
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
@@ -100,23 +100,36 @@ def ouro():
     """
 
 
+def _complete_directory(context: click.Context, _, incomplete: str) -> list[CompletionItem]:
+    """Completes DIR of `ouro init`: the word agent, or a directory."""
+    words = [CompletionItem("agent", help="a project for an agent of your own")]
+    return [*(words if "agent".startswith(incomplete) else []), CompletionItem(incomplete, type="dir")]
+
+
 @click.command()
-@click.argument("directory", metavar="DIR", type=PATH)
+@click.argument("directory", metavar="DIR", type=PATH, shell_complete=_complete_directory)
+@click.argument("name", metavar="| agent NAME", type=PATH, required=False)
 @click.option("--template", type=click.Choice(["math", "chat", "agent", "preferences"]), help="default: math")
 @click.option("--from", "data", metavar="DATA",
               help="jsonl or parquet file, a directory of them, or a dataset of save_to_disk")
 @click.option("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
 @click.option("--prompt-key", metavar="COLUMN", help="the column of the prompt, with --from")
 @click.option("--response-key", metavar="COLUMN", help="the column of the response, with --from")
-def init(**given):
+def init(directory, name, **given):
     """Write a project directory: recipe, data, reward and test.
 
     DIR is new or empty. A template runs at once, on a laptop. With --from the recipe is written for the columns of
     DATA and for the model, and checked; what cannot be guessed is asked for.
+
+    `ouro init agent NAME` writes one for an agent of your own, with the client of OpenAI and a tool.
     """
     from pipeline.init import command
 
-    return command.init(**given)
+    if name is None:
+        return command.init(directory, **given)
+    if directory != Path("agent") or any(given.values()):
+        raise click.UsageError("needed: ouro init agent NAME, without options; or ouro init DIR with a single DIR.")
+    return command.init_agent(name)
 
 
 @click.command(epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n")

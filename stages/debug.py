@@ -31,7 +31,7 @@ from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
 from workflows.engines.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from workflows.engines.open import open_one
-from workflows.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts, turn_end
+from workflows.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_texts, turn_end
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
@@ -183,12 +183,19 @@ def _opened(settings: Config, asked: Asked, task: Task, stack: ExitStack):
     if settings.explorer.rollout_model.engine_type == "openai" and asked.script is None:
         return openai_engine.text_tokenizer(), open_one(None, settings, [], False, None), openai_engine.limits(settings)
     if asked.script is not None:
-        tokenizer = (model_stage.character_tokenizer(settings.model.longest) if settings.model.init.enable else
+        tokenizer = (_character_tokenizer(settings) if settings.model.init.enable else
                      load_tokenizer(_named_model(settings), settings.model))
         return tokenizer, Script(_replies(asked.script, task), tokenizer), settings
     directory = asked.checkpoint or _model(settings, stack)
     tokenizer = load_tokenizer(directory, settings.model)
     return tokenizer, open_one(directory, settings, end_tokens(tokenizer, directory), False, None), settings
+
+
+def _character_tokenizer(settings: Config):
+    """The tokenizer of a model that the recipe makes, with the recipe's chat template."""
+    tokenizer = model_stage.character_tokenizer(settings.model.longest)
+    tokenizer.chat_template = chat_template(settings.model) or tokenizer.chat_template
+    return tokenizer
 
 
 def _model(settings: Config, stack: ExitStack) -> Path:
@@ -247,17 +254,19 @@ def _calls(watched: Watched, tokenizer, settings: Config) -> list[str]:
         text = tokenizer.decode(call.reply.tokens)
         lines.append(f"[reply] {len(call.reply.tokens)} tokens, {call.reply.finish_reason}, {call.seconds:.2f} s\n"
                      f"{_short(text)}")
-        lines += [f"[tool call] {name}({arguments})" for name, arguments in _tools(text, tokenizer, settings)]
+        said = tokenizer.decode([one for one in call.reply.tokens if one != turn_end(tokenizer)])
+        lines += [f"[tool call] {name}({arguments})" for name, arguments in _tools(said, tokenizer, settings)]
         before = [*prompt, *call.reply.tokens]
     return lines
 
 
 def _tools(text: str, tokenizer, settings: Config) -> list[tuple[str, str]]:
-    if not any(mark in text for mark in FORMATS):  # vLLM's parsers take seconds to import
+    named = settings.explorer.tool_call_parser
+    if not (named or any(mark in text for mark in FORMATS)):  # vLLM's parsers take seconds to import
         return []
     from workflows.engines.vllm_tools import tool_calls
 
-    return Conversation(tokenizer, settings.model, settings.explorer.tool_call_parser, tool_calls).tool_calls(text)
+    return Conversation(tokenizer, settings.model, named, tool_calls).tool_calls(text)
 
 
 def _rows(outcome: runner.Outcome) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -75,6 +76,13 @@ def hangs(path: str) -> str:
 def variables(names: list[str]) -> dict:
     """Environment variables, as the tool sees them."""
     return {name: os.environ.get(name) for name in names}
+
+
+def keeps(text: str) -> str:
+    """Writes a temporary file, and leaves it there."""
+    with tempfile.NamedTemporaryFile("w", delete=False) as file:
+        file.write(text)
+    return file.name
 
 
 async def waits(seconds: float) -> str:

@@ -25,6 +25,12 @@ def table(name: str) -> dict[str, Any]:
     return yaml.load((DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8"), loader)
 
 
+@cache
+def workflows() -> dict[str, dict[str, str]]:
+    """Maps each workflow of tables/trinity_workflows.yaml to its group: `to`, `reward` and `note`, or `instead`."""
+    return {name: group for group in table("trinity_workflows") for name in group["names"].split()}
+
+
 def said(name: str, /, **values: Any) -> str:
     """Returns a sentence of tables/sentences.yaml with its values filled in."""
     return table("sentences")[name].format(**values)

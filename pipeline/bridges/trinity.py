@@ -113,7 +113,7 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.rename(given, (*stage, "buffer", "batch_size"), value, f"{general}: rows of an optimizer step")
         return
     reason = guide.explain_value(given.key, value) or trinity_values.of_value(general, given, values)
-    meant = {} if isinstance(value, (list, dict)) else MEANT.get(general, {})
+    meant = {} if isinstance(value, (list, dict)) else MEANT.get(general) or trinity_data.workflows_of(general)
     if reason:
         made.leave(given, reason)
     elif meant and value in meant:

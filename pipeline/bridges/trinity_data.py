@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pipeline.bridges import tables
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation, first, places
@@ -145,11 +146,22 @@ def _reward(of_set: Path, values: dict[Path, Any]) -> Any:
     return own if own is not None else first(values, (*section, REWARD[-1]))
 
 
+def workflows_of(key: str) -> dict[str, str]:
+    """The workflows of the original that have another name here; none for a key that names no workflow."""
+    named = tables.workflows() if key.endswith("workflow_type") else {}
+    return {name: group["to"] for name, group in named.items() if group.get("to", name) != name}
+
+
 def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     """Notes that the original's workflows have their own reward and system prompt; ours have none."""
+    theirs = dict.fromkeys(str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type"))
+    groups = {name: tables.workflows()[name] for name in theirs if name in tables.workflows()}
+    for name, group in groups.items():
+        if sentence := group.get("note") or group.get("instead"):
+            made.note("workflow", workflow=name, ours=group.get("to", "none here"), sentence=sentence)
     workflows = {path: entry.value for path, entry in made.entries.items() if str(path[-1]).endswith("workflow_type")}
     foreign = dict.fromkeys(str(value) for value in workflows.values() if not (
-        value is None or value in WORKFLOWS or ":" in str(value) or "${" in str(value)))
+        value is None or value in (*WORKFLOWS, *groups) or ":" in str(value) or "${" in str(value)))
     if foreign:
         named = any(path[-1] == REWARD[-1] for path in made.entries)
         made.note("foreign_workflow", workflows=", ".join(foreign), reward="" if named else said("name_a_reward"))
@@ -159,8 +171,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
                     f"for reports and evaluations; {teaching[0]} learns from the teacher alone")
     if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
-    math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
-                   and str(value).startswith(("math_workflow", "math_boxed_workflow", "async_math_"))})
+    math = sorted(name for name, group in groups.items() if "reward" in group)
     if not math:
         return
     if REWARD not in made.entries:

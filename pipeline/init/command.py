@@ -9,6 +9,15 @@ from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError
 
 TEMPLATES = files.TEMPLATES / "init"
+AGENT = "openai_agent"  # the template of `ouro init agent NAME`
+
+
+def init_agent(directory: Path) -> int:
+    """Creates a project for an agent with OpenAI's client. Returns the exit code of the command."""
+    _refuse_full(directory)
+    _copy(directory, AGENT, project=_project(directory))
+    _tell(directory, "pytest")
+    return 0
 
 
 def init(directory: Path, template: str | None, data: str | None, model: str | None, prompt_key: str | None,
@@ -36,8 +45,11 @@ def _refuse_full(directory: Path) -> None:
                         "is overwritten.")
 
 
-def _copy(directory: Path, *template: str) -> None:
-    """Copies the files shared by all projects and those of a template; renders `.j2` files."""
+def _copy(directory: Path, *template: str, project: str | None = None) -> None:
+    """Copies the files shared by all projects and those of a template; renders `.j2` files.
+
+    project: its name; default: that of the template.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     try:
@@ -52,15 +64,17 @@ def _copy(directory: Path, *template: str) -> None:
                         keep_trailing_newline=True)
     for name in template:
         for file in (TEMPLATES / name).rglob("*.j2"):
-            text = texts.get_template(str(file.relative_to(TEMPLATES))).render(name=name)
+            text = texts.get_template(str(file.relative_to(TEMPLATES))).render(
+                name=project or name, schema=files.CONF / "schema.json")
             (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 
-def _tell(directory: Path) -> None:
+def _tell(directory: Path, first: str = "ouro run") -> None:
+    """first: the command to begin with."""
     print(f"wrote {directory}:")
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         print(f"  {path.relative_to(directory)}")
-    print(f"next: cd {directory} && ouro run     (its README.md says more)")
+    print(f"next: cd {directory} && {first}     (its README.md says more)")
 
 
 def _project(directory: Path) -> str:

@@ -1,8 +1,4 @@
-"""`ouro sql`: one read-only query over the tables of one or several runs, as a table, CSV, JSON or a file.
-
-DuckDB's own settings still permit COPY, ATTACH and DROP VIEW inside the allowed directories, and EXPLAIN ANALYZE
-executes its statement. So a statement is parsed first and refused unless it only reads.
-"""
+"""`ouro sql`: one read-only query over the tables of one or several runs, as a table, CSV, JSON or a file."""
 
 import contextlib
 import csv
@@ -10,7 +6,6 @@ import io
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.results.view import View
-from pipeline.store import files, tables
+from pipeline.store import files, read_only, tables
 from pipeline.store.errors import QueryError, pick
 
 NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
@@ -26,7 +21,6 @@ WIDEST = 60  # characters per cell in the table format; CSV and JSON are never c
 NOISE = 1e-15  # smaller values are shown as 0: sums of numbers near 1 that cancel leave 1e-16
 READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json"}
 BATCH_ROWS = 65_536  # rows of an exported file that are in memory at once
-EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)  # the rest is left to DuckDB's own lexer
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,7 @@ def session(runs: Sequence[View], joined: dict[str, Path] | None = None):
         _add_view(connection, name, path)
     connection.execute("SET allowed_directories = $1", [[f"{Path(d).absolute()}/" for _, d in pairs]])
     connection.execute("SET allowed_paths = $1", [[str(path.absolute()) for path in (joined or {}).values()]])
-    for name, value in (("enable_external_access", False), ("python_enable_replacements", False),
-                        ("lock_configuration", True)):
-        connection.execute(f"SET {name} = {value}")
+    read_only.lock(connection)
     return connection
 
 
@@ -71,31 +63,18 @@ def _add_view(connection, name: str, path: Path) -> None:
 
 def require_read_only(connection, question: str) -> None:
     """Raises QueryError unless DuckDB parses the text as exactly one SELECT (or EXPLAIN of one)."""
-    from duckdb import StatementType as Kind
-
-    kinds = _kinds(connection, question)
-    if not kinds:
-        raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
-    if kinds == [Kind.EXPLAIN] and (prefix := EXPLAIN.match(question)):
-        with contextlib.suppress(QueryError):  # options in brackets are not parsed, but refused
-            kinds = _kinds(connection, question[prefix.end() :])
-    if kinds != [Kind.SELECT]:
-        found = ", then ".join(str(kind).rpartition(".")[2] for kind in kinds)
-        raise QueryError(f"found {found}; needed exactly one SELECT, or EXPLAIN or EXPLAIN ANALYZE of one, for `ouro "
-                         "sql` only reads. --out FILE.parquet exports the answer, --with name=FILE joins a file of "
-                         "yours; PIVOT needs its values (ON x IN (...)).")
-
-
-def _kinds(connection, question: str) -> list:
-    """Returns the statement types in a text. A type unknown to the Python package is a ValueError there."""
     import duckdb
 
     try:
-        return [statement.type for statement in connection.extract_statements(question)]
-    except ValueError:
-        return ["StatementType.OTHER"]
+        found = read_only.refused_statements(connection, question)
     except duckdb.Error as error:
         raise _mistake(connection, question, error) from error
+    if found == "":
+        raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
+    if found:
+        raise QueryError(f"found {found}; needed exactly one SELECT, or EXPLAIN or EXPLAIN ANALYZE of one, for `ouro "
+                         "sql` only reads. --out FILE.parquet exports the answer, --with name=FILE joins a file of "
+                         "yours; PIVOT needs its values (ON x IN (...)).")
 
 
 @contextlib.contextmanager
@@ -103,25 +82,15 @@ def time_limit(connection, seconds: int) -> Iterator[None]:
     """Interrupts the connection's query after this time, which is then a QueryError."""
     import duckdb
 
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        connection.interrupt()
-
-    timer = threading.Timer(seconds, expire)
-    timer.start()
-    try:
-        yield
-    except (duckdb.InterruptException, QueryError) as error:  # an export wraps the former
-        if not expired.is_set():
-            raise
-        raise QueryError(f"no answer after {seconds} s (--timeout). Give it longer, `--timeout {10 * seconds}`, or ask "
-                         "for less: a recursive WITH needs a condition that ends it, a join one that selects rows."
-                         ) from error
-    finally:
-        timer.cancel()
-        timer.join()  # at exit it must hold no connection
+    with read_only.interrupted_after(connection, seconds) as expired:
+        try:
+            yield
+        except (duckdb.InterruptException, QueryError) as error:  # an export wraps the former
+            if not expired.is_set():
+                raise
+            raise QueryError(f"no answer after {seconds} s (--timeout). Give it longer, `--timeout {10 * seconds}`, or "
+                             "ask for less: a recursive WITH needs a condition that ends it, a join one that selects "
+                             "rows.") from error
 
 
 def ask(connection, question: str) -> Answer:

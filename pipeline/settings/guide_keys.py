@@ -132,11 +132,6 @@ MEANT: dict[str, dict[Any, Any]] = {
     "model.top_k": {0: -1},
     "log.level": {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR")},
     "trainer.max_checkpoints_to_keep": {0: None},
-    **{key: dict.fromkeys(("math_workflow", "math_boxed_workflow", "async_math_workflow", "async_math_boxed_workflow",
-                           "async_simple_workflow", "on_policy_distill_workflow", "on_policy_distill_math_workflow"),
-                          "simple_workflow")
-       for key in ("buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_eval_workflow_type",
-                   *(f"{prefix}.default_workflow_type" for prefix in TASKSETS))},
     **{f"{prefix}.default_reward_fn_type": dict.fromkeys(("math_reward", "math_boxed_reward"), "accuracy_reward")
        for prefix in ("buffer.explorer_input", *TASKSETS)},
 }

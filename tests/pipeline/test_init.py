@@ -1,20 +1,24 @@
 """`ouro init`: templates that compose, and recipes for the shapes of data files that users bring."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from omegaconf import OmegaConf
 
 from pipeline import cli
 from pipeline.check import preflight, samples
 from pipeline.check.judge import compose
-from pipeline.init.command import TEMPLATES
+from pipeline.init.command import AGENT, TEMPLATES
+from pipeline.store.files import CONF
 
-NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared"))
+NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
 TALK = "It is a long story, and it begins where every story begins."
 
@@ -292,6 +296,63 @@ def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, s
     assert cli.main(["init", *words]) == 2
     assert shown in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+# --------------------------------------------------------------------------------------------------- ouro init agent
+
+
+def test_a_project_for_an_agent_passes_the_check_its_tests_and_a_debug_run(tmp_path, monkeypatch, capsys):
+    """Its own tests run `ouro debug workflow` with written replies, in a process."""
+    assert cli.main(["init", "agent", str(tmp_path / "my agent")]) == 0
+    assert "test_agent.py" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "my agent")
+    config = compose([])
+    assert (config.project, config.name) == ("my_agent", "first")
+    report = preflight.check(config, data=True, code=True)
+    assert report.problems == report.warnings == []
+    schema = re.search(r"# yaml-language-server: \$schema=(.+)", Path("conf/recipe/project.yaml").read_text())[1]
+    assert Path(schema) == CONF / "schema.json"
+    jsonschema.validate(OmegaConf.to_container(OmegaConf.load("conf/recipe/project.yaml")), json.loads(
+        Path(schema).read_text()))
+    tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True,
+                           text=True, check=False)
+    assert tests.returncode == 0, tests.stdout
+    assert "3 passed" in tests.stdout
+
+
+def test_the_tasks_of_a_new_agent_are_right_and_apart():
+    data = TEMPLATES / AGENT / "data"
+    train, test = ([json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
+                   for name in ("train", "test"))
+    prices = {"fig": 7, "lime": 5, "pear": 4, "plum": 3}
+    for row in train + test:
+        number, fruit = re.fullmatch(r"What do (\d) (\w+)s cost\?", row["question"]).groups()
+        assert int(row["answer"]) == int(number) * prices[fruit]
+    assert not {row["question"] for row in train} & {row["question"] for row in test}
+
+
+@pytest.mark.parametrize("words", [["agent", "x", "--template", "math"], ["agents", "x"], ["x", "agent"],
+                                   ["agent", "x", "--from", "a.jsonl"], ["agent", "x", "y"]])
+def test_a_second_name_is_only_for_an_agent(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", *words]) == 2
+    assert capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_called_agent_is_made_as_before(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", "agent"]) == 0
+    assert compose([f"recipe={tmp_path}/agent/conf/recipe/project.yaml"]).project == "math"
+    assert cli.main(["init", "agent", "agent"]) == 2
+    assert "agent is not empty" in capsys.readouterr().err
+
+
+def test_the_shell_completes_the_word(tmp_path, monkeypatch):
+    from click.shell_completion import ShellComplete
+
+    completed = ShellComplete(cli.ouro, {}, "ouro", "_OURO_COMPLETE").get_completions(["init"], "ag")
+    assert [(one.value, one.type) for one in completed] == [("agent", "plain"), ("ag", "dir")]
 
 
 # -------------------------------------------------------------------------------------------- what a project chooses

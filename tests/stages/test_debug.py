@@ -37,6 +37,18 @@ def test_two_turns_of_a_script_are_two_calls_and_rows(tmp_path):
     assert "mask 1x4" in text  # three characters and the end of the turn
 
 
+def test_a_script_plays_an_environment_through_the_chat_template_of_the_recipe(tmp_path):
+    """The call of the first reply is in the prompt of the second: one row, whose mask is 0 on the lake between."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps(['[move(direction="left")]', "done"]))
+    lines = []
+    assert debug(compose(["recipe=frozen_lake"]), Asked(script=str(script)), lines.append)
+    text = "\n".join(lines)
+    assert "mask 1x25 0x20 1x5" in text or "mask 1x25 0x25 1x5" in text  # a lake of 4x4, or with ` wall`
+    assert "reward 0 (accuracy=0)" in text
+    assert '[tool call] move({"direction": "left"})' in text
+
+
 def test_a_script_that_is_too_short_fails_the_attempt(tmp_path):
     (tmp_path / "script.json").write_text("[]")
     is_fine, text = shown(script=str(tmp_path / "script.json"))

@@ -1,7 +1,8 @@
 """Processes of tools: forked from an attempt's before it has threads, without its environment, output and sockets.
 
 A function has a process for each call; an environment has one for the whole attempt. Each is the leader of a process
-group, which is killed at the end of the call or at its limit, with all that the tool started.
+group, which is killed at the end of the call or at its limit, with all that the tool started. TMPDIR is a directory of
+the attempt, which is deleted at its end.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 import os
 import resource
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable
@@ -24,8 +26,8 @@ from workflows.attempts.forking import serve
 from workflows.attempts.wire import Unpacker, packed
 from workflows.tools import KEY, RESET, REWARD, Environment, Situation, Tool, as_text, load_environment
 
-PLAIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH",
-         "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS")  # variables that every tool sees
+PLAIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "VIRTUAL_ENV",
+         "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS")  # variables that every tool sees
 LONGEST = 1 << 16  # characters of a result
 
 Result = tuple[str, bool]  # text, and whether the tool failed
@@ -47,8 +49,9 @@ class Processes:
                 os.setsid()  # the end of the attempt kills its group: this process then kills those of the tools
                 channel.close()
                 self._control.close()
-                _confine(settings)
-                serve(theirs, partial(_work, settings, tools))
+                with tempfile.TemporaryDirectory(prefix="ouro-tools-", ignore_cleanup_errors=True) as own:
+                    _confine(settings, own)
+                    serve(theirs, partial(_work, settings, tools))
             finally:
                 os._exit(0)
         theirs.close()
@@ -102,11 +105,15 @@ class Session:
         return self._processes.end(self._number)
 
 
-def _confine(settings: ToolArguments) -> None:
-    """Gives this process the variables and the memory that tools may have, and no output."""
+def _confine(settings: ToolArguments, temporary: str) -> None:
+    """Gives this process the variables and the memory that tools may have, and no output.
+
+    temporary: the directory for their temporary files.
+    """
     kept = {name: os.environ[name] for name in (*PLAIN, *settings.environment) if name in os.environ}
     os.environ.clear()
-    os.environ.update(kept)
+    os.environ.update(kept | {"TMPDIR": temporary})
+    tempfile.tempdir = None  # where it was, if this process has asked before
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)

@@ -10,7 +10,7 @@ from pipeline.store.errors import ConfigError, nearest
 def tool_calls(name: str, tokenizer, text: str, tools: Sequence[dict]) -> tuple[str, list[tuple[str, str]]]:
     """Content of a reply, and (name, arguments as JSON) of its tool calls. tools: of the request, in OpenAI's form."""
     parser, chat_request = _parser(name)
-    request = chat_request(messages=[{"role": "user", "content": ""}], tools=list(tools))
+    request = chat_request(messages=[{"role": "user", "content": ""}], tools=list(tools) or None)
     try:
         found = parser(tokenizer, request.tools).extract_tool_calls(text, request)
     except (RuntimeError, ValueError) as error:  # the tokenizer lacks the tokens of that format

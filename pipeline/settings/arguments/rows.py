@@ -5,6 +5,7 @@ import math
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments, described
+from pipeline.settings.arguments.worlds import Folder, FrozenLake, Shop, Sudoku
 
 
 class Countdown(Arguments):
@@ -58,7 +59,8 @@ class DecayLimitRandomization(LinearDecay):
     seed: int = Field(0, description="of the noise")
 
 
-GENERATORS = {"countdown": Countdown, "products": Products}
+GENERATORS = {"countdown": Countdown, "products": Products,
+              "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku}
 SAMPLE_STRATEGIES = {
     "default": described(Arguments, "What the schedule offers, in its order and however old."),
     "mix": Mix, "staleness_control": StalenessControl,

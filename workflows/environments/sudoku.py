@@ -1,0 +1,40 @@
+"""Sudoku (operators/worlds/sudoku.py) as an environment."""
+
+import json
+
+from operators.worlds.sudoku import read, sharing, show
+from workflows.tools import Environment
+
+
+class Sudoku(Environment):
+    """A grid such as `1.34 34.. .... 4321`, to be filled. The truth of a task is `{"puzzle": …, "solution": …}`.
+
+    accuracy: the share of empty cells with the right digit, 1 for the whole solution. What breaks the rules is refused;
+    a digit that is wrong without breaking them is not, and may be placed again.
+    """
+
+    idempotent = True
+
+    def reset(self, task) -> None:
+        found = json.loads(task.answer)
+        self._puzzle, self._solution = read(found["puzzle"]), read(found["solution"])
+        self._grid, self._size = list(self._puzzle), len(found["puzzle"].split())
+
+    def place(self, row: int, column: int, digit: int) -> str:
+        """Writes a digit into an empty cell, or over one placed before; rows and columns from 1. Returns the grid."""
+        for name, value in (("row", row), ("column", column), ("digit", digit)):
+            if not 1 <= value <= self._size:
+                raise ValueError(f"{name} {value}: needed 1 to {self._size}")
+        at = (row - 1) * self._size + column - 1
+        if self._puzzle[at]:
+            raise ValueError(f"row {row}, column {column} has the given digit {self._puzzle[at]}")
+        for name, cells in sharing(self._size, at).items():
+            if any(self._grid[one] == digit for one in cells):
+                raise ValueError(f"{digit} is already in the {name}")
+        self._grid[at] = digit
+        return show(self._grid)
+
+    def reward(self) -> dict[str, float]:
+        blank = [at for at, digit in enumerate(self._puzzle) if not digit]
+        right = sum(self._grid[at] == self._solution[at] for at in blank)
+        return {"accuracy": right / len(blank) if blank else 1.0}
