@@ -52,7 +52,7 @@ def test_demonstrations_play_as_they_say_and_without_guesses_they_solve(name):
         turns = [*(turn["content"] for turn in end.context), end.question]
         for said, seen in zip(turns[1::2], turns[2::2], strict=True):
             assert acted(world, said) == seen
-        assert world.reward() == {"accuracy": 1.0}
+        assert world.reward()["accuracy"] == 1.0
         assert begun(WORLDS[name], end.answer).reward()["accuracy"] < 1.0
 
 
@@ -132,14 +132,14 @@ PUZZLE, SOLVED = "1.34 34.. .... 4321", "1234 3412 2143 4321"
 def test_a_sudoku_counts_the_right_digits():
     world = begun(Sudoku, {"puzzle": PUZZLE, "solution": SOLVED})
     assert world.place(3, 2, 2) == "1.34 34.. .2.. 4321"  # allowed, but the solution has 1 there
-    assert world.reward() == {"accuracy": 0.0}
+    assert world.reward() == {"accuracy": 0.0, "cells": 0.0}
     with pytest.raises(ValueError, match="2 is already in the column"):
         world.place(1, 2, 2)
     assert world.place(3, 2, 1) == "1.34 34.. .1.. 4321"
-    assert world.reward() == {"accuracy": 1 / 7}
+    assert world.reward() == {"accuracy": 0.0, "cells": 1 / 7}
     for row, column, digit in ((1, 2, 2), (2, 3, 1), (2, 4, 2), (3, 1, 2), (3, 3, 4), (3, 4, 3)):
         shown = world.place(row, column, digit)
-    assert (shown, world.reward()) == (SOLVED, {"accuracy": 1.0})
+    assert (shown, world.reward()) == (SOLVED, {"accuracy": 1.0, "cells": 1.0})
 
 
 @pytest.mark.parametrize(("cell", "why"), [

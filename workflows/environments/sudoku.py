@@ -9,8 +9,8 @@ from workflows.tools import Environment
 class Sudoku(Environment):
     """A grid such as `1.34 34.. .... 4321`, to be filled. The truth of a task is `{"puzzle": …, "solution": …}`.
 
-    accuracy: the share of empty cells with the right digit, 1 for the whole solution. What breaks the rules is refused;
-    a digit that is wrong without breaking them is not, and may be placed again.
+    accuracy: whether the whole grid is right; cells, added to it: the share of empty cells with the right digit. What
+    breaks the rules is refused; a digit that is wrong without breaking them is not, and may be replaced.
     """
 
     idempotent = True
@@ -37,4 +37,4 @@ class Sudoku(Environment):
     def reward(self) -> dict[str, float]:
         blank = [at for at, digit in enumerate(self._puzzle) if not digit]
         right = sum(self._grid[at] == self._solution[at] for at in blank)
-        return {"accuracy": right / len(blank) if blank else 1.0}
+        return {"accuracy": float(right == len(blank)), "cells": right / len(blank) if blank else 1.0}
