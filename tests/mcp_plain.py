@@ -2,8 +2,8 @@
 
     python tests/mcp_plain.py [WAY [PATH]]
 
-Its tools: `note` adds a line to a file, `up` counts, `stray` writes what is no message, `huge` a message of 17 MiB, and
-`hang` starts a program and waits.
+Its tools: `note` adds a line to a file, `up` and `reset` count, `stray` writes what is no message, `huge` a message of
+17 MiB, and `hang` starts a program and waits.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 WAY, PATH = [*sys.argv[1:], "", ""][:2]
 TEXTS = {"type": "object", "properties": {"path": {"type": "string"}, "line": {"type": "string"}}}
 TOOLS = [{"name": name, "description": f"the tool {name}", "inputSchema": TEXTS}
-         for name in ("note", "up", "stray", "huge", "hang")]
+         for name in ("note", "up", "reset", "stray", "huge", "hang")]
 count = 0
 
 

@@ -6,6 +6,7 @@ workflow with a parameter `toolbox` calls tools (workflows/attempts/toolbox.py);
 
 import inspect
 import json
+import keyword
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ KEY = "idempotency_key"  # parameter of a tool that gets it
 RESET, REWARD = "reset", "reward"  # methods of an environment that are no tools
 ENVIRONMENT = ""  # the world of its methods
 LONGEST = 500  # characters of what is wrong with arguments
+TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}  # of JSON
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,19 @@ class McpTool:
         self.declaration = Declaration(named if isinstance(named, bool) else self.own_name in named)
         self.definition = {"type": "function", "function": {**listed, "name": self.name}}
 
-        def function(**arguments): ...
+        def function(): ...
 
         function.__name__, function.__doc__ = self.name, listed["description"]
-        self.function, self.signature = function, inspect.signature(function)
+        self.function, self._schema = function, listed["parameters"]
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The arguments by name, but for names that Python does not allow."""
+        required, given = self._schema.get("required", ()), self._schema.get("properties", {})
+        return inspect.Signature([
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=TYPES.get(one.get("type"), Any),
+                              default=inspect.Parameter.empty if name in required else None)
+            for name, one in given.items() if name.isidentifier() and not keyword.iskeyword(name)])
 
     def read(self, arguments: str) -> dict[str, Any]:
         """The arguments of a call. Raises ValueError for those that do not fit the server's schema."""
@@ -143,9 +154,8 @@ class McpTool:
         from jsonschema.validators import validator_for
         from referencing import Registry
 
-        schema = self.definition["function"]["parameters"]
         # an explicit registry: without one, references to other documents would be downloaded
-        validator = validator_for(schema)(schema, registry=Registry())
+        validator = validator_for(self._schema)(self._schema, registry=Registry())
         try:
             found = json.loads(arguments)
             wrong = best_match(validator.iter_errors(found))

@@ -67,7 +67,7 @@ def test_servers_are_asked_before_a_run():
 
     servers = f"{{kit: {{{server}]}}, ends: {{{server}, ends]}}, key: {{{server}], env: [ABSENT_KEY]}}}}"
     facts, lines = asked(servers)
-    assert facts == [("kit", "5 tools")]
+    assert facts == [("kit", "6 tools")]
     assert places(lines) == [f"{SET}.workflow_args.mcp.ends", f"{SET}.workflow_args.mcp.key"]
     assert "ended with exit code 1: no configuration" in str(lines[0])
     assert "ABSENT_KEY, which is not set" in str(lines[1])

@@ -110,8 +110,8 @@ def test_a_program_that_dies_ends_its_attempt_or_only_its_call(used):
 
 
 def test_what_is_no_message_is_not_read_and_a_huge_one_is_the_end(used):
-    found, other = used(plain(), [["stray", {}], ["up", {}]], [["huge", {}]])
-    assert found == ["now 1", "now 2"]
+    found, other = used(plain(), [["stray", {}], ["up", {}], ["reset", {}]], [["huge", {}]])
+    assert found == ["now 1", "now 2", "now 3"]  # `reset` is that of the server, not of an environment
     assert other.startswith("the MCP server 'kit' sent a message of more than 16 MiB; the state of")
 
 
@@ -171,7 +171,7 @@ def test_tools_are_listed_once_for_a_stage_and_must_stay_the_same(used, short):
     server, asked = plain("changes", str(mark)), [["up", {}]]
     assert used(server, asked, asked) == [["now 1"], ["now 1"]]
     (kept,) = short.glob("mcp-*.json")
-    assert [one["name"] for one in json.loads(kept.read_text())["kit"]] == ["note", "up", "stray", "huge", "hang"]
+    assert [one["name"] for one in json.loads(kept.read_text())["kit"]][:3] == ["note", "up", "reset"]
     mark.touch()
     expected = "the MCP server 'kit' does not offer the tool 'note' as it did"
     assert used(server, asked, [])[0].startswith(expected)
@@ -184,6 +184,7 @@ def test_many_tools_in_pages_and_those_that_are_wanted():
     assert list(found) == [f"tool{number}" for number in range(1000)]
     found = named(plain("many", tools=["tool999", "tool7"], prefix="p_", idempotent=["tool7"]))
     assert {name: one.declaration.idempotent for name, one in found.items()} == {"p_tool7": True, "p_tool999": False}
+    assert str(found["p_tool7"].signature) == "(*, path: str = None, line: str = None)"
     function = found["p_tool7"].definition["function"]
     assert (function["name"], function["description"]) == ("p_tool7", "the tool note")
     assert function["parameters"]["properties"]["line"] == {"type": "string"}

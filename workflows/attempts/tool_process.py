@@ -22,7 +22,7 @@ from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store.user_errors import brief
 from workflows.attempts.forking import serve
 from workflows.attempts.wire import Lost, Unpacker, packed
-from workflows.tools import KEY, RESET, REWARD, Situation, Tool, Toolset, as_text, load_environment, title
+from workflows.tools import KEY, RESET, REWARD, Environment, Situation, Tool, Toolset, as_text, load_environment, title
 
 PLAIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH",
          "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS")  # variables that every tool sees
@@ -172,14 +172,14 @@ def _begun(settings: ToolArguments, world: str, variables: dict[str, str]) -> tu
 
 def _called(tool: Tool | None, worlds: list[Any], name: str, arguments: str, key: str) -> Result:
     """What a tool returned. worlds: the environment or the connection to a server, if the tool has one."""
-    if name == RESET:
-        return as_text(worlds[0].reset(Situation(**json.loads(arguments)))), False
-    if name == REWARD:
-        return json.dumps(worlds[0].reward()), False
     if key == CLOSE:
         return as_text(worlds[0].close()), False
-    if tool.world:
+    if worlds and not isinstance(worlds[0], Environment):
         return worlds[0].call(tool.own_name, json.loads(arguments))
+    if worlds and name == RESET:
+        return as_text(worlds[0].reset(Situation(**json.loads(arguments)))), False
+    if worlds and name == REWARD:
+        return json.dumps(worlds[0].reward()), False
     given = tool.read(arguments) | ({KEY: key} if KEY in inspect.signature(tool.function).parameters else {})
     found = tool.function(*worlds, **given)
     return as_text(asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found), False

@@ -66,6 +66,7 @@ class World:
             raise ToolFailed(str(lost)) from lost
         offered = {one["name"]: one for one in json.loads(now)} if self._listed else {}
         if names := [one["name"] for one in self._listed if offered.get(one["name"]) != one]:
+            session.close()
             raise ToolFailed(f"{title(self._name)} does not offer the tool '{names[0]}' as it did when the stage "
                              "began; needed the same tools for all attempts of a stage")
         self._session = session
