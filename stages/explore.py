@@ -126,7 +126,8 @@ class Explorer:
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
         rewards = WatchedRewards(config, context.activity)
-        self.prompts, self.schedule = Prompts(config, sets, self.tokenizer, rewards), schedule
+        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory)
+        self.schedule = schedule
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # sequential, because the engine measures free memory when it starts

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 
 @contextlib.contextmanager
-def serving(app):
+def serving(app, lifespan="off"):
     """Yields the address of an ASGI application."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan=lifespan))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

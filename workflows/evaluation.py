@@ -121,7 +121,7 @@ def sample(
     runs = 1 if decoding == "greedy" else taskset.repeat_times or 1
     asked = [index for index in range(len(held.tasks)) for _ in range(runs)]
     seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
-    outcomes = _answer(config, engine, tokenizer, held, decoding, asked, seeds, journal)
+    outcomes = _answer(context, engine, tokenizer, held, decoding, asked, seeds, journal)
     return [
         records.Sample(
             stage=context.id, model=subject.model, step=subject.step, taskset=taskset.name,
@@ -134,13 +134,14 @@ def sample(
     ]
 
 
-def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int],
-            journal: Journal):
+def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int],
+            seeds: list[int], journal: Journal):
     """The rewarded outcomes of the tasks at the positions `asked`."""
-    source, taskset = config.buffer.explorer_input, held.taskset
+    config, taskset = context.config, held.taskset
+    source = config.buffer.explorer_input
     workflow = load_workflow(
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
-        taskset.workflow_args, config.explorer.max_timeout)
+        taskset.workflow_args, config.explorer.max_timeout, context.directory)
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
     workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config)) for task in tasks]

@@ -7,6 +7,7 @@ processes of their own (workflows/attempts/isolated.py).
 import inspect
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pipeline.settings.arguments import WORKFLOWS as DECLARED
@@ -20,7 +21,7 @@ from workflows.attempts.isolated import Isolated
 from workflows.retry import retry_workflow
 from workflows.time_limit import limited_workflow
 from workflows.tool_workflows import react_workflow, tool_call_workflow
-from workflows.tools import TOOLBOX, load_tools
+from workflows.tools import TOOLBOX, Toolset, load_tools
 from workflows.trajectory import Attempt, Trajectory
 
 
@@ -31,15 +32,15 @@ def simple_workflow(prompt: list[int]) -> Attempt:
 
 
 def load_workflow(
-    name: str, arguments: dict[str, Any] | None = None, limit: float | None = None
+    name: str, arguments: dict[str, Any] | None = None, limit: float | None = None, directory: Path | None = None
 ) -> Callable[..., Attempt] | Isolated:
     """A workflow from the table, or the user's own `module:function`, with `workflow_args` bound.
 
-    limit: seconds of its own code in an attempt (explorer.max_timeout). The task itself is bound later, for each
-    attempt (workflows/task_at_hand.py). Raises ConfigError for an unknown workflow, or for an argument that it does not
-    take.
+    limit: seconds of its own code in an attempt (explorer.max_timeout). directory: of the stage, which keeps what MCP
+    servers list. The task itself is bound later, for each attempt (workflows/task_at_hand.py). Raises ConfigError for
+    an unknown workflow, or for an argument that it does not take.
     """
-    workflow, tools = _bound(name, arguments)
+    workflow, tools = _bound(name, arguments, directory)
     function = inspect.unwrap(getattr(workflow, "func", workflow))
     if ENDPOINT in inspect.signature(workflow).parameters:
         return Isolated(workflow, limit, speaks=True, tools=tools)
@@ -56,7 +57,7 @@ def load_workflow(
     return limited_workflow(workflow, limit)
 
 
-def _bound(name: str, arguments: dict[str, Any] | None) -> tuple[Callable, ToolArguments | None]:
+def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) -> tuple[Callable, Toolset | None]:
     """A workflow with its arguments bound, and those of its tools, if it has a parameter `toolbox`."""
     function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
     given, takes_tools = arguments or {}, TOOLBOX in inspect.signature(function).parameters
@@ -65,12 +66,21 @@ def _bound(name: str, arguments: dict[str, Any] | None) -> tuple[Callable, ToolA
         takers = [own.without(*provided(own)) if own else DECLARED.get(name), *[ToolArguments] * takes_tools]
         if found := problems("workflow_args", name, takers, given):
             raise ConfigError(" ".join(found))
-    tools = ToolArguments(**{key: value for key, value in given.items() if key in ToolArguments.model_fields}
-                          ) if takes_tools else None
-    if tools:
+    tools = None
+    if takes_tools:
+        named = {key: value for key, value in given.items() if key in ToolArguments.model_fields}
+        given = {key: value for key, value in given.items() if key not in named}
+        tools = _toolset(ToolArguments(**named), directory)
         load_tools(tools)
-        given = {key: value for key, value in given.items() if key not in ToolArguments.model_fields}
     return (partial(function, **given) if given else function), tools
+
+
+def _toolset(settings: ToolArguments, directory: Path | None) -> Toolset:
+    if not settings.mcp:
+        return Toolset(settings)
+    from workflows.mcp_tools import listed  # jsonschema
+
+    return Toolset(settings, listed(settings, directory))
 
 
 WORKFLOWS = {

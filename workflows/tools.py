@@ -1,25 +1,30 @@
-"""Tools of agents: typed Python functions, and the public methods of an environment.
+"""Tools of agents: typed Python functions, the public methods of an environment, and those of MCP servers.
 
-A tool's description for the model is its docstring, and the schema of its arguments follows from its signature. A
-workflow with a parameter `toolbox` calls them (workflows/attempts/toolbox.py); `workflow_args` name them.
+A function's description for the model is its docstring, and the schema of its arguments follows from its signature. A
+workflow with a parameter `toolbox` calls tools (workflows/attempts/toolbox.py); `workflow_args` name them.
 """
 
 import inspect
 import json
+import keyword
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.settings.arguments.mcp import McpServer
 from pipeline.store.errors import ConfigError
 from pipeline.store.user_errors import brief, load_dotted
 
 TOOLBOX = "toolbox"  # parameter of a workflow that calls tools
 KEY = "idempotency_key"  # parameter of a tool that gets it
 RESET, REWARD = "reset", "reward"  # methods of an environment that are no tools
+ENVIRONMENT = ""  # the world of its methods
+LONGEST = 500  # characters of what is wrong with arguments
+TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}  # of JSON
 
 
 @dataclass(frozen=True)
@@ -67,14 +72,25 @@ class Environment:
         """The reward of the attempt, its components, or None where the reward functions decide."""
 
 
-class Tool:
-    """A function that the model may call. definition: in OpenAI's form; is_method: of an environment."""
+@dataclass(frozen=True)
+class Toolset:
+    """What workflow_args say of tools. listed: definitions of the tools of each MCP server."""
 
-    def __init__(self, function: Callable, declaration: Declaration | None = None, is_method: bool = False):
+    settings: ToolArguments
+    listed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class Tool:
+    """A function that the model may call. definition: in OpenAI's form.
+
+    world: where its calls share a state: ENVIRONMENT, or the name of an MCP server; None: each has its own process.
+    """
+
+    def __init__(self, function: Callable, declaration: Declaration | None = None, world: str | None = None):
         """declaration: in place of the function's own."""
         own = getattr(function, "declaration", Declaration())
         self.function, self.name, self.declaration = function, function.__name__, declaration or own
-        self.is_method = is_method
+        self.world = world
         try:
             self.signature, self._arguments = _adapter(function)
             parameters = self._arguments.json_schema()
@@ -108,20 +124,65 @@ def _adapter(function: Callable) -> tuple[inspect.Signature, TypeAdapter]:
     return found.replace(parameters=kept), TypeAdapter(collect)
 
 
-def load_tools(settings: ToolArguments) -> dict[str, Tool]:
-    """The tools that workflow_args name, with the methods of the environment, by name.
+class McpTool:
+    """A tool of an MCP server, as Tool. own_name: at the server; function: of its name and description, for others."""
+
+    def __init__(self, world: str, server: McpServer, listed: dict[str, Any]):
+        """listed: name, description and parameters, as the server lists them."""
+        self.own_name, self.name, self.world = listed["name"], server.prefix + listed["name"], world
+        named = server.idempotent
+        self.declaration = Declaration(named if isinstance(named, bool) else self.own_name in named)
+        self.definition = {"type": "function", "function": {**listed, "name": self.name}}
+
+        def function(): ...
+
+        function.__name__, function.__doc__ = self.name, listed["description"]
+        self.function, self._schema = function, listed["parameters"]
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The arguments by name, but for names that Python does not allow."""
+        required, given = self._schema.get("required", ()), self._schema.get("properties", {})
+        return inspect.Signature([
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=TYPES.get(one.get("type"), Any),
+                              default=inspect.Parameter.empty if name in required else None)
+            for name, one in given.items() if name.isidentifier() and not keyword.iskeyword(name)])
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """The arguments of a call. Raises ValueError for those that do not fit the server's schema."""
+        from jsonschema.exceptions import best_match  # imported where servers are named
+        from jsonschema.validators import validator_for
+        from referencing import Registry
+
+        # an explicit registry: without one, references to other documents would be downloaded
+        validator = validator_for(self._schema)(self._schema, registry=Registry())
+        try:
+            found = json.loads(arguments)
+            wrong = best_match(validator.iter_errors(found))
+        except RecursionError as error:
+            raise ValueError("arguments: too many levels") from error
+        if wrong:
+            raise ValueError(f"{'.'.join(map(str, wrong.path)) or 'arguments'}: {wrong.message[:LONGEST]}")
+        return found
+
+
+def load_tools(named: Toolset) -> dict[str, Tool | McpTool]:
+    """The tools that workflow_args name, with the methods of the environment and the tools of MCP servers, by name.
 
     Raises ConfigError for what cannot be imported or described, and for two tools with one name.
     """
-    if not (settings.tools or settings.environment_class):
-        raise ConfigError("workflow_args name no tools; needed tools=['my_tools:search'], or "
-                          "environment_class=my_world:World.")
+    settings = named.settings
+    if not (settings.tools or settings.environment_class or settings.mcp):
+        raise ConfigError("workflow_args name no tools; needed tools=['my_tools:search'], "
+                          "environment_class=my_world:World or mcp={shop: {command: my-server}}.")
     found = [load_tool(name) for name in settings.tools]
     if settings.environment_class:
         found += methods_of(load_environment(settings.environment_class))
+    found += [McpTool(name, settings.servers[name], one) for name, each in named.listed.items() for one in each]
     names = [one.name for one in found]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"two tools in workflow_args have the name '{twice[0]}'; needed one each.")
+    if twice := [one for one in found if names.count(one.name) > 1]:
+        of_server = f" Set workflow_args.mcp.{twice[-1].world}.prefix." if twice[-1].world else ""
+        raise ConfigError(f"two tools in workflow_args have the name '{twice[0].name}'; needed one each.{of_server}")
     return dict(zip(names, found, strict=True))
 
 
@@ -143,15 +204,22 @@ def load_environment(name: str) -> type[Environment]:
 def methods_of(environment: type[Environment]) -> list[Tool]:
     """The tools of an environment: its public methods."""
     declared = Declaration(environment.idempotent)
-    return [Tool(one, Declaration(environment.idempotent, getattr(one, "declaration", declared).seconds), True)
+    return [Tool(one, Declaration(environment.idempotent, getattr(one, "declaration", declared).seconds), ENVIRONMENT)
             for name, one in inspect.getmembers(environment, inspect.isfunction)
             if not name.startswith("_") and name not in (RESET, REWARD)]
 
 
-def modules_of(settings: ToolArguments | None) -> list[str]:
-    """The modules that tools are imported from."""
-    names = [*settings.tools, settings.environment_class] if settings else []
-    return [name.partition(":")[0] for name in names if name]
+def modules_of(named: Toolset | None) -> list[str]:
+    """The modules that tools need."""
+    if named is None:
+        return []
+    names = [*named.settings.tools, named.settings.environment_class]
+    of_servers = ["jsonschema", "workflows.attempts.mcp_client"] if named.listed else []
+    return [*(name.partition(":")[0] for name in names if name), *of_servers]
+
+
+def title(world: str) -> str:
+    return f"the MCP server '{world}'" if world else "the environment"
 
 
 def as_text(found: Any) -> str:

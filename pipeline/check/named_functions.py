@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pipeline.check.sources import tasksets
 from pipeline.check.user_code import Functions
@@ -118,11 +119,21 @@ def _takes_tools(workflow: str, functions: Functions) -> bool:
 def _without_tools(config: Config, functions: Functions) -> list[Problem]:
     """Lists the sets whose workflow calls tools and whose arguments name none."""
     places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
-    return [Problem(f"{key}.workflow_args", f"name no tools for {workflow}; needed tools=['my_tools:search'], or "
-                    "environment_class=my_world:World.")
+    return [Problem(f"{key}.workflow_args", f"name no tools for {workflow}; needed tools=['my_tools:search'], "
+                    "environment_class=my_world:World or mcp={shop: {command: my-server}}.")
             for key, place, one in places
             if _takes_tools(workflow := workflow_of(one, config.buffer.explorer_input, place), functions)
-            and not (one.workflow_args.get("tools") or one.workflow_args.get("environment_class"))]
+            and not any(map(one.workflow_args.get, ("tools", "environment_class", "mcp")))]
+
+
+def tools_with_servers(config: Config, functions: Functions) -> list[tuple[str, dict[str, Any]]]:
+    """Returns (setting, arguments that name tools) of the sets whose agents use MCP servers, if they are valid."""
+    return [(f"{key}.workflow_args", {name: value for name, value in one.workflow_args.items()
+                                      if name in ToolArguments.model_fields})
+            for key, one in _answered(config)
+            if one.workflow_args.get("mcp") and not ToolArguments.wrong_values(key, one.workflow_args)
+            and _takes_tools(workflow_of(one, config.buffer.explorer_input,
+                                         key.removeprefix("buffer.explorer_input.")), functions)]
 
 
 def _answered(config: Config) -> list[tuple[str, Taskset]]:

@@ -26,6 +26,7 @@ from pipeline.check.columns import column_problems
 from pipeline.check.model_size import Sizes
 from pipeline.check.report import Report, size, warn
 from pipeline.check.reward_call import call_rewards
+from pipeline.check.server_call import ask_servers
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported
 from pipeline.compose.stage_settings import effective, entries, of_stages
@@ -47,7 +48,8 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     """Returns the Report on a composed configuration.
 
     elsewhere: the run is for another machine; files missing on this one are not checked. These take seconds: data reads
-    a sample of every file of rows; code imports the user's named functions; call calls the reward functions among them.
+    a sample of every file of rows; code imports the user's named functions; call calls the reward functions among them
+    and starts MCP servers.
     ask, update_hub: see hub.located.
     """
     report = Report(f"{config.project}/{config.name}")
@@ -169,6 +171,7 @@ def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bo
         wrong = (line for one in waiting for line in named_functions.wrong_arguments(one, functions))
         known = [*report.problems, *wrong]
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
+        report.facts.append(("MCP servers", ask_servers(waiting, functions, report.add)))
     return functions
 
 

@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ class TrainSet:
 class Prompts:
     """The tasks of all sets, numbered consecutively; texts, token ids and hashes by that number."""
 
-    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards):
-        """config: the settings of the stage."""
+    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards, directory: Path | None = None):
+        """config: the settings of the stage. directory: of the stage, for load_workflow."""
         self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
         source = config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
@@ -47,7 +48,7 @@ class Prompts:
             self.sets.append(TrainSet(
                 taskset.name, sum(one.count for one in self.selectors),
                 load_workflow(taskset.default_workflow_type or source.default_workflow_type, taskset.workflow_args,
-                              config.explorer.max_timeout),
+                              config.explorer.max_timeout, directory),
                 rewards.of(taskset)))
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 

@@ -1,10 +1,14 @@
 """Tools that workflow_args name: checked before a run, and part of what a stage is."""
 
+import sys
+
 import pytest
 
+from pipeline.check import server_call
 from pipeline.check.named_functions import wrong_arguments
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.config import users_code
+from pipeline.store.files import HOME
 from stages.own_code import takes
 from tests import toolkit
 from tests.configs import overridden, places
@@ -21,6 +25,7 @@ def found(workflow, arguments, functions=None):
 def test_the_arguments_of_a_workflow_and_of_its_tools_are_checked():
     assert found("tool_call_workflow", "{tools: [a:b], max_rounds: 3}") == []
     assert found("react_workflow", "{environment_class: a:B}") == []
+    assert found("react_workflow", "{mcp: {kit: {command: a}}}") == []
     mine = {"tests.toolkit:calls": Signature.of(toolkit.calls)}
     assert found("tests.toolkit:calls", "{tools: [a:b], asked: x}", mine) == []
     assert places(found("tests.toolkit:calls", "{tools: [a:b], asked: x, model: 1}", mine)) == [f"{SET}.workflow_args"]
@@ -28,7 +33,8 @@ def test_the_arguments_of_a_workflow_and_of_its_tools_are_checked():
 
 @pytest.mark.parametrize(("arguments", "place"), [
     ("{}", ""), ("{tools: []}", ""), ("{tools: a:b}", ".tools"), ("{tools: [a:b], tool_seconds: 0}", ".tool_seconds"),
-    ("{tools: [a:b], tool: 1}", ""), ("{tools: [a:b], environment: [1]}", ".environment")])
+    ("{tools: [a:b], tool: 1}", ""), ("{mcp: {kit: {}}}", ".mcp"), ("{mcp: [a]}", ".mcp"),
+    ("{tools: [a:b], environment: [1]}", ".environment")])
 def test_wrong_arguments_are_problems(arguments, place):
     assert f"{SET}.workflow_args{place}" in places(found("tool_call_workflow", arguments))
 
@@ -45,3 +51,29 @@ def test_tools_are_imported_before_a_run():
     assert takes("tests.toolkit:waits", "tool") is None  # an `async def` is a tool
     assert "no class derived" in takes("tests.ledger_agents:Trajectory", "tool")
     assert "cannot be imported" in takes("tests.toolkit:nothing", "tool")
+
+
+def test_servers_are_asked_before_a_run():
+    """Also those of the user's workflows; not where the workflow takes no tools, or the arguments are wrong."""
+    server = f"command: {sys.executable}, args: [{HOME / 'tests' / 'mcp_plain.py'}"
+    mine = {"tests.toolkit:calls": Signature.of(toolkit.calls)}
+
+    def asked(servers, workflow="tool_call_workflow", more=""):
+        settings = overridden(f"{SET}.default_workflow_type={workflow}", OWN,
+                              f"{SET}.workflow_args={{mcp: {servers}{more}}}")
+        lines = []
+        facts = server_call.ask_servers([settings], mine, lambda stage, found, to: lines.extend(found))
+        return facts, lines
+
+    servers = f"{{kit: {{{server}]}}, ends: {{{server}, ends]}}, key: {{{server}], env: [ABSENT_KEY]}}}}"
+    facts, lines = asked(servers)
+    assert facts == [("kit", "6 tools")]
+    assert places(lines) == [f"{SET}.workflow_args.mcp.ends", f"{SET}.workflow_args.mcp.key"]
+    assert "ended with exit code 1: no configuration" in str(lines[0])
+    assert "ABSENT_KEY, which is not set" in str(lines[1])
+    facts, lines = asked(f"{{kit: {{{server}]}}, b: {{{server}], tools: [up]}}}}", "tests.toolkit:calls",
+                         ", tools: ['my_tools:note']")
+    assert places(lines) == [f"{SET}.workflow_args.mcp.kit", f"{SET}.workflow_args.mcp.b"]
+    assert "has the tool 'note', and so has my_tools:note" in str(lines[0])
+    assert "has the tool 'up', and so has the server 'kit'" in str(lines[1])
+    assert asked("{kit: {}}") == asked(servers, "simple_workflow") == ([], [])

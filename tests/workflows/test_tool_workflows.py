@@ -99,7 +99,8 @@ def test_thought_action_and_observation(roll):
 def documented(tmp_path, monkeypatch):
     """The examples of the documentation as modules."""
     examples = re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / "agents.md").read_text(), re.M | re.S)
-    for module, mark in (("my_tools", "def stock"), ("my_shop", "def shop"), ("my_world", "class Doors")):
+    for module, mark in (("my_tools", "def stock"), ("my_shop", "def shop"), ("my_world", "class Doors"),
+                         ("my_server", "MCPServer")):
         (tmp_path / f"{module}.py").write_text(next(one for one in examples if mark in one))
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -126,3 +127,12 @@ def test_the_documented_environment_runs(roll, documented):
     assert (outcome.reason, outcome.components) == (None, {"accuracy": 1.0})
     assert engine.prompts[0] == "1+1\nThere are the doors 1, 2 and 3.:"
     assert engine.prompts[1].endswith("nothing:")
+
+
+def test_the_documented_server_runs(roll, documented):
+    servers = {"shop": {"command": sys.executable, "args": ["-m", "my_server"], "idempotent": True}}
+    outcome, engine = roll("tool_call_workflow", [call("put", fruit="plum"), call("put", fruit="pear"), "done"],
+                           mcp=servers, tool_seconds=100.0)
+    assert (outcome.reason, outcome.own_text) == (None, "done")
+    assert engine.prompts[1].endswith("<eos>1 in the basket:")
+    assert engine.prompts[2].endswith("<eos>2 in the basket:")

@@ -14,7 +14,7 @@ from tests import toolkit
 from tests.workflows.test_isolated import roll
 from workflows.attempts import schedule
 from workflows.single_turn import load_workflow
-from workflows.tools import Tool, load_tools
+from workflows.tools import Tool, Toolset, load_tools
 
 KIT = "tests.toolkit:"
 
@@ -111,11 +111,11 @@ def test_tools_see_only_the_variables_that_are_named(used, monkeypatch):
     ({"environment_class": KIT + "add"}, "no class derived"), ({"tools": [KIT + "generates"]}, "arguments that JSON")])
 def test_tools_that_cannot_be_used_are_mistakes(arguments, said):
     with pytest.raises(ConfigError, match=said):
-        load_tools(ToolArguments(**arguments)) if "generates" not in str(arguments) else Tool(lambda *rest: None)
+        Tool(lambda *rest: None) if "generates" in str(arguments) else load_tools(Toolset(ToolArguments(**arguments)))
 
 
 def test_a_workflow_and_its_tools_get_their_own_arguments():
     found = load_workflow(KIT + "calls", {"tools": [KIT + "add"], "turns": 2, "asked": "[]", "tool_seconds": 3.0})
-    assert (found.function.keywords, found.tools.tool_seconds) == ({"turns": 2, "asked": "[]"}, 3.0)
+    assert (found.function.keywords, found.tools.settings.tool_seconds) == ({"turns": 2, "asked": "[]"}, 3.0)
     with pytest.raises(ConfigError, match="has no argument 'tool'"):
         load_workflow(KIT + "calls", {"tool": [KIT + "add"], "asked": "[]"})

@@ -18,13 +18,12 @@ from itertools import count
 from operator import index
 from typing import Any
 
-from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store.user_errors import brief
 from workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
 from workflows.attempts.wire import Unpacker, packed
 from workflows.engines.engine import Reply
 from workflows.runner import Outcome
-from workflows.tools import TOOLBOX
+from workflows.tools import TOOLBOX, Toolset
 
 # kinds of messages to the explorer; the first two are also the parameters of a workflow that ask
 MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
@@ -59,7 +58,7 @@ class Job:
     prompt: list[int]
     task: tuple[list[dict], str] | None
     endpoint: Endpoint | None = None
-    tools: ToolArguments | None = None
+    tools: Toolset | None = None
     situation: tuple[list[dict], str] | None = None
 
 
@@ -172,6 +171,8 @@ def run(channel: socket.socket) -> None:
         message = packed((FAILED, time.monotonic(), str(error)))
     except BaseException as error:  # the user's workflow, which may also exit or return what cannot be sent
         message = packed((FAILED, time.monotonic(), brief(error)))
+    if toolbox:
+        toolbox.close()
     calls.tell(message)
     sys.stdout.flush()
     os._exit(0)

@@ -26,7 +26,7 @@ from workflows.attempts.toolbox import INTENT, RESULT
 from workflows.attempts.wire import Unpacker, packed
 from workflows.engines.engine import Reply
 from workflows.time_limit import TimedOut
-from workflows.tools import ToolArguments, modules_of
+from workflows.tools import Toolset, modules_of
 from workflows.user_reward import Rule
 
 LOST = "lost"  # kind of the message that the process has ended
@@ -44,7 +44,7 @@ class Isolated:
     limit: float | None = None
     task: Any = None
     speaks: bool = False
-    tools: ToolArguments | None = None
+    tools: Toolset | None = None
 
 
 class Host:

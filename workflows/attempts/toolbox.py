@@ -5,39 +5,97 @@ result before the workflow sees it. After a kill a recorded result takes the pla
 """
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from pipeline.settings.arguments.answers import ToolArguments
-from workflows.attempts.tool_process import Lost, Processes, Result, Session
-from workflows.tools import RESET, REWARD, load_environment, load_tools
+from workflows.attempts.tool_process import CLOSE, Processes, Result, Session
+from workflows.attempts.wire import Lost
+from workflows.tools import ENVIRONMENT, RESET, REWARD, Toolset, load_environment, load_tools, title
 
 INTENT, RESULT = "intent", "result"  # kinds of messages to the explorer
+CLOSE_SECONDS = 2.0
 
 Task = tuple[list[dict], str] | None  # messages and truth
 
 
 class ToolFailed(Exception):
-    """A call that an attempt cannot go on without: of an environment that is lost, its reset or its reward."""
+    """A call that an attempt cannot go on without: of a world that is lost, an environment's reset or its reward."""
+
+
+class World:
+    """What one process does for all calls of an attempt, one at a time: the environment, or an MCP server.
+
+    It is started at the first call without a recorded result. Its state is then made again by repeating the calls that
+    have one, if all of them are idempotent.
+    """
+
+    def __init__(self, name: str, processes: Processes, seconds: Callable[[str], float],
+                 listed: Sequence[dict] = (), stateful: bool = True):
+        """seconds: limit of a call by the tool's name. listed: what an MCP server must list."""
+        self._name, self._processes, self._seconds = name, processes, seconds
+        self._listed, self._stateful = listed, stateful
+        self._session: Session | None = None
+        self.made: list[tuple[str, str, str, bool, Result]] = []  # name, arguments, key, whether idempotent, result
+        self.lock = threading.Lock()
+
+    def call(self, name: str, arguments: str, key: str) -> Result:
+        """Raises ToolFailed when the state is lost, or cannot be made again."""
+        if self._session is None:
+            self._begin()
+        try:
+            return self._session.call(name, arguments, key, self._seconds(name))
+        except Lost as lost:
+            if self._stateful:
+                raise ToolFailed(f"{lost}; the state of {title(self._name)} is lost") from lost
+            self._session = None
+            return f"error: {lost}", True
+
+    def _begin(self) -> None:
+        made = self.made if self._stateful else []
+        if not all(idempotent for *_, idempotent, _ in made):
+            raise ToolFailed(f"outcome unknown: the state of {title(self._name)} was lost when the explorer was "
+                             "killed, and it is not declared idempotent")
+        try:
+            session, now = self._processes.begin(self._name)
+        except Lost as lost:
+            raise ToolFailed(str(lost)) from lost
+        offered = {one["name"]: one for one in json.loads(now)} if self._listed else {}
+        if names := [one["name"] for one in self._listed if offered.get(one["name"]) != one]:
+            session.close()
+            raise ToolFailed(f"{title(self._name)} does not offer the tool '{names[0]}' as it did when the stage "
+                             "began; needed the same tools for all attempts of a stage")
+        self._session = session
+        for *call, _, result in made:
+            if (again := self.call(*call)) != result:
+                raise ToolFailed(f"replayed after a kill, {call[0]} of {title(self._name)} returned {again[0][:80]!r} "
+                                 f"instead of {result[0][:80]!r}; needed the same results of the same calls")
+
+    def close(self) -> None:
+        """Ends the session at a server that outlives the attempt."""
+        if self._session:
+            with contextlib.suppress(Lost, OSError):
+                self._session.call(CLOSE, "", CLOSE, CLOSE_SECONDS)
 
 
 class Toolbox:
     """The tools by name: `toolbox.call(name, arguments)`, with arguments as an object or as JSON."""
 
-    def __init__(self, settings: ToolArguments, task: Task, channel):
+    def __init__(self, named: Toolset, task: Task, channel):
         """channel: of the attempt. Forks, so this process must have no threads yet."""
-        self._settings, self._task, self._tools = settings, task, load_tools(settings)
-        self._processes = Processes(channel, settings, self._tools)
+        self._settings, self._task, self._tools = named.settings, task, load_tools(named)
+        self._processes = processes = Processes(channel, named, self._tools)
         self._ask: Callable[..., Any] = NotImplemented
-        named = settings.environment_class
-        self._environment = load_environment(named) if named else None
-        self._world: Session | None = None
-        self._made: list[tuple[str, str, str, Result]] = []  # calls of the environment, with keys and results
-        self._one = threading.Lock()  # an environment has one call at a time
+        environment, servers = self._settings.environment_class, self._settings.servers
+        self._environment = load_environment(environment) if environment else None
+        self._worlds = {name: World(name, processes, self._seconds, named.listed[name], one.keeps_state)
+                        for name, one in servers.items()}
+        self._served = [self._worlds[name] for name, one in servers.items() if one.url]
+        self._worlds[ENVIRONMENT] = World(ENVIRONMENT, processes, self._seconds)
 
     def connect(self, ask: Callable[..., Any]) -> None:
         """ask: asks the explorer and waits for its answer."""
@@ -63,9 +121,14 @@ class Toolbox:
             text = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
         except ValueError as error:
             return f"error: {error}"
-        if tool.is_method:
-            return self._of_environment(name, text)[0]
+        if tool.world is not None:
+            return self._of_world(tool.world, name, text, tool.declaration.idempotent)[0]
         return self._recorded(name, text, tool.declaration.idempotent, self._alone)[1][0]
+
+    def close(self) -> None:
+        """Ends the sessions at servers; everything else ends with the processes of the attempt."""
+        for one in self._served:
+            one.close()
 
     def reset(self) -> str:
         """Resets the environment; returns what the model sees first. Raises ToolFailed."""
@@ -88,7 +151,7 @@ class Toolbox:
         return call
 
     def _needed(self, name: str, arguments: str) -> str:
-        text, failed = self._of_environment(name, arguments)
+        text, failed = self._of_world(ENVIRONMENT, name, arguments, self._environment.idempotent)
         if failed:
             raise ToolFailed(f"{name} of the environment: {text.removeprefix('error: ')}")
         return text
@@ -113,30 +176,13 @@ class Toolbox:
         session.close()
         return result
 
-    def _of_environment(self, name: str, arguments: str) -> Result:
-        """Calls a method of the environment; its state is then that after all calls so far."""
-        with self._one:
-            key, result = self._recorded(name, arguments, self._environment.idempotent, self._in_world)
-            self._made.append((name, arguments, key, result))
+    def _of_world(self, world: str, name: str, arguments: str, idempotent: bool) -> Result:
+        """Calls a tool of a world; its state is then that after all calls so far."""
+        one = self._worlds[world]
+        with one.lock:
+            key, result = self._recorded(name, arguments, idempotent, one.call)
+            one.made.append((name, arguments, key, idempotent, result))
             return result
-
-    def _in_world(self, name: str, arguments: str, key: str) -> Result:
-        if self._world is None:
-            self._world = self._processes.start()
-            if self._made and not self._environment.idempotent:
-                raise ToolFailed("outcome unknown: the state of the environment was lost when the explorer was killed, "
-                                 "and its class is not declared idempotent")
-            for *call, result in self._made:
-                if (again := self._of_world(*call)) != result:
-                    raise ToolFailed(f"replayed after a kill, {call[0]} of the environment returned {again[0][:80]!r} "
-                                     f"instead of {result[0][:80]!r}; needed the same results of the same calls")
-        return self._of_world(name, arguments, key)
-
-    def _of_world(self, name: str, arguments: str, key: str) -> Result:
-        try:
-            return self._world.call(name, arguments, key, self._seconds(name))
-        except Lost as lost:
-            raise ToolFailed(f"{lost}; the state of the environment is lost") from lost
 
     def _seconds(self, name: str) -> float:
         own = self._tools[name].declaration.seconds if name in self._tools else None

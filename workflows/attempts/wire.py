@@ -1,4 +1,4 @@
-"""Messages between the explorer and the process of an attempt: length-prefixed pickles on a socket.
+"""Messages between the explorer, the process of an attempt and those of its tools: length-prefixed pickles on a socket.
 
 Both ends are ours, and the workflow that could send others is the user's own code, as it is in the explorer.
 """
@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 LENGTH = struct.Struct("!Q")
+
+
+class Lost(Exception):
+    """A call of a tool ended without a result: its process or its server is gone."""
 
 
 def packed(message: Any) -> bytes:

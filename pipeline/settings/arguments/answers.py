@@ -1,9 +1,12 @@
 """Arguments of workflows and of the functions that reward a response."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, field_validator
 
 from pipeline.settings.arguments.base import Arguments, described
 from pipeline.settings.arguments.judging import JudgeReward
+from pipeline.settings.arguments.mcp import McpServer, servers_of
 
 THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
 
@@ -50,8 +53,21 @@ class ToolArguments(Arguments):
     environment_class: str | None = Field(None, description=(
         "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
     environment: list[str] = Field([], description="environment variables that tools see beside those of every program")
-    tool_seconds: float = Field(30.0, gt=0, description="of one call, unless the tool declares its own")
+    tool_seconds: float = Field(30.0, gt=0, description=(
+        "of one call, unless the tool declares its own, and of the start of an MCP server"))
     tool_gib: float | None = Field(4.0, gt=0, description="memory of the process of a call; null: not limited")
+    mcp: Any = Field({}, description="MCP servers by name, each with {command, args, env} or {url, headers, token_env}")
+
+    @field_validator("mcp")
+    @classmethod
+    def _servers(cls, value: Any) -> Any:
+        servers_of(value)
+        return value
+
+    @property
+    def servers(self) -> dict[str, McpServer]:
+        """The MCP servers by name."""
+        return servers_of(self.mcp)
 
 
 class ToolWorkflow(ToolArguments):

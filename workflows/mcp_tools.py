@@ -1,0 +1,100 @@
+"""What MCP servers list becomes definitions for the model, asked once for each stage.
+
+They are part of the prompt, so all attempts of a stage have the same ones, also after a kill.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
+from jsonschema_specifications import REGISTRY
+from referencing import Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from pipeline.job.context import ending, our_environment
+from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.settings.arguments.mcp import McpServer
+from pipeline.store import files
+from pipeline.store.errors import ConfigError
+from workflows.tools import title
+
+IMPORTS, MARGIN = 300.0, 5.0  # seconds beside those of the servers' starts: of their process, and for each
+LONGEST = 500  # characters of what is wrong with a schema
+
+Listed = dict[str, list[dict[str, Any]]]  # server -> name, description and parameters of each of its tools
+
+
+def listed(settings: ToolArguments, directory: Path | None) -> Listed:
+    """The definitions that a file of the stage has, else those that the servers list now.
+
+    directory: of the stage; None keeps no file. Raises ConfigError for servers that cannot be used.
+    """
+    path = directory and directory / f"mcp-{files.hash_json(settings.mcp)}.json"
+    if path and path.exists():
+        return files.read_json(path)
+    found, wrong = listed_now(settings)
+    if wrong:
+        raise ConfigError(" ".join(f"workflow_args.mcp.{name}: {reason}." for name, reason in wrong.items()))
+    if path:
+        files.write_json(path, found)
+    return found
+
+
+def listed_now(settings: ToolArguments, variables: dict[str, str] | None = None) -> tuple[Listed, dict[str, str]]:
+    """Starts each server, or asks its URL, once; returns its tools, or why it cannot be used.
+
+    variables: of the environment, beside those of this process.
+    """
+    limit, answers = IMPORTS + (settings.tool_seconds + MARGIN) * len(settings.servers), {}
+    try:
+        done = subprocess.run([sys.executable, "-m", "workflows.attempts.mcp_listing"], text=True, check=False,
+                              input=settings.model_dump_json(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              env=our_environment() | (variables or {}), timeout=limit)
+        answers, how = json.loads(done.stdout or "{}"), ending(done.returncode)
+    except subprocess.TimeoutExpired:
+        how = f"had not ended after {limit:g} s"
+    found, wrong = {}, {}
+    for name, server in settings.servers.items():
+        text, failed = answers.get(name, (f"the process that asks for its tools {how}", True))
+        if failed:
+            wrong[name] = text
+            continue
+        try:
+            found[name] = _offered(server, json.loads(text))
+        except ValueError as error:
+            wrong[name] = f"{title(name)} {error}"
+    return found, wrong
+
+
+def _offered(server: McpServer, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that the model sees. Raises ValueError, with a reason that follows the server's name."""
+    names = [one["name"] for one in tools]
+    if not names:
+        raise ValueError("offers no tools")
+    asked = server.tools or names
+    wanted = [*asked, *(server.idempotent if isinstance(server.idempotent, list) else [])]
+    if absent := [one for one in wanted if one not in names]:
+        raise ValueError(f"has no tool '{absent[0]}'; it has {', '.join(names[:50])}")
+    found = [one for one in tools if one["name"] in asked]
+    for one in found:
+        try:
+            _check(one["parameters"])
+        except (SchemaError, Unresolvable, RecursionError) as error:
+            why = error.message if isinstance(error, SchemaError) else f"a reference leads nowhere: {error}"
+            raise ValueError(f"has a tool '{one['name']}' with a wrong schema: {why[:LONGEST]}") from error
+    return found
+
+
+def _check(schema: dict[str, Any]) -> None:
+    """Raises SchemaError for a malformed schema, Unresolvable for one with a reference to what it does not contain."""
+    validator_for(schema).check_schema(schema)
+    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+    resolver = REGISTRY.with_resource("", resource).crawl().resolver()
+    for reference in re.findall(r'"\$ref": "([^"\\]*)"', json.dumps(schema)):
+        resolver.lookup(reference)
