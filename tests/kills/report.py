@@ -10,6 +10,7 @@ from pipeline.store import files
 from tests.kills.faults import UNTESTED
 
 PAGE = files.HOME / "docs" / "kills.md"
+HISTORY = files.HOME / "benchmarks" / "results" / "kills.json"  # kills of each configuration, of all commits so far
 RESULTS = ("equal", "different", "hung")
 HEAD = """# Killed, and going on
 
@@ -57,9 +58,26 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
         lines += ["", f"## Faults\n\n{len(faults)} tried, {right} right, {made[-1][0]}.\n", tabulate(
             [(name, words[:200] or "right") for name, words in faults], ["fault", "result"], "github")]
     lines += ["", "Untested:\n", *(f"* {words}" for words in UNTESTED)]
+    if earlier := _remember(kills):
+        lines += ["", "## Earlier commits\n", tabulate([list(one.values()) for one in earlier],
+                                                       list(earlier[0]), "github")]
     text = "\n".join(lines) + "\n"
     print(text.removeprefix(HEAD))
     PAGE.write_text(text, encoding="utf-8")
+
+
+def _remember(kills: list[dict]) -> list[dict]:
+    """Adds the counts of these kills to the history; returns those of other commits."""
+    known = json.loads(HISTORY.read_text(encoding="utf-8")) if HISTORY.exists() else []
+    commits = {one["commit"] for one in kills}
+    earlier = [one for one in known if one["commit"] not in commits]
+    new = []
+    for case, commit in dict.fromkeys((one["case"], one["commit"]) for one in kills):
+        mine = [one for one in kills if (one["case"], one["commit"]) == (case, commit)]
+        counts = dict(zip(("kills", "at random times", *RESULTS), _counts(mine), strict=True))
+        new.append({"date": mine[-1]["date"], "commit": commit, "configuration": case, **counts})
+    HISTORY.write_text(json.dumps(earlier + new, indent=1) + "\n", encoding="utf-8")
+    return earlier
 
 
 def table(kills: list[dict], form: str) -> str:
