@@ -134,12 +134,14 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         tokenizer, engine, settings = _opened(settings, asked, task, stack)
         watched = Watched(engine)
         stack.callback(watched.close)
-        rewards = _TracedRewards(settings).of(taskset)
+        opener = _TracedRewards(settings)
+        rewards = opener.of(taskset)
         begin = time.perf_counter()
         [outcome] = _attempt(settings, taskset, place, task, tokenizer, watched, rewards)
         runner.decode([outcome], tokenizer)
         at_hand = TaskAtHand(task, rewards, tokenizer, settings)
-        runner.reward([outcome], [at_hand.messages], [task.answer], rewards)
+        with opener.judged_by(engine, tokenizer):
+            runner.reward([outcome], [at_hand.messages], [task.answer], rewards)
         seconds = time.perf_counter() - begin
         for line in [*_calls(watched, tokenizer, settings), *_rows(outcome), *_ending(outcome, watched, seconds)]:
             show(line)

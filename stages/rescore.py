@@ -39,6 +39,10 @@ class Scorer:
         sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
         self.tasks = {one.name: {task.task_id: task for task in tasks} for one, tasks in sets}
         self.rewards = {one.name: rewards.of(one) for one, _ in sets}
+        for one, _ in sets:
+            if one.workflow_args.get("environment_class"):
+                context.log.warning("set %s: the reward of its environment is replaced by the reward functions of this "
+                                    "stage, which see the last reply", one.name)
         explored = files.read_json(self.source / "stage.json")["config"]["algorithm"]
         self.greedy = explored["repeat_times"] if explored["greedy_baseline"] else None  # its run_index
 

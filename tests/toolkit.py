@@ -104,6 +104,8 @@ class Counter(Environment):
         """Adds to the count."""
         if by < 0:
             raise ValueError("only up")
+        if by == 666:
+            os._exit(1)
         self.count += by
         return f"now {self.count}"
 
@@ -130,6 +132,18 @@ def calls(prompt, model, toolbox, asked, turns=1):
         prompt = [*prompt, *rows[-1].response_tokens]
     Path("".join(map(chr, rows[0].prompt_tokens))).write_text(json.dumps(found))
     return rows
+
+
+def forgives(prompt, model, toolbox, asked):
+    """`calls`, by an agent whose library makes a text of every exception."""
+    reply, found = model(prompt), []
+    for name, arguments in json.loads(asked):
+        try:
+            found.append(toolbox.call(name, arguments))
+        except Exception as error:
+            found.append(f"caught {error}")
+    Path("".join(map(chr, prompt))).write_text(json.dumps(found))
+    return one(prompt, reply)
 
 
 async def awaits(prompt, model, toolbox, asked, turns=1):

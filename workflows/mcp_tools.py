@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jsonschema import FormatChecker
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 from jsonschema_specifications import REGISTRY
@@ -93,7 +94,7 @@ def _offered(server: McpServer, tools: list[dict[str, Any]]) -> list[dict[str, A
 
 def _check(schema: dict[str, Any]) -> None:
     """Raises SchemaError for a malformed schema, Unresolvable for one with a reference to what it does not contain."""
-    validator_for(schema).check_schema(schema)
+    validator_for(schema).check_schema(schema, format_checker=FormatChecker(formats=()))  # patterns are JavaScript's
     resource = Resource.from_contents(schema, default_specification=DRAFT202012)
     resolver = REGISTRY.with_resource("", resource).crawl().resolver()
     for reference in re.findall(r'"\$ref": "([^"\\]*)"', json.dumps(schema)):

@@ -7,6 +7,7 @@ workflow with a parameter `toolbox` calls tools (workflows/attempts/toolbox.py);
 import inspect
 import json
 import keyword
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,14 +138,14 @@ class McpTool:
         def function(): ...
 
         function.__name__, function.__doc__ = self.name, listed["description"]
-        self.function, self._schema = function, listed["parameters"]
+        self.function, self._schema = function, _compiled(listed["parameters"])
 
     @property
     def signature(self) -> inspect.Signature:
         """The arguments by name, but for names that Python does not allow."""
         required, given = self._schema.get("required", ()), self._schema.get("properties", {})
         return inspect.Signature([
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=TYPES.get(one.get("type"), Any),
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=_annotation(one),
                               default=inspect.Parameter.empty if name in required else None)
             for name, one in given.items() if name.isidentifier() and not keyword.iskeyword(name)])
 
@@ -164,6 +165,32 @@ class McpTool:
         if wrong:
             raise ValueError(f"{'.'.join(map(str, wrong.path)) or 'arguments'}: {wrong.message[:LONGEST]}")
         return found
+
+
+def _annotation(schema: Any) -> Any:
+    """The Python type of an argument, where JSON schema names a single one."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return TYPES.get(kind, Any) if isinstance(kind, str) else Any
+
+
+def _compiled(schema: Any) -> Any:
+    """A schema without the regular expressions of JavaScript that Python does not know: the server checks those."""
+    if isinstance(schema, list):
+        return [_compiled(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: {name: _compiled(one) for name, one in value.items() if _is_pattern(name)}
+            if key == "patternProperties" and isinstance(value, dict) else _compiled(value)
+            for key, value in schema.items() if not (key == "pattern" and isinstance(value, str)
+                                                     and not _is_pattern(value))}
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 def load_tools(named: Toolset) -> dict[str, Tool | McpTool]:

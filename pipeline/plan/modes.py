@@ -6,11 +6,13 @@ is its recipe, already trained, followed by a stage `bench`.
 """
 
 
+from collections.abc import Iterator
+
 from pipeline.compose.stage_settings import BENCH, before, effective, entries, names_model
 from pipeline.job.schedule import Schedule
 from pipeline.settings.combinations import TRAINING
 from pipeline.settings.config import Config
-from pipeline.settings.data import SHOWN
+from pipeline.settings.data import SHOWN, train_places
 from pipeline.store.errors import ConfigError, Problem
 
 
@@ -66,9 +68,11 @@ class Line:
 
     def source(self, name: str) -> str | None:
         """Returns the stage whose experience a stage reads: a stage with mode=score that of the nearest predecessor
-        that explores, an offline stage that of the nearest one that only explores or scores."""
-        wanted = ("rollout", "rft") if self.kinds[name] == "scored" else ("rollout", "scored")
-        return next((n for n in self.ancestors(name) if self.kinds[n] in wanted), None)
+        that explores, an offline stage that of the nearest one that only explores, or that scores such a one."""
+        if self.kinds[name] == "scored":
+            return next((n for n in self.ancestors(name) if self.kinds[n] in ("rollout", "rft")), None)
+        return next((n for n in self.ancestors(name) if self.kinds[n] == "rollout" or (
+            self.kinds[n] == "scored" and self.kinds.get(self.source(n)) == "rollout")), None)
 
     def explored(self, name: str) -> str | None:
         """Returns the stage that generated that experience."""
@@ -91,10 +95,8 @@ def problems(config: Config) -> list[Problem]:
     for name, kind in line.kinds.items():
         if kind == "offline":
             found += [problem.of([name]) for problem in _offline_problems(line, name)]
-        if kind == "scored" and line.source(name) is None:
-            found.append(Problem("mode", "rewards again what an earlier stage explored, and none is before it.",
-                                 "Put it behind one with mode=explore, both or colocate.", found="score",
-                                 stages=[name]))
+        if kind == "scored":
+            found += [problem.of([name]) for problem in _scored_problems(line, name)]
         if line.begins_with(name) in line.servers():
             found.append(Problem("after", "begins with the model of a server, which is not here.",
                                  "Put it before the evaluation of the server, or give it a model.", stages=[name]))
@@ -102,6 +104,25 @@ def problems(config: Config) -> list[Problem]:
             found.append(Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
                                  "Put it behind one that does.", found="bench", stages=[name]))
     return found
+
+
+def _scored_problems(line: Line, name: str) -> Iterator[Problem]:
+    source = line.source(name)
+    if source is None:
+        yield Problem("mode", "rewards again what an earlier stage explored, and none is before it.",
+                      "Put it behind one with mode=explore, both or colocate.", found="score")
+        return
+    theirs = {one.name: one for _, one in train_places(line.settings[source].buffer.explorer_input)}
+    for place, one in train_places(line.settings[name].buffer.explorer_input):
+        key = f"buffer.explorer_input.{place}"
+        if one.name not in theirs:
+            yield Problem(f"{key}.name", f"'{source}' explored {', '.join(theirs)}.", "Needed a set of that name.",
+                          found=one.name)
+            continue
+        for part in ("path", "subset_name", "split", "format", "limit"):
+            if getattr(one, part) != getattr(theirs[one.name], part):
+                yield Problem(f"{key}.{part}", f"with mode=score the tasks are those that '{source}' explored.",
+                              "Leave it as it is there.", found=getattr(one, part))
 
 
 def _offline_problems(line: Line, name: str) -> list[Problem]:

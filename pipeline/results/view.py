@@ -4,6 +4,7 @@ A run is a directory runs/<project>/<name>/ with a plan.json and a link to each 
 Nothing here writes.
 """
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,8 +158,11 @@ def state(stage: Node) -> State:
 
 def _doing(directory: Path) -> tuple[str, ...]:
     """Returns the activity of each child of a running stage: `explorer: answers and rewards, step 3: ...`."""
-    return tuple(f"{file.stem}: {Doing.read(file)}" for file in sorted(directory.glob("*.activity"))
-                 if file.stem != "stage" and file.stat().st_size)
+    found = []
+    for file in sorted(directory.glob("*.activity")):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # the stage ends, or a child starts
+            found += [f"{file.stem}: {Doing.read(file)}"] if file.stem != "stage" else []
+    return tuple(found)
 
 
 def _warning(stage: Node, steps: list[int]) -> str | None:

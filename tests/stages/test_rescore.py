@@ -101,6 +101,19 @@ def test_a_plan_reads_what_was_explored_and_trains_on_the_new_rewards():
     assert "look" not in changed
 
 
+def test_a_stage_that_scores_has_the_tasks_of_the_other():
+    sets = "taskset: {name: countdown_train, split: test, limit: 3}"
+    named = [(one.key.rpartition(".")[2], one.stages) for one in modes.problems(overridden(STAGES.replace(
+        "default_reward_fn_type:", f"{sets}, default_reward_fn_type:")))]
+    assert named == [("split", ("judge",)), ("limit", ("judge",))]
+
+
+def test_what_a_stage_explored_that_trained_is_scored_and_not_trained_on():
+    both = STAGES.replace("mode: explore", "mode: both")
+    assert {one.stages for one in modes.problems(overridden(both))} == {("learn",)}
+    assert modes.problems(overridden(both.replace(", {stage_name: learn, mode: train}", ""))) == []
+
+
 def test_scoring_needs_something_explored():
     (problem,) = modes.problems(overridden("stages=[{stage_name: judge, mode: score}]"))
     assert (problem.key, problem.found, problem.stages) == ("mode", "score", ("judge",))

@@ -7,11 +7,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import Response
 
 from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.settings.arguments.mcp import McpServer
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME
 from tests.servers import serving
@@ -19,9 +21,9 @@ from tests.workflows.test_isolated import roll
 from tests.workflows.test_recording import roll as recorded
 from tests.workflows.test_recording import rows
 from workflows.attempts.isolated import host
-from workflows.mcp_tools import listed, listed_now
+from workflows.mcp_tools import _offered, listed, listed_now
 from workflows.single_turn import load_workflow
-from workflows.tools import Toolset, load_tools
+from workflows.tools import McpTool, Toolset, load_tools
 
 PLAIN = {"command": sys.executable, "args": [str(HOME / "tests" / "mcp_plain.py")]}
 KIT = {"command": sys.executable, "args": ["-m", "tests.mcp_kit"]}
@@ -81,7 +83,8 @@ def test_the_tools_of_a_program(used, monkeypatch):
         {**KIT, "env": ["NAMED_KEY"]},
         [["add", pair], ["add", {"pair": {"right": 1}}], ["add", {"pair": {"left": "x"}}], ["add", "[]"], ["add", "{"],
          ["words", {}], ["picture", {}], ["variables", {"names": ["A_TOKEN", "NAMED_KEY"]}], ["up", {}],
-         ["up", {"by": 2}], *(["misbehaves", {"way": way}] for way in ways), ["up", {}]],
+         ["up", {"by": 2}], *(["misbehaves", {"way": way}] for way in ways),
+         ["misbehaves", '{"way": "\\ud83d"}'], ["up", {}]],
         [["up", {}]])
     assert found[0] == "7"
     assert [one.partition(":")[0] for one in found[1:5]] == ["error"] * 4
@@ -91,13 +94,35 @@ def test_the_tools_of_a_program(used, monkeypatch):
                           "look\n[The tool returned content of the type image, which is not supported.]"]
     assert json.loads(found[7]) == {"A_TOKEN": None, "NAMED_KEY": "value"}
     assert found[8:10] == ["now 1", "now 3"]
-    raised, noise, long, last = found[10:]
+    raised, noise, long, half, last = found[10:]
     assert raised.startswith("error: ")
     assert "nothing there" in raised
     assert noise == "noise"
     assert len(long) < 70_000
+    assert half.startswith("error: ")  # half of a surrogate pair
     assert last == "now 4"
     assert other == ["now 1"]  # the state is the attempt's
+
+
+def test_schemas_of_other_languages():
+    """A type of several, a schema that allows anything, and a regular expression of JavaScript."""
+    schema = {"type": "object", "required": ["a"], "properties": {
+        "a": {"type": ["string", "null"]}, "b": True, "c": {"type": "string", "pattern": r"^\p{L}+$"},
+        "d": {"type": "string", "pattern": "^x"}}}
+    listed_tool = {"name": "t", "description": "", "parameters": schema}
+    _offered(McpServer(command="x"), [listed_tool])
+    tool = McpTool("kit", McpServer(command="x"), listed_tool)
+    assert [one.annotation for one in tool.signature.parameters.values()] == [Any, Any, str, str]
+    assert tool.read('{"a": null, "c": "1"}') == {"a": None, "c": "1"}
+    with pytest.raises(ValueError, match="d: "):
+        tool.read('{"a": null, "d": "y"}')
+
+
+def test_a_token_with_a_line_break_is_refused_and_not_shown():
+    server = {"kit": {"url": "http://127.0.0.1:1/mcp", "token_env": "TOKEN"}}
+    _, wrong = listed_now(ToolArguments(mcp=server, tool_seconds=SECONDS), {"TOKEN": "s3cret\n"})
+    assert "the header Authorization has a line break" in wrong["kit"]
+    assert "s3cret" not in wrong["kit"]
 
 
 def test_a_program_that_dies_ends_its_attempt_or_only_its_call(used):

@@ -84,6 +84,19 @@ def test_a_tool_in_every_way_that_is_wrong(used):
     assert time.monotonic() - begin < 60
 
 
+def test_an_attempt_whose_state_is_lost_fails_whatever_its_agent_makes_of_it():
+    asked = [["up", {"by": 666}], ["up", {}], ["add", {"left": 2}]]
+    with tempfile.TemporaryDirectory() as short:
+        workflow = load_workflow(KIT + "forgives", {"tools": [KIT + "add"], "environment_class": KIT + "Counter",
+                                                    "asked": json.dumps(asked)}, 60.0)
+        (outcome,) = roll([workflow], [list(map(ord, f"{short}/found"))])
+        lost, again, added = json.loads(Path(f"{short}/found").read_text())
+    assert lost == again
+    assert lost.endswith("the state of the environment is lost")
+    assert added == "3"
+    assert (outcome.status, outcome.reason) == ("workflow_failed", lost.removeprefix("caught "))
+
+
 def test_a_tool_that_hangs_ends_at_its_limit_with_what_it_started(used, tmp_path):
     file = tmp_path / "pid"
     hung, after = used([["hangs", {"path": str(file)}], ["add", {"left": 1}]], "hangs", "add")

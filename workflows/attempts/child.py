@@ -171,8 +171,11 @@ def run(channel: socket.socket) -> None:
         message = packed((FAILED, time.monotonic(), str(error)))
     except BaseException as error:  # the user's workflow, which may also exit or return what cannot be sent
         message = packed((FAILED, time.monotonic(), brief(error)))
+    if toolbox and (lost := toolbox.failed):  # also where the agent, or its library, went on
+        message = packed((FAILED, time.monotonic(), lost))
     if toolbox:
-        toolbox.close()
+        with contextlib.suppress(Exception):  # of a server that is left anyway
+            toolbox.close()
     calls.tell(message)
     sys.stdout.flush()
     os._exit(0)

@@ -64,8 +64,8 @@ class Connection:
         try:
             found = self._portal.call(partial(self._client.call_tool, name, arguments))
         except Exception as error:
-            if self._program.end if self._program else not isinstance(error, MCPError) or error.code in (
-                    CONNECTION_CLOSED, INVALID_REQUEST):
+            closed = isinstance(error, MCPError) and error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
+            if closed or (self._program.end if self._program else not isinstance(error, MCPError)):
                 raise Lost(self._reason(error)) from error
             return f"error: {error.message if isinstance(error, MCPError) else brief(error)}", True
         return (f"error: {_text(found)}", True) if found.is_error else (_text(found), False)
@@ -158,7 +158,10 @@ class Program:
 async def _http(server: McpServer, variables: dict[str, str]) -> AsyncIterator[tuple]:
     """The transport to a URL. The caller limits the time."""
     token = {"Authorization": f"Bearer {variables[server.token_env]}"} if server.token_env else {}
-    async with (httpx2.AsyncClient(headers=server.headers | token, timeout=None) as client,
+    headers = server.headers | token
+    if wrong := [name for name, value in headers.items() if value != value.strip() or not value.isprintable()]:
+        raise ValueError(f"the header {wrong[0]} has a line break, or blanks around it")  # its value may be a secret
+    async with (httpx2.AsyncClient(headers=headers, timeout=None) as client,
                 streamable_http_client(server.url, http_client=client, max_sse_event_size=LARGEST) as streams):
         yield streams
 

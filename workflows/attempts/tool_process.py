@@ -85,6 +85,7 @@ class Session:
 
     def __init__(self, processes: Processes, number: int, channel: socket.socket):
         self._processes, self._number, self._channel = processes, number, channel
+        self._ended: str | None = None  # how the process had ended
 
     def call(self, name: str, arguments: str, key: str, seconds: float) -> Result:
         """Raises Lost when the tool takes longer, or its process ends."""
@@ -114,8 +115,10 @@ class Session:
         return found[0]
 
     def close(self) -> str:
-        self._channel.close()
-        return self._processes.end(self._number)
+        if self._ended is None:
+            self._channel.close()
+            self._ended = self._processes.end(self._number)
+        return self._ended
 
 
 def _of(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

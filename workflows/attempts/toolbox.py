@@ -40,11 +40,21 @@ class World:
         self._name, self._processes, self._seconds = name, processes, seconds
         self._listed, self._stateful = listed, stateful
         self._session: Session | None = None
+        self.failed: str | None = None  # why the attempt cannot go on with it
         self.made: list[tuple[str, str, str, bool, Result]] = []  # name, arguments, key, whether idempotent, result
         self.lock = threading.Lock()
 
     def call(self, name: str, arguments: str, key: str) -> Result:
-        """Raises ToolFailed when the state is lost, or cannot be made again."""
+        """Raises ToolFailed when the state is lost, or cannot be made again; then also in all later calls."""
+        if self.failed:
+            raise ToolFailed(self.failed)
+        try:
+            return self._call(name, arguments, key)
+        except ToolFailed as error:
+            self.failed = str(error)
+            raise
+
+    def _call(self, name: str, arguments: str, key: str) -> Result:
         if self._session is None:
             self._begin()
         try:
@@ -119,11 +129,17 @@ class Toolbox:
         try:
             tool.read(text)
             text = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+            text.encode()  # half of a surrogate pair, which JSON can escape, is no text
         except ValueError as error:
             return f"error: {error}"
         if tool.world is not None:
             return self._of_world(tool.world, name, text, tool.declaration.idempotent)[0]
         return self._recorded(name, text, tool.declaration.idempotent, self._alone)[1][0]
+
+    @property
+    def failed(self) -> str | None:
+        """Why the attempt has failed whatever its agent makes of it: a state was lost."""
+        return next((one.failed for one in self._worlds.values() if one.failed), None)
 
     def close(self) -> None:
         """Ends the sessions at servers; everything else ends with the processes of the attempt."""
