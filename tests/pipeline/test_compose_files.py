@@ -24,7 +24,7 @@ def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directo
     config = compose(["recipe=mine", "trainer=small"])
     assert (config.name, config.buffer.batch_size, config.trainer.max_token_len_per_gpu) == (
         "mine", 3, 4000)
-    for override, words in (("recipe=mien", "countdown, gsm8k, gsm8k_7b, mine"), ("trainer=smal", "'small'?")):
+    for override, words in (("recipe=mien", "'mine'?"), ("trainer=smal", "'small'?")):
         (problem,) = problems_of(override)
         assert f"{problem.key}={problem.found}" == override
         assert words in problem
