@@ -18,7 +18,7 @@ from pipeline.plan.plan import Plan
 from tests.kills.cases import CASES, Case
 from tests.kills.chain import ONLY, Chain, any_kill, choose, differences
 from tests.kills.faults import try_all
-from tests.kills.report import kills_of, write_report
+from tests.kills.report import history, kills_of, write_report
 from tests.kills.shim import Operation
 
 PER_CHAIN = 8
@@ -66,6 +66,7 @@ class Session:
         self.points = place / f"points-{self.place.name}.json"
         self.known: Counter[Operation] = Counter()
         self.missed: Counter[Operation] = Counter()
+        self.before = {Operation(*point) for point in history()["hit"]}
         if self.points.exists():  # of an earlier call
             self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
 
@@ -78,8 +79,8 @@ class Session:
         return max(self.few(), len(self.known.keys() - self._done()))
 
     def _done(self) -> set[Operation]:
-        """Write points that were hit, in any configuration, or that two launches did not come to."""
-        hit = {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
+        """Write points that were hit, in any configuration and commit, or that two launches did not come to."""
+        hit = self.before | {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
                if not one["random"]}
         return hit | {point for point, count in self.missed.items() if count > 1}
 

@@ -10,7 +10,7 @@ from pipeline.store import files
 from tests.kills.faults import UNTESTED
 
 PAGE = files.HOME / "docs" / "kills.md"
-HISTORY = files.HOME / "benchmarks" / "results" / "kills.json"  # kills of each configuration, of all commits so far
+HISTORY = files.HOME / "benchmarks" / "results" / "kills.json"  # of all commits: kills by configuration, points hit
 RESULTS = ("equal", "different", "hung")
 HEAD = """# Killed, and going on
 
@@ -34,6 +34,11 @@ def kills_of(results: Path) -> list[dict]:
     return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
 
 
+def history() -> dict[str, list]:
+    """Returns `counts`, the kills of each configuration and commit so far, and `hit`, the write points."""
+    return json.loads(HISTORY.read_text(encoding="utf-8")) if HISTORY.exists() else {"counts": [], "hit": []}
+
+
 def result(kill: dict) -> str:
     return kill["result"] if kill["result"] in RESULTS else "different"  # processes were left
 
@@ -46,10 +51,12 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
     made = sorted({(one["date"], one["commit"]) for one in kills})
     points = {(*point,) for found in known.values() for point in found}
     hit = {(one["process"], one["operation"], one["kind"]) for one in kills if not one["random"]}
+    before = {(*point,) for point in history()["hit"]}
     days = " to ".join(dict.fromkeys((made[0][0], made[-1][0])))
-    lines = [HEAD, f"{len(kills)} kills, {days}, of commits "
-             f"{', '.join(dict.fromkeys(commit for _, commit in made))}; {len(points & hit)} of {len(points)} write "
-             "points were hit.\n", table(kills, "github"), "", by_operation(kills)]
+    commits = ", ".join(dict.fromkeys(commit for _, commit in made))
+    lines = [HEAD, f"{len(kills)} kills, {days}, of commits {commits}; {len(points & hit)} of {len(points)} write "
+             f"points were hit, with earlier commits {len(points & (hit | before))}.\n", table(kills, "github"), "",
+             by_operation(kills)]
     if differing := [one for one in kills if result(one) != "equal"]:
         lines += ["", "Differences:\n", *dict.fromkeys(
             f"* {one['case']}, {one['chain']}: {'; '.join([one['result'], *one['differences']])}" for one in differing)]
@@ -58,7 +65,7 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
         lines += ["", f"## Faults\n\n{len(faults)} tried, {right} right, {made[-1][0]}.\n", tabulate(
             [(name, words[:200] or "right") for name, words in faults], ["fault", "result"], "github")]
     lines += ["", "Untested:\n", *(f"* {words}" for words in UNTESTED)]
-    if earlier := _remember(kills):
+    if earlier := _remember(kills, hit):
         lines += ["", "## Earlier commits\n", tabulate([list(one.values()) for one in earlier],
                                                        list(earlier[0]), "github")]
     text = "\n".join(lines) + "\n"
@@ -66,17 +73,17 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
     PAGE.write_text(text, encoding="utf-8")
 
 
-def _remember(kills: list[dict]) -> list[dict]:
-    """Adds the counts of these kills to the history; returns those of other commits."""
-    known = json.loads(HISTORY.read_text(encoding="utf-8")) if HISTORY.exists() else []
-    commits = {one["commit"] for one in kills}
-    earlier = [one for one in known if one["commit"] not in commits]
+def _remember(kills: list[dict], hit: set[tuple]) -> list[dict]:
+    """Adds these kills to the history; returns the counts of other commits."""
+    known, commits = history(), {one["commit"] for one in kills}
+    earlier = [one for one in known["counts"] if one["commit"] not in commits]
     new = []
     for case, commit in dict.fromkeys((one["case"], one["commit"]) for one in kills):
         mine = [one for one in kills if (one["case"], one["commit"]) == (case, commit)]
         counts = dict(zip(("kills", "at random times", *RESULTS), _counts(mine), strict=True))
         new.append({"date": mine[-1]["date"], "commit": commit, "configuration": case, **counts})
-    HISTORY.write_text(json.dumps(earlier + new, indent=1) + "\n", encoding="utf-8")
+    points = sorted({*map(tuple, known["hit"]), *hit})
+    HISTORY.write_text(json.dumps({"counts": earlier + new, "hit": points}, indent=1) + "\n", encoding="utf-8")
     return earlier
 
 
