@@ -31,7 +31,7 @@ from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
 from workflows.engines.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from workflows.engines.open import open_one
-from workflows.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_texts, turn_end
+from workflows.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_texts, task_turns, turn_end
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
@@ -139,9 +139,8 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         begin = time.perf_counter()
         [outcome] = _attempt(settings, taskset, place, task, tokenizer, watched, rewards)
         runner.decode([outcome], tokenizer)
-        at_hand = TaskAtHand(task, rewards, tokenizer, settings)
         with opener.judged_by(engine, tokenizer):
-            runner.reward([outcome], [at_hand.messages], [task.answer], rewards)
+            runner.reward([outcome], [task_turns(task, settings)], [task.answer], rewards)
         seconds = time.perf_counter() - begin
         for line in [*_calls(watched, tokenizer, settings), *_rows(outcome), *_ending(outcome, watched, seconds)]:
             show(line)

@@ -7,15 +7,15 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from pipeline.job.context import Context
+from pipeline.job.context import Context, environment
 from pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from pipeline.job.no_signal import ASK, FAILED, Signals
 from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
 from pipeline.job.schedule import first_explored
-from pipeline.job.shares import cores
+from pipeline.job.shares import answering_environment, cores
 from pipeline.job.tracking import open_tracker
 from pipeline.store import checkpoints, files, records, recovery, tables, versions
-from stages.explorer.children import supervise, trainer_child
+from stages.explorer.children import Child, supervise, trainer_child
 
 # age of a directory's last change from which on a listing is complete: a later change has another time, even where the
 # file system counts seconds
@@ -154,6 +154,17 @@ class RolloutFollower(Follower):
 
     def _seconds(self, rollout: records.Rollout) -> float:
         return rollout.rollout_seconds + rollout.other_seconds
+
+
+def follow_rollouts(name: str, module: str, context: Context) -> None:
+    """The work of a stage without a trainer: one child writes the tables of explorer steps, and is followed.
+
+    name, module: of the child.
+    """
+    surroundings = environment(context.config.explorer.env_vars) | answering_environment(context.config)
+    with RolloutFollower(context) as follower:
+        supervise(context, [Child(name, module, cores(), environment=surroundings)], follower.poll)
+    context.made["explorer_steps"] = len(tables.steps_present(context.directory, RolloutFollower.table))
 
 
 def train_alone(context: Context) -> None:

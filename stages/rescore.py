@@ -7,7 +7,7 @@ Attempts that have no response keep their status and reason.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pipeline.job.context import Context, commit
@@ -101,7 +101,7 @@ class Scorer:
             notes=json.dumps(outcome.notes, ensure_ascii=False) if outcome.notes else None)
 
 
-def _by_slot(rows: Iterator[records.Experience] | list[records.Experience]) -> Attempts:
+def _by_slot(rows: Iterable[records.Experience]) -> Attempts:
     attempts: Attempts = {}
     for row in rows:
         attempts.setdefault(row.slot, []).append(row)

@@ -4,21 +4,10 @@ Reads tasks.parquet and a model; writes experience/ and rollouts/, and no model.
 process starts it and follows its steps.
 """
 
-from pipeline.job.context import Context, environment, run_stage
-from pipeline.job.shares import answering_environment, cores
-from pipeline.store import tables
-from stages.explorer.children import Child, supervise
-from stages.follow import RolloutFollower
+from functools import partial
 
-
-def work(context: Context) -> None:
-    config = context.config
-    surroundings = environment(config.explorer.env_vars) | answering_environment(config)
-    explorer = Child("explorer", "stages.explore", cores(), environment=surroundings)
-    with RolloutFollower(context) as follower:
-        supervise(context, [explorer], follower.poll)
-    context.made["explorer_steps"] = len(tables.steps_present(context.directory, "rollouts"))
-
+from pipeline.job.context import run_stage
+from stages.follow import follow_rollouts
 
 if __name__ == "__main__":
-    run_stage(work, __doc__)
+    run_stage(partial(follow_rollouts, "explorer", "stages.explore"), __doc__)

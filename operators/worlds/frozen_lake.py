@@ -24,7 +24,7 @@ class Lake:
     """A lake such as `PFF FHF FFG` (rows), with a player on it. ended: how the game ended, `goal` or `hole`."""
 
     def __init__(self, text: str):
-        """Raises DataError for a text that is no lake."""
+        """Raises DataError for an invalid text."""
         rows, letters = text.split(), "".join(text.split())
         if {len(row) for row in rows} != {len(rows)} or set(letters) - set("PGHF") or not (
                 letters.count(PLAYER) == letters.count(GOAL) == 1):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 
-MISSES = 1000  # draws without a new task after which there are no more
+MISSES = 1000  # consecutive draws without a new task after which generation fails
 DONE = "done"  # a player's last reply, without a call
 
 Turn = tuple[str, str]  # a call, and what the environment returns
