@@ -17,12 +17,13 @@ from pathlib import Path
 from pipeline.job.context import commit
 from pipeline.plan.plan import Plan
 from tests.kills.cases import CASES, Case
-from tests.kills.chain import ONLY, Chain, any_kill, choose, differences
+from tests.kills.chain import ONLY, Chain, Kill, any_kill, choose, differences, leading_to
 from tests.kills.faults import try_all
 from tests.kills.report import history, kills_of, write_report
 from tests.kills.shim import Operation
 
 PER_CHAIN = 8
+TRIES = 4  # launches that do not come to a write point before it is given up
 
 
 def main() -> None:
@@ -67,6 +68,7 @@ class Session:
         self.points = place / f"points-{self.place.name}.json"
         self.known: Counter[Operation] = Counter()
         self.missed: Counter[Operation] = Counter()
+        self.origins: dict[Operation, list[Kill]] = {}  # the kills after which a run came to a point
         self.before = {Operation(*point) for point in history()["hit"]}
         if self.points.exists():  # of an earlier call
             self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
@@ -80,10 +82,10 @@ class Session:
         return max(self.few(), len(self.known.keys() - self._done()))
 
     def _done(self) -> set[Operation]:
-        """Write points that were hit, in any configuration and commit, or that two launches did not come to."""
+        """Write points that were hit, in any configuration and commit, or that some launches did not come to."""
         hit = self.before | {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
                if not one["random"]}
-        return hit | {point for point, count in self.missed.items() if count > 1}
+        return hit | {point for point, count in self.missed.items() if count > TRIES}
 
     def undisturbed(self) -> Chain:
         if self.expected is None:
@@ -100,15 +102,16 @@ class Session:
         found = Chain(self.case, self.place / f"killed-{int(time.time())}", self.source)
         number = min(PER_CHAIN, self.left())
         others = number // 4 if self.few() else 0  # at any place and time
-        kills = choose(self.known, self._done(), number - others, self.dice)
-        while len(kills) < number:
+        kills = self._at_points(expected, number - others)
+        for _ in range(min(others, number - len(kills))):
             kill = any_kill(self.known, self.case, expected.seconds, self.dice)
             kills.insert(self.dice.randint(0, len(kills)), kill)
         code = None
         for kill in kills:
             if time.monotonic() < deadline and code != 0:
                 code = found.launch(kill)
-                if kill.point and not (found.kills and found.kills[-1].launch == found.launches):
+                if kill.point and not (found.kills and not found.kills[-1].random
+                                       and found.kills[-1].launch == found.launches):
                     self.missed[kill.point] += 1
         if code != 0:
             code = found.launch(None)
@@ -121,10 +124,35 @@ class Session:
         else:
             print(f"kept for inspection: {found.root}", flush=True)
 
+    def _at_points(self, expected: Chain, number: int) -> list[Kill]:
+        """Kills at points that were not hit: of an undisturbed run, and when none is left, some that kills lead to."""
+        order = list(expected.traces)
+        always = Counter({point: self.known[point] for point in order})
+        if kills := choose(always, self._done(), number, self.dice):
+            return kills
+        left = [point for point in self.known if ONLY.fullmatch(point.process) and point not in self._done()]
+        counts = Counter({point: expected.traces.get(point, 1) for point in self.known})
+        chosen = [leading_to(point, counts, self.origins, expected.seconds, self.dice)
+                  for point in self.dice.sample(left, min(len(left), -(-number // 3)))]
+        place = {point: index for index, point in enumerate(order)}
+        return [kill for kills in sorted(chosen, key=lambda kills: place.get(kills[0].point, 0)) for kill in kills]
+
     def _learn(self, chain: Chain) -> None:
         """Adds the write points of a chain: some come only when a stage resumes."""
+        self._learn_origins(chain)
         self.known |= Counter({point: count for point, count in chain.traces.items() if ONLY.fullmatch(point.process)})
         self.points.write_text(json.dumps([(*point, count) for point, count in self.known.items()]))
+
+    def _learn_origins(self, chain: Chain) -> None:
+        """Remembers the kills of the two launches before one that came to a point of no undisturbed run."""
+        if self.expected is None or chain is self.expected:
+            return
+        kills = {one.launch: Kill("self", Operation(one.process, one.operation, one.kind), one.count)
+                 for one in chain.kills if not one.random and one.victim == one.process}
+        for launch, seen in enumerate(chain.seen, 1):
+            for point in seen - self.expected.traces.keys() - self.origins.keys():
+                if launch - 1 in kills:
+                    self.origins[point] = [kills[one] for one in (launch - 2, launch - 1) if one in kills]
 
     def _append(self, found: Chain, words: list[str]) -> None:
         self.results.parent.mkdir(parents=True, exist_ok=True)

@@ -30,13 +30,19 @@ ONLY = re.compile(r"(stage|trainer|explorer|evaluator|engine)\b.*|snakemake|ouro
 
 @dataclass
 class Kill:
-    """What shall be killed. point: before which operation (the count-th of its kind), or at a random time."""
+    """What shall be killed. point: before which operation (the count-th of its kind), or at a random time.
+
+    first: another process, which gets `signal` at a random time; then the point is one that a run comes to when
+    something ends early.
+    """
 
     victim: str
     point: Operation | None = None
     count: int = 1
     torn: bool = False
-    after: float = 0.0  # seconds, without a point
+    after: float = 0.0  # seconds, without a point or with `first`
+    first: str = ""
+    signal: int = signal.SIGKILL
 
 
 @dataclass
@@ -51,6 +57,7 @@ class Killed:
     step: int | None
     random: bool
     launch: int
+    count: int = 1
     ended: str = ""  # a problem of this launch: `hung`, or processes that were left
 
 
@@ -61,6 +68,7 @@ class Chain:
     source: Plan | None
     kills: list[Killed] = field(default_factory=list)
     traces: Counter[Operation] = field(default_factory=Counter)
+    seen: list[set[Operation]] = field(default_factory=list)  # of each launch
 
     def __post_init__(self):
         shutil.rmtree(self.root, ignore_errors=True)
@@ -87,15 +95,16 @@ class Chain:
         with open(self.root / f"output-{self.launches}", "wb") as output:
             process = subprocess.Popen(self.command, cwd=REPOSITORY, stdout=output, stderr=output,
                                        env=shimmed(self.root, trace=trace, **more), start_new_session=True)
-        found = self._kill_at(process, kill, trace) if kill and not kill.point else None
+        found = self._kill_at(process, kill, trace) if kill and (kill.first or not kill.point) else None
         hung = not self._ends(process, killed, since=time.monotonic() if found else None)
         self.seconds = time.monotonic() - began
         operations = read_trace(trace)
         self.traces += counted(operations)
+        self.seen.append({operation for operation, _ in operations})
         if killed.exists():
-            who, operation, kind, _, path = killed.read_text().rstrip("\n").split("\t")
+            who, operation, kind, count, path = killed.read_text().rstrip("\n").split("\t")
             victim = who if kill.victim == "self" else kill.victim
-            found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches)
+            found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches, int(count))
         left = self._left()
         if found:
             found.ended = "hung" if hung else f"left {', '.join(left)}" if left else ""
@@ -124,15 +133,17 @@ class Chain:
         deadline = time.monotonic() + kill.after
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.01)
-        for pid in self._processes(kill.victim):
+        for pid in self._processes(victim := kill.first or kill.victim):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, kill.signal)
+            if kill.signal != signal.SIGKILL:
+                return None  # it ends by itself: only a kill at the point counts
             done = [(operation, path) for operation, path in read_trace(trace)
-                    if operation.process.startswith(kill.victim)]
+                    if operation.process.startswith(victim)]
             if not done:
                 return None  # no log shows what it was doing
             operation, path = done[-1]
-            return Killed(kill.victim, *operation, path, step_in(path), True, self.launches)
+            return Killed(victim, *operation, path, step_in(path), True, self.launches)
         return None
 
     def _processes(self, name: str) -> list[int]:
@@ -222,6 +233,31 @@ def choose(known: Counter[Operation], done: set[Operation], number: int, dice: r
     order = [point for point in known if ONLY.fullmatch(point.process) and point not in done]
     chosen = set(dice.sample(order, min(number, len(order))))
     return [Kill("self", point) for point in order if point in chosen]
+
+
+def leading_to(point: Operation, known: Counter[Operation], origins: dict[Operation, list[Kill]], seconds: float,
+               dice: random.Random) -> list[Kill]:
+    """Kills of which the last is at a point that an undisturbed run does not come to: a file that a kill had left.
+
+    origins: kills after which a run came to it. Where none is known, a kill at an operation on a near file is tried;
+    for a report of an error, another process is ended first.
+    """
+    if ".error" in point.kind:
+        first, how = dice.choice([("stage", signal.SIGTERM), ("trainer", signal.SIGKILL), ("explorer", signal.SIGKILL),
+                                  ("evaluator", signal.SIGKILL), ("ouro", signal.SIGTERM)])
+        return [Kill("self", point, after=dice.uniform(0.2, 1.0) * seconds, first=first, signal=how)]
+    if point in origins:
+        return [*origins[point], Kill("self", point)]
+    near = {one: _equal_letters(one.kind, point.kind) for one in known
+            if one != point and one.operation != "unlink" and ONLY.fullmatch(one.process)}
+    farthest = max(near.values(), default=0)
+    before = dice.choice([one for one, length in near.items() if length == farthest])
+    return [*origins.get(before, []), Kill("self", before, dice.randint(1, known[before])), Kill("self", point)]
+
+
+def _equal_letters(one: str, other: str) -> int:
+    """How many letters two paths begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def any_kill(known: Counter[Operation], case: Case, seconds: float, dice: random.Random) -> Kill:
