@@ -31,20 +31,30 @@ def hash_reward(response: str, answer: str) -> dict[str, float]:
     return {"accuracy": float(hashlib.sha256(response.encode()).digest()[0] % 2)}
 
 
-def make_model(path: Path, hidden: int = 896, layers: int = 24, vocabulary: int = 151936) -> None:
-    """Random bfloat16 weights in the shape of Qwen2.5-0.5B unless another is given, with a character tokenizer.
+SHAPES = {  # as in the configurations of these models
+    "Qwen2.5-0.5B": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+                     "intermediate_size": 4864},
+    "Qwen2.5-1.5B": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
+                     "num_key_value_heads": 2, "intermediate_size": 8960},
+    "Qwen2.5-3B": {"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
+                   "intermediate_size": 11008},
+    "Qwen2.5-7B": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+                   "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False},
+    "Qwen3-0.6B": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+                   "intermediate_size": 3072, "head_dim": 128},
+}
 
-    hidden: the width, a multiple of 128.
-    """
+
+def make_model(path: Path, shape: str = "Qwen2.5-0.5B", **changes: int) -> None:
+    """Random bfloat16 weights in one of SHAPES, with a character tokenizer. changes: to the model's configuration."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
-    config = Qwen2Config(
-        vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
-        num_key_value_heads=2, intermediate_size=hidden * 38 // 7, tie_word_embeddings=True,
-        max_position_embeddings=32768, rope_theta=1e6, eos_token_id=1, pad_token_id=0, bos_token_id=None)
+    usual = {"vocab_size": 151936, "tie_word_embeddings": True, "max_position_embeddings": 32768, "rope_theta": 1e6,
+             "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
+    config = (Qwen3Config if shape.startswith("Qwen3") else Qwen2Config)(**usual | SHAPES[shape] | changes)
     torch.manual_seed(0)
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
     character_tokenizer(PROMPT_TOKENS + RESPONSE_TOKENS).save_pretrained(path)
 
 

@@ -1,4 +1,4 @@
-"""Measures a whole GRPO step on one GPU: this tree, an older one, and TRL with vLLM, in turns on one machine.
+"""Measures a whole GRPO step on one GPU: this tree, an older one, TRL and verl with vLLM, in turns on one machine.
 
     python -m benchmarks.gpu_peers --root /tmp/peers --other /path/to/older/checkout --out peers.json
 
@@ -6,8 +6,9 @@ The same for all: a random model in the shape of Qwen2.5-0.5B (bfloat16), 64 pro
 tokens, a hash of the response as reward, one update per step with AdamW at 1e-6, temperature 1, no KL term, engine and
 trainer alternating on the GPU (the engine sleeps). Each run is a process of its own. Ours: seconds of the step and its
 parts from the tables of the stage, which include writing every rollout and a proven hand-over of the weights in a file.
-TRL: seconds between the callbacks of step begin and end, after a synchronisation. The first step of each is left out.
-Requires a GPU, vllm and deepspeed; for TRL the packages of benchmarks/requirements-trl.txt.
+TRL: seconds between the callbacks of step begin and end, after a synchronisation. verl: the seconds that it prints. The
+first step of each is left out. Requires a GPU, vllm and deepspeed; for TRL the packages of
+benchmarks/requirements-trl.txt, for verl those that benchmarks/verl_grpo.py names.
 """
 
 import argparse
@@ -22,12 +23,14 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks import verl_grpo
 from benchmarks.gpu_path import PROMPT_TOKENS, QUESTION, RESPONSE_TOKENS, TASKS, make_model, make_tasks
 
 TRL = {"TRL, micro-batches of 32, gradient checkpointing": {"rows": 32, "recompute": True},
        "TRL, micro-batches of 16": {"rows": 16, "recompute": False}}
+VERL = {"verl, gradient checkpointing": {"prompt": PROMPT_TOKENS - 1, "response": RESPONSE_TOKENS, "tasks": 64}}
 PARTS = ("rollout_seconds", "train_seconds", "publish_seconds", "sync_seconds", "train_other_seconds",
-         "explore_other_seconds", "peak_memory_gib")
+         "explore_other_seconds")
 
 
 def ours(root: Path, model: Path, steps: int) -> dict:
@@ -51,7 +54,9 @@ def ours(root: Path, model: Path, steps: int) -> dict:
     subprocess.run([sys.executable, "-m", "stages.rft", stage.directory], check=True)
     with tables.connect([("gpu", Path(stage.directory))]) as session:
         rows = session.sql(QUESTION).to_arrow_table().to_pylist()
-    return {"seconds": [row["seconds"] for row in rows], "parts": [[row[part] for part in PARTS] for row in rows]}
+    return {"seconds": [row["seconds"] for row in rows], "names": PARTS,
+            "parts": [[row[part] for part in PARTS] for row in rows],
+            "peak_gib": max(row["peak_memory_gib"] or 0 for row in rows)}
 
 
 def trl(root: Path, model: Path, steps: int, rows: int, recompute: bool) -> dict:
@@ -95,6 +100,8 @@ def started(tree: Path, given, name: str, variant: dict) -> dict:
                                 "VLLM_LOGGING_LEVEL": "ERROR"}
     if variant:
         environment |= {"VLLM_USE_FLASHINFER_SAMPLER": "0"}  # TRL's vLLM fails with it
+    if variant in VERL.values():
+        environment["PYTHONPATH"] = os.pathsep.join([*map(str, given.verl), environment["PYTHONPATH"]])
     command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(given.root / name), "--steps",
                str(given.steps), "--model", str(given.root / "model"), "--one", str(answer), "--as",
                json.dumps(variant)]
@@ -119,8 +126,8 @@ def line(name: str, runs: list[dict]) -> dict:
              "highest": round(max(seconds), 2), "steps": len(seconds), "failed runs": len(runs) - len(good),
              "first step and start s": [round(run["process_seconds"] - sum(run["seconds"][1:]), 1) for run in good]}
     if "parts" in good[0]:
-        parts = np.array([row for run in good for row in run["parts"][1:]], dtype=float)
-        return found | {part: round(float(value), 3) for part, value in zip(PARTS, np.nanmedian(parts, 0), strict=True)}
+        parts, names = np.array([row for run in good for row in run["parts"][1:]], dtype=float), good[0]["names"]
+        found |= {part: round(float(value), 3) for part, value in zip(names, np.nanmedian(parts, 0), strict=True)}
     return found | {"peak_memory_gib": round(max(run["peak_gib"] for run in good), 1)}
 
 
@@ -130,7 +137,7 @@ def compare(given) -> list[dict]:
     if not (given.root / "model").exists():
         make_model(given.root / "model")
     runs = {"this tree": (here, {}), **({"the other tree": (given.other, {})} if given.other else {}),
-            **{name: (here, variant) for name, variant in TRL.items()}}
+            **{name: (here, variant) for name, variant in (TRL | (VERL if given.verl else {})).items()}}
     runs = {name: run for name, run in runs.items() if not given.only or name in given.only}
     found: dict[str, list[dict]] = {name: [] for name in runs}
     for turn in range(given.rounds):
@@ -147,15 +154,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps of a process, the first of which warms up")
     parser.add_argument("--rounds", type=int, default=2, help="how often the variants take turns")
     parser.add_argument("--limit", type=int, default=600, help="seconds after which a process is ended")
-    parser.add_argument("--only", action="append", choices=["this tree", "the other tree", *TRL],
+    parser.add_argument("--only", action="append", choices=["this tree", "the other tree", *TRL, *VERL],
                         help="what to measure; default: all")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--verl", type=Path, action="append", default=[],
+                        help="a directory with packages for verl; without it verl is not measured")
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--as", dest="variant", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        run = trl if given.variant else ours
+        run = verl_grpo.train if given.variant in VERL.values() else trl if given.variant else ours
         given.one.write_text(json.dumps(run(given.root, given.model, given.steps, **given.variant)))
         return
     lines = compare(given)

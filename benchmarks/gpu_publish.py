@@ -182,7 +182,9 @@ def main() -> None:
     here, chosen = Path(__file__).resolve().parent.parent, given.only or ["parts", *WAYS, "other"]
     given.root.mkdir(parents=True, exist_ok=True)
     if not (given.root / "model").exists():
-        make_model(given.root / "model", given.hidden, given.layers, given.vocabulary)
+        make_model(given.root / "model", hidden_size=given.hidden, num_hidden_layers=given.layers,
+                   num_attention_heads=given.hidden // 64, intermediate_size=given.hidden * 38 // 7,
+                   vocab_size=given.vocabulary)
     figures: dict = {}
     if "parts" in chosen:
         figures["parts"] = parts = started(here, given, "parts", given.set, "parts")

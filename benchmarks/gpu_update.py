@@ -1,14 +1,16 @@
-"""Measures the update alone on one GPU: forward, backward and optimizer of GRPO steps, of this tree and of another.
+"""Measures the update alone on one GPU: forward, backward and optimizer of steps, of this tree and of another.
 
     python -m benchmarks.gpu_update --root /tmp/update --other /path/to/older/checkout --out update.json
 
-A random model in the shape of Qwen2.5-0.5B (bfloat16); 512 rows of 128 prompt and 512 response tokens (327,680 tokens a
-step), ZeRO 1, micro-batches of at most 32,768 tokens. Each variant is a process of its own, and the variants take
-turns, so that a machine that changes its speed changes it for all. The other tree runs with gradient checkpointing, as
-its `benchmarks.gpu_path` does. `--group 8` compares prompts that groups share with prompts of each row: once with the
-defaults, then `--prompt 2048 --rows 128`, and `--prompt 16384 --response 64 --rows 64`. Prints medians and spreads over
-all measured steps, and how far the log-probs of 16 rows are from those of a float32 model. Requires a GPU and
-deepspeed, but neither vllm nor Snakemake.
+A random model in the shape of Qwen2.5-0.5B (bfloat16), or another `--shape`; 512 rows of 128 prompt and 512 response
+tokens (327,680 tokens a step), GRPO or `--stage sft`, ZeRO 1, micro-batches of at most 32,768 tokens. Each variant is a
+process of its own, and the variants take turns, so that a machine that changes its speed changes it for all. The other
+tree runs with gradient checkpointing, as its `benchmarks.gpu_path` does. `--group 8` compares prompts that groups share
+with prompts of each row: once with the defaults, then `--prompt 2048 --rows 128`, and `--prompt 16384 --response 64
+--rows 64`. Prints medians and spreads over all measured steps, the estimate of memory, MFU, and how far the log-probs
+of 16 rows are from those of a float32 model (`--no-exact`: not). MFU is counted as prime-rl does
+(src/prime_rl/trainer/perf.py): 6 x parameters in matrix products + 12 x layers x width x length for each token, of 989
+TFLOP/s. Requires a GPU and deepspeed, but neither vllm nor Snakemake.
 """
 
 import argparse
@@ -23,8 +25,9 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.gpu_path import make_model
+from benchmarks.gpu_path import SHAPES, make_model
 
+PEAK = 989e12  # bfloat16 operations per second of an H100 SXM or H200, without sparsity
 WARM = 2  # steps of a process that are not measured
 SHARING = {"prompts shared": [], "prompts apart": ["trainer.share_prompts=false"]}
 RECOMPUTE = "trainer.enable_gradient_checkpointing=true"
@@ -57,7 +60,7 @@ class Shape:
         return made
 
 
-def settings(overrides: list[str], shape: Shape):
+def settings(overrides: list[str], shape: Shape, stage: str = "rft"):
     from pipeline.check.judge import compose
     from pipeline.compose.stage_settings import effective
 
@@ -66,25 +69,38 @@ def settings(overrides: list[str], shape: Shape):
              f"model.max_response_tokens={shape.response}"]
     given = {override.partition("=")[0] for override in overrides}
     config = compose([*(one for one in usual if one.partition("=")[0] not in given), *overrides])
-    return effective(config, config.stages[1])
+    return effective(config, next(one for one in config.stages if one["stage_name"] == stage))
 
 
-def measure(model: Path, overrides: list[str], shape: Shape, steps: int, logprobs: Path) -> dict:
+def flops_per_token(config, length: int) -> float:
+    """Floating-point operations of forward and backward per token, as prime-rl counts them. config: transformers'."""
+    width, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or width // heads
+    attention = 2 * width * head * (heads + config.num_key_value_heads)
+    multiplied = layers * (attention + 3 * width * config.intermediate_size) + width * config.vocab_size
+    return 6 * multiplied + 12 * layers * width * length
+
+
+def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
     """Steps of one variant in this process: seconds of each, the first one's, memory, loss and gradient norm."""
     import torch
+    from transformers import AutoConfig
 
+    from stages.learner import recompute
     from stages.learner.actor import Actor
     from stages.learner.engine.zero import Process
     from stages.learner.objective import Objective
 
-    config, process = settings(overrides, shape), Process.start(1)
-    if hasattr(config.trainer, "compile"):
-        from stages.learner.recompute import resolve
-
-        print(resolve(config, model), file=sys.stderr)
-    actor = Actor(model, config, process)
-    np.save(logprobs, np.concatenate(actor.score_rows(shape.make(16))))
+    model, steps = given.root / "model", given.steps
+    config, process = settings(overrides, shape, given.stage), Process.start(1)
     found = {"seconds": [], "losses": [], "norms": []}
+    if hasattr(config.trainer, "compile"):
+        print(recompute.resolve(config, model), file=sys.stderr)
+        if hasattr(recompute, "needed"):  # not in older trees
+            found["estimate_gib"] = recompute.needed(config, model) / 2**30
+    actor = Actor(model, config, process)
+    if given.exact:
+        np.save(logprobs, np.concatenate(actor.score_rows(shape.make(16))))
     if steps:
         objective, rows = Objective(config), shape.make(shape.rows)
         for row, values in zip(rows, actor.score_rows(rows), strict=True):
@@ -98,7 +114,8 @@ def measure(model: Path, overrides: list[str], shape: Shape, steps: int, logprob
             found["losses"].append(result.loss)
             found["norms"].append(result.grad_norm)
         found |= {"peak_gib": actor.peak_memory_gib(), "tokens": result.tokens,
-                  "graphs": getattr(result, "compiled_graphs", None)}
+                  "graphs": getattr(result, "compiled_graphs", None),
+                  "flops": flops_per_token(AutoConfig.from_pretrained(model), shape.prompt + shape.response)}
     if hasattr(config.trainer, "compile"):
         from stages.learner.engine.compiled import GRAPHS
 
@@ -108,14 +125,15 @@ def measure(model: Path, overrides: list[str], shape: Shape, steps: int, logprob
     return found
 
 
-def started(tree: Path, root: Path, name: str, overrides: list[str], shape: Shape, steps: int) -> dict:
+def started(tree: Path, given, name: str, overrides: list[str], shape: Shape, steps: int) -> dict:
     """`measure` in a process of its own, with the code of a tree."""
-    answer, wrapped = root / f"{name}.json", [f"--set={one}" for one in overrides]
+    answer, wrapped = given.root / f"{name}.json", [f"--set={one}" for one in overrides]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
                                 "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     begin = time.time()
-    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(root), "--steps", str(steps),
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(given.root), "--steps", str(steps),
+               "--stage", given.stage, "--exact" if given.exact else "--no-exact",
                *(f"--{key}={value}" for key, value in asdict(shape).items())]
     done = subprocess.run([*command, "--one", str(answer), *wrapped], cwd=tree, env=environment, capture_output=True,
                           text=True, check=False)
@@ -133,7 +151,9 @@ def line(name: str, runs: list[dict], exact: np.ndarray | None, scored: Path) ->
     speeds = [runs[0]["tokens"] / second for second in seconds]
     made = {"variant": name, "tokens/s": round(median(speeds)), "lowest": round(min(speeds)),
             "highest": round(max(speeds)), "steps": len(speeds), "seconds": round(median(seconds), 3),
+            "MFU %": round(100 * median(speeds) * runs[0]["flops"] / PEAK, 1),
             "peak GiB": round(max(run["peak_gib"] for run in runs), 1),
+            "estimate GiB": round(runs[0].get("estimate_gib", 0), 1) or None,
             "first step s": round(median(run["seconds"][0] for run in runs), 1),
             "loss": runs[0]["losses"][0], "norms": [round(norm, 5) for norm in runs[0]["norms"][:3]],
             **{key: runs[0].get(key) for key in ("graphs", "compile_seconds", "refused", "checkpointing")}}
@@ -149,18 +169,20 @@ def compare(given) -> list[dict]:
     root, here = given.root, Path(__file__).resolve().parent.parent
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "model").exists():
-        make_model(root / "model")
+        make_model(root / "model", given.shape)
     shape = shape_of(given)
     variants = {name: [f"trainer.attention={name}"] for name in given.attention} or (
         SHARING if shape.group > 1 else VARIANTS)
-    runs = {f"this tree, {name}": (here, overrides) for name, overrides in variants.items()}
+    runs = {f"this tree, {name}": (here, [*overrides, *given.set]) for name, overrides in variants.items()
+            if not given.only or name in given.only}
     if given.other:
         runs = {"the other tree": (given.other, [RECOMPUTE]), **runs}
-    exact, found = started(here, root, "exact", EXACT, shape, 0), {name: [] for name in runs}
+    exact = started(here, given, "exact", EXACT, shape, 0) if given.exact else {"failed": "not asked for"}
+    found: dict[str, list[dict]] = {name: [] for name in runs}
     for turn in range(given.rounds):
         for index, (name, (tree, overrides)) in enumerate(runs.items()):
             if turn == 0 or index < 3:  # the last one shows that nothing else changed
-                found[name].append(started(tree, root, f"v{index}", overrides, shape, given.steps))
+                found[name].append(started(tree, given, f"v{index}", overrides, shape, given.steps))
                 if given.out:
                     given.out.write_text(json.dumps(found, indent=1))
     reference = None if "failed" in exact else np.load(root / "exact.npy")
@@ -184,12 +206,17 @@ def main() -> None:
     parser.add_argument("--response", type=int, default=512, help="tokens")
     parser.add_argument("--group", type=int, default=1, help="rows with the same prompt; above 1 the variants are "
                                                              "prompts shared and apart")
+    parser.add_argument("--shape", choices=SHAPES, default="Qwen2.5-0.5B")
+    parser.add_argument("--stage", choices=("rft", "sft"), default="rft")
+    parser.add_argument("--only", action="append", help="a variant to measure; default: all")
+    parser.add_argument("--set", action="append", default=[], help="an override of all variants of this tree")
+    parser.add_argument("--exact", action=argparse.BooleanOptionalAction, default=True,
+                        help="compare log-probs with a float32 model's")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--set", action="append", default=[], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        found = measure(given.root / "model", given.set, shape_of(given), given.steps, given.one.with_suffix(".npy"))
+        found = measure(given, given.set, shape_of(given), given.one.with_suffix(".npy"))
         given.one.write_text(json.dumps(found))
         return
     lines = compare(given)

@@ -8,6 +8,7 @@ from pipeline.check.memory import GIB, USABLE, training
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
 from stages.learner.engine import policy
+from stages.learner.engine.attention import choose
 from stages.model_size import build, measure
 
 
@@ -23,17 +24,20 @@ def resolve(config: Config, model: Path) -> str | None:
     if not torch.cuda.is_available():
         settings.enable_gradient_checkpointing = False
         return None
-    needed = _needed(config, model)
+    needed_bytes = needed(config, model)
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     shared = at(config, "mode") == "colocate" and bool(at(config, "explorer.auxiliary_models"))
-    settings.enable_gradient_checkpointing = shared or needed > USABLE * total
+    settings.enable_gradient_checkpointing = shared or needed_bytes > USABLE * total
     answer = "on" if settings.enable_gradient_checkpointing else "off"
-    return f"gradient checkpointing {answer}: without it about {needed / GIB:.1f} of {total / GIB:.1f} GiB"
+    return f"gradient checkpointing {answer}: without it about {needed_bytes / GIB:.1f} of {total / GIB:.1f} GiB"
 
 
-def _needed(config: Config, model: Path) -> float:
-    """Returns the estimated bytes of this rank's GPU without recomputation; stages of demonstrations have no critic."""
-    asked = Config.partial({"trainer": config.trainer, "model": config.model,
+def needed(config: Config, model: Path) -> float:
+    """Returns the estimated bytes of this rank's GPU, with the attention that runs here, and with `auto` without
+    recomputation. Stages of demonstrations have no critic.
+    """
+    trainer = config.trainer.model_copy(update={"attention": choose(config.trainer.attention, "cuda")})
+    asked = Config.partial({"trainer": trainer, "model": config.model,
                             "algorithm": {"advantage_fn": at(config, "algorithm.advantage_fn")}})
     size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
     return training(size, asked, policy.resolve_dtype(config.model.dtype, "cuda").itemsize).peak
