@@ -11,12 +11,13 @@ WATCHED = ("explorer.eval_interval=2", "monitor=mlflow")
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 TRANSFORMERS = "explorer.rollout_model.engine_type=transformers"
 FIRST = ("tasks", "curate", "model", "sft")
+ALL = (*FIRST, "evaluate_sft", "rft", "evaluate_rft")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration. kills: how many the long form makes. stage: name of the one that is started by hand; empty: the
-    whole run, by `ouro run`."""
+    """A configuration. kills: how many the long form makes at least. stage: name of the one that is started by hand;
+    empty: the whole run, by `ouro run`."""
 
     name: str
     kills: int
@@ -34,7 +35,8 @@ class Case:
         plan.freeze()
         names = {stage.name for stage in plan.stages}
         if source and self.stage:
-            copy_upstream(source, plan, tuple(name for name in FIRST if name in names and name != self.stage))
+            first = ALL if self.stage == "report" else FIRST
+            copy_upstream(source, plan, tuple(name for name in first if name in names and name != self.stage))
         return plan
 
     def directories(self, plan: Plan) -> list[Path]:
@@ -67,4 +69,6 @@ CASES = [
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",
         "stages.rft.algorithm.optimizer.lr=5e-3"), engine="vllm"),
+    *(Case(f"{name} alone, MLflow", 4, ("buffer.total_steps=1", "monitor=mlflow"), name)
+      for name in ("tasks", "curate", "model", "sft", "evaluate_sft", "report")),
 ]
