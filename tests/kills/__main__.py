@@ -11,13 +11,14 @@ import re
 import shutil
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
 from pipeline.job.context import commit
 from pipeline.plan.plan import Plan
 from tests.kills.cases import CASES, Case
-from tests.kills.chain import ONLY, Chain, Kill, any_kill, choose, differences, leading_to
+from tests.kills.chain import Chain, Kill, any_kill, choose, differences, leading_to
 from tests.kills.faults import try_all
 from tests.kills.report import history, kills_of, write_report
 from tests.kills.shim import Operation
@@ -48,10 +49,10 @@ def main() -> None:
 
 def upstream(place: Path) -> Plan:
     """Complete stages for the others to begin with."""
-    case = Case("upstream", 0, (), "")
+    case = Case("upstream", 0, ("buffer.total_steps=1",), "")
     root = place / "upstream"
     if not (root / "complete").exists():
-        made = Chain(dataclasses.replace(case, overrides=("buffer.total_steps=1",)), root, None)
+        made = Chain(case, root, None)
         assert made.launch(None) == 0, made.output()
         (root / "complete").touch()
     return case.plan(root, None)
@@ -71,7 +72,7 @@ class Session:
         self.origins: dict[Operation, list[Kill]] = {}  # the kills after which a run came to a point
         self.before = {Operation(*point) for point in history()["hit"]}
         if self.points.exists():  # of an earlier call
-            self.known.update({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
+            self._add({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
 
     def few(self) -> int:
         """How many kills its number is short of."""
@@ -125,23 +126,26 @@ class Session:
             print(f"kept for inspection: {found.root}", flush=True)
 
     def _at_points(self, expected: Chain, number: int) -> list[Kill]:
-        """Kills at points that were not hit: of an undisturbed run, and when none is left, some that kills lead to."""
-        order = list(expected.traces)
-        always = Counter({point: self.known[point] for point in order})
-        if kills := choose(always, self._done(), number, self.dice):
-            return kills
-        left = [point for point in self.known if ONLY.fullmatch(point.process) and point not in self._done()]
+        """Kills at points that were not hit: of an undisturbed run, and if these are few, some that kills lead to."""
+        order, done = list(expected.traces), self._done()
+        always = Counter({point: self.known[point] for point in order if point in self.known})
+        found = [[kill] for kill in choose(always, done, number, self.dice)]
+        later = [point for point in self.known if point not in done and point not in always]
         counts = Counter({point: expected.traces.get(point, 1) for point in self.known})
-        chosen = [leading_to(point, counts, self.origins, expected.seconds, self.dice)
-                  for point in self.dice.sample(left, min(len(left), -(-number // 3)))]
+        found += [leading_to(point, counts, self.origins, expected.seconds, self.dice)
+                  for point in self.dice.sample(later, min(len(later), -(-(number - len(found)) // 3)))]
         place = {point: index for index, point in enumerate(order)}
-        return [kill for kills in sorted(chosen, key=lambda kills: place.get(kills[0].point, 0)) for kill in kills]
+        return [kill for kills in sorted(found, key=lambda kills: place.get(kills[0].point, 0)) for kill in kills]
 
     def _learn(self, chain: Chain) -> None:
         """Adds the write points of a chain: some come only when a stage resumes."""
         self._learn_origins(chain)
-        self.known |= Counter({point: count for point, count in chain.traces.items() if ONLY.fullmatch(point.process)})
+        self._add(chain.traces)
         self.points.write_text(json.dumps([(*point, count) for point, count in self.known.items()]))
+
+    def _add(self, points: Mapping[Operation, int]) -> None:
+        chosen = re.compile(self.case.points)
+        self.known |= Counter({point: n for point, n in points.items() if chosen.fullmatch(point.process)})
 
     def _learn_origins(self, chain: Chain) -> None:
         """Remembers the kills of the two launches before one that came to a point of no undisturbed run."""

@@ -17,13 +17,15 @@ ALL = (*FIRST, "evaluate_sft", "rft", "evaluate_rft")
 @dataclass(frozen=True)
 class Case:
     """A configuration. kills: how many the long form makes at least. stage: name of the one that is started by hand;
-    empty: the whole run, by `ouro run`."""
+    empty: the whole run, by `ouro run`. points: pattern of the processes whose write points are to be hit; the other
+    processes of a whole run are cheaper to kill in the other configurations."""
 
     name: str
     kills: int
     overrides: tuple[str, ...]
     stage: str = "rft"
     engine: str = "transformers"
+    points: str = "(stage|trainer|explorer|evaluator|engine)\\b.*"
 
     def words(self, root: Path) -> list[str]:
         engine = () if self.engine == "vllm" else (TRANSFORMERS,)
@@ -64,7 +66,8 @@ CASES = [
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]", "stages.rft.algorithm.optimizer.lr=5e-3",
         "stages.rft.algorithm.kl_loss_fn=k3")),
     Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
-    Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), ""),
+    Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
+         points="snakemake|ouro"),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",

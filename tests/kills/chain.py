@@ -25,7 +25,6 @@ from tests.toy.kill import made
 
 HANGS_SECONDS = 120.0  # after a kill all processes of the run must have ended
 WHOLE_SECONDS = 900.0
-ONLY = re.compile(r"(stage|trainer|explorer|evaluator|engine)\b.*|snakemake|ouro")
 
 
 @dataclass
@@ -230,7 +229,7 @@ def choose(known: Counter[Operation], done: set[Operation], number: int, dice: r
 
     known: how often a run comes to each, in that order. number: the most that are returned.
     """
-    order = [point for point in known if ONLY.fullmatch(point.process) and point not in done]
+    order = [point for point in known if point not in done]
     chosen = set(dice.sample(order, min(number, len(order))))
     return [Kill("self", point) for point in order if point in chosen]
 
@@ -249,7 +248,7 @@ def leading_to(point: Operation, known: Counter[Operation], origins: dict[Operat
     if point in origins:
         return [*origins[point], Kill("self", point)]
     near = {one: _equal_letters(one.kind, point.kind) for one in known
-            if one != point and one.operation != "unlink" and ONLY.fullmatch(one.process)}
+            if one != point and one.operation != "unlink"}
     farthest = max(near.values(), default=0)
     before = dice.choice([one for one, length in near.items() if length == farthest])
     return [*origins.get(before, []), Kill("self", before, dice.randint(1, known[before])), Kill("self", point)]
@@ -266,7 +265,7 @@ def any_kill(known: Counter[Operation], case: Case, seconds: float, dice: random
         ["snakemake", "ouro", "evaluator"] if not case.stage else [])
     if dice.random() < 0.5:
         return Kill(dice.choice(victims), after=dice.uniform(0.2, 1.0) * seconds)
-    point = dice.choice([point for point in known if ONLY.fullmatch(point.process)])
+    point = dice.choice(list(known))
     victim = dice.choice(["self", "self", *victims])
     return Kill(victim, point, dice.randint(1, known[point]),
                 torn=victim == "self" and point.operation == "write" and dice.random() < 0.5)
