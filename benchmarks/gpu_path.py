@@ -54,7 +54,9 @@ def make_model(path: Path, shape: str = "Qwen2.5-0.5B", **changes: int) -> None:
              "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
     config = (Qwen3Config if shape.startswith("Qwen3") else Qwen2Config)(**usual | SHAPES[shape] | changes)
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
+    torch.cuda.empty_cache()
     character_tokenizer(PROMPT_TOKENS + RESPONSE_TOKENS).save_pretrained(path)
 
 
