@@ -18,7 +18,8 @@ ALL = (*FIRST, "evaluate_sft", "rft", "evaluate_rft")
 class Case:
     """A configuration. kills: how many the long form makes at least. stage: name of the one that is started by hand;
     empty: the whole run, by `ouro run`. points: pattern of the processes whose write points are to be hit; the other
-    processes of a whole run are cheaper to kill in the other configurations."""
+    processes of a whole run are cheaper to kill in the other configurations. complete: all stages are, when it begins.
+    """
 
     name: str
     kills: int
@@ -26,6 +27,7 @@ class Case:
     stage: str = "rft"
     engine: str = "transformers"
     points: str = "(stage|trainer|explorer|evaluator|engine)\\b.*"
+    complete: bool = False
 
     def words(self, root: Path) -> list[str]:
         engine = () if self.engine == "vllm" else (TRANSFORMERS,)
@@ -34,8 +36,11 @@ class Case:
     def plan(self, root: Path, source: Plan | None) -> Plan:
         """The plan in a new root, on complete stages of `source`."""
         plan = make_plan(compose(self.words(root)))
+        names = [stage.name for stage in plan.stages]
+        if self.complete:
+            copy_upstream(source, plan, tuple(names))
+            return plan
         plan.freeze()
-        names = {stage.name for stage in plan.stages}
         if source and self.stage:
             first = ALL if self.stage == "report" else FIRST
             copy_upstream(source, plan, tuple(name for name in first if name in names and name != self.stage))
@@ -68,6 +73,7 @@ CASES = [
     Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
     Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
          points="snakemake|ouro"),
+    Case("ouro run, nothing to do", 4, ("buffer.total_steps=1",), "", points="ouro", complete=True),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",
