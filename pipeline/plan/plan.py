@@ -51,7 +51,7 @@ class Plan:
 
         hub.fetch_missing(self.stages)
         for stage in self.stages:
-            files.write_json(Path(stage.directory) / "stage.json", stage.specification())
+            files.write_json_if_new(Path(stage.directory) / "stage.json", stage.specification())
         frozen = OmegaConf.to_yaml(OmegaConf.create(plain(hub.frozen(self.config))))
         files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen))
         rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]

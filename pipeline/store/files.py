@@ -63,6 +63,12 @@ def write_json(path: Path, value: object) -> None:
     write_atomic(path, lambda temporary: temporary.write_text(json_text(value), encoding="utf-8"))
 
 
+def write_json_if_new(path: Path, value: object) -> None:
+    """As `write_json`, unless the file has this content."""
+    if not path.exists() or path.read_bytes() != json_text(value).encode():
+        write_json(path, value)
+
+
 def json_text(value: object) -> str:
     """Returns JSON with sorted keys, so that equal values give equal files."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,5 +1,6 @@
 """The configurations in which processes are killed: tiny models, six optimizer steps, a checkpoint at every second."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +40,10 @@ class Case:
         names = [stage.name for stage in plan.stages]
         if self.complete:
             copy_upstream(source, plan, tuple(names))
-            return plan
         plan.freeze()
-        if source and self.stage:
+        if self.complete:
+            shutil.rmtree(root / "runs")
+        elif source and self.stage:
             first = ALL if self.stage == "report" else FIRST
             copy_upstream(source, plan, tuple(name for name in first if name in names and name != self.stage))
         return plan

@@ -265,6 +265,23 @@ def test_freezing_another_configuration_shows_the_stages_of_that_one(tmp_path):
     assert sorted(p.name for p in (other.view / "stages").iterdir()) == sorted(s.name for s in other.stages)
 
 
+def test_what_a_stage_reads_is_written_again_only_when_it_changes(tmp_path):
+    """A new file would be left half-written in a complete stage, which nobody cleans, by a kill between two writes."""
+    def written(plan) -> dict[str, int]:
+        return {stage.name: (Path(stage.directory) / "stage.json").stat().st_mtime_ns for stage in plan.stages}
+
+    plan = planned(tmp_path)
+    plan.freeze()
+    first = written(plan)
+    plan.freeze()
+    assert written(plan) == first
+    (Path(plan.stages[0].directory) / "stage.json").write_text("{}")
+    faster = planned(tmp_path, {"trainer.max_token_len_per_gpu": 5000})  # `how`: the same stages
+    faster.freeze()
+    assert {"sft", "rft"} <= {name for name, when in written(faster).items() if when != first[name]}
+    assert json.loads((Path(plan.stages[0].directory) / "stage.json").read_text())["name"] == "tasks"
+
+
 def test_a_stage_reads_what_was_configured(tmp_path):
     """Whatever an argument is called: one that sounds like a secret was once handed over as ***."""
     plan = planned(tmp_path, {"buffer.explorer_input.taskset.reward_fn_args.end_token": "</answer>"})
