@@ -149,7 +149,8 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
                  for task in tasks]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
-                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])
+                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
+                        lambda progress: context.activity.reached(str(progress)))
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):
