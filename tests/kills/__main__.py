@@ -9,6 +9,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -18,13 +19,13 @@ from pathlib import Path
 from pipeline.job.context import commit
 from pipeline.plan.plan import Plan
 from tests.kills.cases import CASES, Case
-from tests.kills.chain import Chain, Kill, any_kill, choose, differences, leading_to
+from tests.kills.chain import Chain, Kill, any_kill, differences, near
 from tests.kills.faults import try_all
 from tests.kills.report import history, kills_of, write_report
 from tests.kills.shim import Operation
 
-PER_CHAIN = 8
-TRIES = 4  # launches that do not come to a write point before it is given up
+PER_CHAIN = 10
+FRUITLESS = 8  # chains one after the other that hit no new write point: the rest is not reached
 
 
 def main() -> None:
@@ -68,8 +69,7 @@ class Session:
         self.expected: Chain | None = None
         self.points = place / f"points-{self.place.name}.json"
         self.known: Counter[Operation] = Counter()
-        self.missed: Counter[Operation] = Counter()
-        self.origins: dict[Operation, list[Kill]] = {}  # the kills after which a run came to a point
+        self.fruitless = 0
         self.before = {Operation(*point) for point in history()["hit"]}
         if self.points.exists():  # of an earlier call
             self._add({Operation(*words): count for *words, count in json.loads(self.points.read_text())})
@@ -79,14 +79,16 @@ class Session:
         return max(0, self.case.kills - sum(one["case"] == self.case.name for one in kills_of(self.results)))
 
     def left(self) -> int:
-        """How many kills are needed: at least one while a write point was not hit."""
-        return max(self.few(), len(self.known.keys() - self._done()))
+        """How many kills are needed: those that its number is short of, and one for each write point."""
+        return max(self.few(), len(self._unhit()) if self.fruitless < FRUITLESS else 0)
 
-    def _done(self) -> set[Operation]:
-        """Write points that were hit, in any configuration and commit, or that some launches did not come to."""
-        hit = self.before | {Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
-               if not one["random"]}
-        return hit | {point for point, count in self.missed.items() if count > TRIES}
+    def _hit(self) -> set[Operation]:
+        """The write points that were hit, in any configuration and commit."""
+        return self.before | {Operation(one["process"], one["operation"], one["kind"])
+                              for one in kills_of(self.results) if not one["random"]}
+
+    def _unhit(self) -> set[Operation]:
+        return self.known.keys() - self._hit()
 
     def undisturbed(self) -> Chain:
         if self.expected is None:
@@ -99,64 +101,49 @@ class Session:
         return self.expected
 
     def chain(self, deadline: float) -> None:
-        expected = self.undisturbed()
+        """Kills a run at every write point that was not hit, as it comes to them, until it ends or was killed often.
+
+        Where an undisturbed run has none left, another kill comes first: it leaves files that the next launch removes.
+        """
+        expected, unhit, before = self.undisturbed(), self._unhit(), len(self._hit())
         found = Chain(self.case, self.place / f"killed-{int(time.time())}", self.source)
-        number = min(PER_CHAIN, self.left())
-        others = number // 4 if self.few() else 0  # at any place and time
-        kills = self._at_points(expected, number - others)
-        for _ in range(min(others, number - len(kills))):
-            kill = any_kill(self.known, self.case, expected.seconds, self.dice)
-            kills.insert(self.dice.randint(0, len(kills)), kill)
+        kills = [] if unhit & expected.traces.keys() else [self._first(expected, unhit)]
         code = None
-        for kill in kills:
-            if time.monotonic() < deadline and code != 0:
-                code = found.launch(kill)
-                if kill.point and not (found.kills and not found.kills[-1].random
-                                       and found.kills[-1].launch == found.launches):
-                    self.missed[kill.point] += 1
+        while code != 0 and found.launches < PER_CHAIN and time.monotonic() < deadline:
+            hit = self._hit() | {Operation(one.process, one.operation, one.kind) for one in found.kills}
+            code = found.launch(kills.pop() if kills else Kill(hit=frozenset(hit)))
         if code != 0:
             code = found.launch(None)
         words = differences(self.case, found, expected) if code == 0 else [
             f"exit code {code}: {found.output()[-600:]}"]
         self._learn(found)
         self._append(found, words)
+        self.fruitless = 0 if len(self._hit()) > before else self.fruitless + 1
         if not words and not any(one.ended for one in found.kills):
             shutil.rmtree(found.root)
         else:
             print(f"kept for inspection: {found.root}", flush=True)
 
-    def _at_points(self, expected: Chain, number: int) -> list[Kill]:
-        """Kills at points that were not hit: of an undisturbed run, and if these are few, some that kills lead to."""
-        order, done = list(expected.traces), self._done()
-        always = Counter({point: self.known[point] for point in order if point in self.known})
-        found = [[kill] for kill in choose(always, done, number, self.dice)]
-        later = [point for point in self.known if point not in done and point not in always]
-        counts = Counter({point: expected.traces.get(point, 1) for point in self.known})
-        found += [leading_to(point, counts, self.origins, expected.seconds, self.dice)
-                  for point in self.dice.sample(later, min(len(later), -(-(number - len(found)) // 3)))]
-        place = {point: index for index, point in enumerate(order)}
-        return [kill for kills in sorted(found, key=lambda kills: place.get(kills[0].point, 0)) for kill in kills]
+    def _first(self, expected: Chain, unhit: set[Operation]) -> Kill:
+        always = Counter({point: n for point, n in expected.traces.items() if point in self.known})
+        if not unhit or self.dice.random() < 0.25:
+            return any_kill(always, self.case, expected.seconds, self.dice)
+        point = self.dice.choice(sorted(unhit))
+        if ".error" in point.kind:  # written when something ends early
+            name, how = self.dice.choice([("stage", signal.SIGTERM), ("trainer", signal.SIGTERM),
+                                          ("explorer", signal.SIGTERM), ("ouro", signal.SIGTERM)])
+            return Kill(name, after=self.dice.uniform(0.2, 1.0) * expected.seconds, signal=how,
+                        hit=frozenset(self._hit()))
+        return near(point, always, self.dice)
 
     def _learn(self, chain: Chain) -> None:
         """Adds the write points of a chain: some come only when a stage resumes."""
-        self._learn_origins(chain)
         self._add(chain.traces)
         self.points.write_text(json.dumps([(*point, count) for point, count in self.known.items()]))
 
     def _add(self, points: Mapping[Operation, int]) -> None:
-        chosen = re.compile(self.case.points)
-        self.known |= Counter({point: n for point, n in points.items() if chosen.fullmatch(point.process)})
-
-    def _learn_origins(self, chain: Chain) -> None:
-        """Remembers the kills of the two launches before one that came to a point of no undisturbed run."""
-        if self.expected is None or chain is self.expected:
-            return
-        kills = {one.launch: Kill("self", Operation(one.process, one.operation, one.kind), one.count)
-                 for one in chain.kills if not one.random and one.victim == one.process}
-        for launch, seen in enumerate(chain.seen, 1):
-            for point in seen - self.expected.traces.keys() - self.origins.keys():
-                if launch - 1 in kills:
-                    self.origins[point] = [kills[one] for one in (launch - 2, launch - 1) if one in kills]
+        self.known |= Counter({point: n for point, n in points.items()
+                               if point.process.startswith(self.case.processes)})
 
     def _append(self, found: Chain, words: list[str]) -> None:
         self.results.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ ALL = (*FIRST, "evaluate_sft", "rft", "evaluate_rft")
 @dataclass(frozen=True)
 class Case:
     """A configuration. kills: how many the long form makes at least. stage: name of the one that is started by hand;
-    empty: the whole run, by `ouro run`. points: pattern of the processes whose write points are to be hit; the other
-    processes of a whole run are cheaper to kill in the other configurations. complete: all stages are, when it begins.
+    empty: the whole run, by `ouro run`. processes: those at whose write points it kills, by how their names begin; the
+    others of a whole run are cheaper to kill in other configurations. complete: all stages are, when it begins.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Case:
     overrides: tuple[str, ...]
     stage: str = "rft"
     engine: str = "transformers"
-    points: str = "(stage|trainer|explorer|evaluator|engine)\\b.*"
+    processes: tuple[str, ...] = ("stage", "trainer", "explorer", "evaluator", "engine")
     complete: bool = False
 
     def words(self, root: Path) -> list[str]:
@@ -74,8 +74,8 @@ CASES = [
         "stages.rft.algorithm.kl_loss_fn=k3")),
     Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
     Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
-         points="snakemake|ouro"),
-    Case("ouro run, nothing to do", 4, ("buffer.total_steps=1",), "", points="ouro", complete=True),
+         processes=("snakemake", "ouro")),
+    Case("ouro run, nothing to do", 4, ("buffer.total_steps=1",), "", processes=("ouro",), complete=True),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",

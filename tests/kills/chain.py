@@ -29,19 +29,16 @@ WHOLE_SECONDS = 900.0
 
 @dataclass
 class Kill:
-    """What shall be killed. point: before which operation (the count-th of its kind), or at a random time.
+    """What shall be killed: `victim` before the count-th operation `point`, or `after` seconds, by `signal`; or else,
+    and after a signal other than SIGKILL, the first process that comes to a write point which is not among `hit`."""
 
-    first: another process, which gets `signal` at a random time; then the point is one that a run comes to when
-    something ends early.
-    """
-
-    victim: str
+    victim: str = ""
     point: Operation | None = None
     count: int = 1
     torn: bool = False
-    after: float = 0.0  # seconds, without a point or with `first`
-    first: str = ""
+    after: float = 0.0
     signal: int = signal.SIGKILL
+    hit: frozenset[Operation] | None = None
 
 
 @dataclass
@@ -56,7 +53,6 @@ class Killed:
     step: int | None
     random: bool
     launch: int
-    count: int = 1
     ended: str = ""  # a problem of this launch: `hung`, or processes that were left
 
 
@@ -67,7 +63,6 @@ class Chain:
     source: Plan | None
     kills: list[Killed] = field(default_factory=list)
     traces: Counter[Operation] = field(default_factory=Counter)
-    seen: list[set[Operation]] = field(default_factory=list)  # of each launch
 
     def __post_init__(self):
         shutil.rmtree(self.root, ignore_errors=True)
@@ -87,23 +82,25 @@ class Chain:
         self.launches += 1
         trace, killed = (self.root / f"{name}-{self.launches}" for name in ("trace", "killed"))
         more: dict[str, Any] = {}
-        if kill and kill.point:
+        if kill and kill.hit is not None:
+            (self.root / "hit").write_text("".join("\t".join(point) + "\n" for point in kill.hit))
+            more = {"new": self.root / "hit", "new_of": ",".join((*self.case.processes, "")), "killed": killed}
+        elif kill and kill.point:
             more = {"point": "|".join(map(str, (*kill.point, kill.count, kill.victim, int(kill.torn)))),
                     "killed": killed}
         began = time.monotonic()
         with open(self.root / f"output-{self.launches}", "wb") as output:
             process = subprocess.Popen(self.command, cwd=REPOSITORY, stdout=output, stderr=output,
                                        env=shimmed(self.root, trace=trace, **more), start_new_session=True)
-        found = self._kill_at(process, kill, trace) if kill and (kill.first or not kill.point) else None
+        found = self._kill_at(process, kill, trace) if kill and kill.victim and not kill.point else None
         hung = not self._ends(process, killed, since=time.monotonic() if found else None)
         self.seconds = time.monotonic() - began
         operations = read_trace(trace)
         self.traces += counted(operations)
-        self.seen.append({operation for operation, _ in operations})
         if killed.exists():
-            who, operation, kind, count, path = killed.read_text().rstrip("\n").split("\t")
-            victim = who if kill.victim == "self" else kill.victim
-            found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches, int(count))
+            who, operation, kind, _, path = killed.read_text().rstrip("\n").split("\t")
+            victim = who if kill.victim in ("self", "") or kill.hit is not None else kill.victim
+            found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches)
         left = self._left()
         if found:
             found.ended = "hung" if hung else f"left {', '.join(left)}" if left else ""
@@ -132,17 +129,17 @@ class Chain:
         deadline = time.monotonic() + kill.after
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.01)
-        for pid in self._processes(victim := kill.first or kill.victim):
+        for pid in self._processes(kill.victim):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, kill.signal)
             if kill.signal != signal.SIGKILL:
-                return None  # it ends by itself: only a kill at the point counts
+                return None  # it ends by itself: only a kill while it does so counts
             done = [(operation, path) for operation, path in read_trace(trace)
-                    if operation.process.startswith(victim)]
+                    if operation.process.startswith(kill.victim)]
             if not done:
                 return None  # no log shows what it was doing
             operation, path = done[-1]
-            return Killed(victim, *operation, path, step_in(path), True, self.launches)
+            return Killed(kill.victim, *operation, path, step_in(path), True, self.launches)
         return None
 
     def _processes(self, name: str) -> list[int]:
@@ -224,34 +221,17 @@ def _first(found: Any, expected: Any) -> str:
     return f", row of step {row.get('step')}, {column}: {str(row[column])[:80]} instead of {str(other[column])[:80]}"
 
 
-def choose(known: Counter[Operation], done: set[Operation], number: int, dice: random.Random) -> list[Kill]:
-    """Kills at kinds of write points that were not hit yet, in the order of an undisturbed run: so all are reached.
+def near(point: Operation, known: Counter[Operation], dice: random.Random) -> Kill:
+    """A kill after which a run may come to a point that an undisturbed one does not come to: before an operation on the
+    same file, or on the nearest one, or a little later.
 
-    known: how often a run comes to each, in that order. number: the most that are returned.
+    known: how often an undisturbed run comes to each, in that order.
     """
-    order = [point for point in known if point not in done]
-    chosen = set(dice.sample(order, min(number, len(order))))
-    return [Kill("self", point) for point in order if point in chosen]
-
-
-def leading_to(point: Operation, known: Counter[Operation], origins: dict[Operation, list[Kill]], seconds: float,
-               dice: random.Random) -> list[Kill]:
-    """Kills of which the last is at a point that an undisturbed run does not come to: a file that a kill had left.
-
-    origins: kills after which a run came to it. Where none is known, a kill at an operation on a near file is tried;
-    for a report of an error, another process is ended first.
-    """
-    if ".error" in point.kind:
-        first, how = dice.choice([("stage", signal.SIGTERM), ("trainer", signal.SIGKILL), ("explorer", signal.SIGKILL),
-                                  ("evaluator", signal.SIGKILL), ("ouro", signal.SIGTERM)])
-        return [Kill("self", point, after=dice.uniform(0.2, 1.0) * seconds, first=first, signal=how)]
-    if point in origins:
-        return [*origins[point], Kill("self", point)]
-    near = {one: _equal_letters(one.kind, point.kind) for one in known
-            if one != point and one.operation != "unlink"}
-    farthest = max(near.values(), default=0)
-    before = dice.choice([one for one, length in near.items() if length == farthest])
-    return [*origins.get(before, []), Kill("self", before, dice.randint(1, known[before])), Kill("self", point)]
+    order = list(known)
+    lengths = [_equal_letters(one.kind, point.kind) if one.operation != "unlink" else 0 for one in order]
+    first = dice.choice([i for i, length in enumerate(lengths) if length == max(lengths)])
+    chosen = order[min(first + dice.choice((0, 0, 1, 3, 6)), len(order) - 1)]
+    return Kill("self", chosen, dice.randint(1, known[chosen]))
 
 
 def _equal_letters(one: str, other: str) -> int:

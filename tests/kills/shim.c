@@ -4,6 +4,8 @@
    SHIM_TRACE     file: one line for each operation: process, operation, kind of file, how often before, path
    SHIM_POINT     "process|operation|kind of file|count|victim|torn": before the count-th operation of this kind the victim
                   is killed with SIGKILL, once; torn=1 writes half of the bytes first
+   SHIM_NEW       file with lines of process, operation and kind: a process kills itself before the first operation that
+                  is not among them; SHIM_NEW_OF: prefixes of the names of these processes, each followed by a comma
    SHIM_KILLED    file: created by the process that kills; its one line says what was killed and when
    SHIM_LATE      seconds for which a new file of a stage is not visible to other stages, snakemake and ouro
    SHIM_NO_FLOCK  errno that flock returns
@@ -43,6 +45,7 @@ static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static int trace = -1;
 static char want_process[64], want_op[16], want_kind[512], victim[64];
 static int want_count, torn;
+static char *hit; /* the lines of SHIM_NEW, after a line feed */
 static double late, clock_back, clock_after, began;
 
 static double monotonic(void) {
@@ -79,6 +82,32 @@ static void name_process(const char *line, char *out, size_t size, int self) {
     else if (strstr(line, "pipeline.cli ") || strstr(line, "/ouro ")) snprintf(out, size, "ouro");
 }
 
+/* Whether the name of this process begins with one of these prefixes. */
+static int named_in(const char *prefixes) {
+    for (const char *end; prefixes && process[0] && (end = strchr(prefixes, ',')); prefixes = end + 1)
+        if (!strncmp(process, prefixes, end - prefixes)) return 1;
+    return 0;
+}
+
+/* A file after a line feed. */
+static char *content(const char *path) {
+    struct stat found;
+    int fd = REAL(open)(path, O_RDONLY);
+    if (fd < 0 || fstat(fd, &found)) return NULL;
+    char *text = malloc(found.st_size + 2);
+    text[0] = '\n';
+    ssize_t n = read(fd, text + 1, found.st_size);
+    text[n < 0 ? 1 : n + 1] = 0;
+    REAL(close)(fd);
+    return text;
+}
+
+static int is_new(const char *op, const char *kind) {
+    char line[640];
+    snprintf(line, sizeof line, "\n%s\t%s\t%s\n", process, op, kind);
+    return !strstr(hit, line);
+}
+
 __attribute__((constructor)) static void begin(void) {
     char line[8192];
     const char *value = getenv("SHIM_ROOT");
@@ -94,6 +123,7 @@ __attribute__((constructor)) static void begin(void) {
     if ((value = getenv("SHIM_POINT"))) {
         sscanf(value, "%63[^|]|%15[^|]|%511[^|]|%d|%63[^|]|%d", want_process, want_op, want_kind, &want_count, victim, &torn);
     }
+    if ((value = getenv("SHIM_NEW")) && named_in(getenv("SHIM_NEW_OF"))) hit = content(value);
     late = (value = getenv("SHIM_LATE")) ? atof(value) : 0;
     clock_back = (value = getenv("SHIM_CLOCK")) ? atof(value) : 0;
     clock_after = (value = getenv("SHIM_CLOCK_AFTER")) ? atof(value) : 0;
@@ -164,14 +194,16 @@ static int before(const char *op, const char *full, int half) {
     int count = counted(op, kind);
     int length = snprintf(line, sizeof line, "%s\t%s\t%s\t%d\t%s\n", process, op, kind, count, full + strlen(root));
     if (trace >= 0) (void)!REAL(write)(trace, line, length);
-    if (count != want_count || strcmp(op, want_op) || strcmp(process, want_process) || strcmp(kind, want_kind)) return 0;
-    if (torn && half) return 1;
+    int found = hit && is_new(op, kind);
+    if (!found && (count != want_count || strcmp(op, want_op) || strcmp(process, want_process) || strcmp(kind, want_kind)))
+        return 0;
+    if (!found && torn && half) return 1;
     int log = REAL(open)(getenv("SHIM_KILLED"), O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (log < 0) return 0; /* one kill for each launch */
     (void)!REAL(write)(log, line, length);
     REAL(close)(log);
-    if (!strcmp(victim, "self")) raise(SIGKILL);
-    if (!kill_all(victim)) unlink(getenv("SHIM_KILLED"));
+    if (found || !strcmp(victim, "self")) raise(SIGKILL);
+    if (!kill_all(victim)) REAL(unlink)(getenv("SHIM_KILLED"));
     else if (!strncmp(victim, "stage", 5)) pause(); /* the kernel ends this process with its stage */
     return 0;
 }
