@@ -35,8 +35,9 @@ test-slurm: .venv/.ready
 	  apt-get install -y --no-install-recommends slurm-wlm munge slurmdbd mariadb-server
 	$(BIN)/pytest -m slurm tests/slurm
 
-# 330 kills and the faults, with the tables of docs/kills.md; goes on where it was interrupted (.kills/). The ledger: 320
-# kills of explorers whose tools have effects, with the table of docs/kills-ledger.md
+# at least 358 kills, one at every write point, and the faults, with the tables of docs/kills.md; goes on where it was
+# interrupted (.kills/). The ledger: 320 kills of explorers whose tools have effects, with the table of
+# docs/kills-ledger.md
 test-kill: .venv/.ready
 	$(PYTEST) -m kill
 	$(BIN)/python -m tests.kills.ledger --page docs/kills-ledger.md

@@ -19,10 +19,11 @@ until it ends; then it compares weights, the content of every table and the kept
 was left alone, and looks into MLflow for every (metric, step), once. It goes on where it was interrupted (`.kills/`)
 and then writes this page. Kills between the calls of tools are in [kills-ledger.md](kills-ledger.md).
 
-A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) counts the file operations in `store/`,
-in `runs/` and on MLflow's database. It kills just before a chosen one, or in the middle of a write; other kills come at
-random times. A kill counts when a log shows the process, its operation and the path, which names the step. A write
-point is an operation on a kind of file by a kind of process. Not compared: measured seconds and memory, the commit, and
+A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) sees the file operations in `store/`,
+in `runs/` and on MLflow's database. A process kills itself just before the first one whose write point was not hit; the
+next launch goes on to the next. Other kills come before a chosen operation, in the middle of a write, or at random
+times. A kill counts when a log shows the process, its operation and the path, which names the step. A write point is an
+operation on a kind of file by a kind of process. Not compared: measured seconds and memory, the commit, and
 `rollouts.probe_max_difference`: the probe is scored whenever weights are loaded, once more by a resumed explorer, and
 its tokens are those of the last batch, which a resumed trainer does not have.
 """
@@ -57,6 +58,8 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
     lines = [HEAD, f"{len(kills)} kills, {days}, of commits {commits}; {len(points & hit)} of {len(points)} write "
              f"points were hit, with earlier commits {len(points & (hit | before))}.\n", table(kills, "github"), "",
              by_operation(kills)]
+    if missing := sorted(points - hit - before):
+        lines += ["", "Not hit:\n", *(f"* {process}: {operation} `{kind}`" for process, operation, kind in missing)]
     if differing := [one for one in kills if result(one) != "equal"]:
         lines += ["", "Differences:\n", *dict.fromkeys(
             f"* {one['case']}, {one['chain']}: {'; '.join([one['result'], *one['differences']])}" for one in differing)]
