@@ -59,12 +59,12 @@ class Evaluations(ExitStack):
             self.evaluated.add(step)
 
     def _advance(self) -> None:
-        """Shows the passes that the evaluator's activity names: `evaluates, 3 of 8: 12 of 100 attempts ended`."""
+        """Shows the passes that the evaluator's activity names: `evaluates, 3 of 8`."""
         file = activity_file(self.context.directory, EVALUATOR)
         doing = Doing.read(file) if file.exists() and file.stat().st_size else Doing("starts")
         if not doing.detail:
             return
-        passing, total = map(int, doing.detail.partition(":")[0].split(" of "))
+        passing, total = map(int, doing.detail.split(" of "))
         if self.progress is None:
             self.progress = self.enter_context(Progress(self.context.log, total, "passes", self.context.name))
         if passing - 1 > self.progress.done:

@@ -149,8 +149,7 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
                  for task in tasks]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
-                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
-                        lambda progress: context.activity.reached(str(progress)))
+                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):

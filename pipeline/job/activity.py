@@ -53,7 +53,7 @@ class Activity:
         self._file = None if path is None else os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         self._durations: dict[str, list[float]] = {}
         self._calls: dict[str, list[float]] = {}  # durations of calls of the user's code, parts of those above
-        self._doing, self._since, self._written, self._which = Doing("starts"), time.monotonic(), 0.0, ""
+        self._doing, self._since, self._written = Doing("starts"), time.monotonic(), 0.0
         self._write()
 
     def now(self, kind: str, detail: str = "") -> None:
@@ -64,12 +64,11 @@ class Activity:
         known = self._durations.get(kind, [])
         self._doing = Doing(kind, detail, len(known), round(median(known), 3) if known else 0.0,
                             max(map(len, self._durations.values())))
-        self._since, self._which = time.monotonic(), detail
+        self._since = time.monotonic()
         self._write()
 
-    def reached(self, progress: str) -> None:
-        """Says how far the activity is, after its detail. Without a change it gives no sign of life."""
-        detail = f"{self._which}: {progress}"
+    def reached(self, detail: str) -> None:
+        """Says how far the activity is, as its detail. Without a change it gives no sign of life."""
         if detail != self._doing.detail and time.monotonic() - self._written > RENEW_SECONDS:
             self._doing = self._doing._replace(detail=detail)
             self._write()

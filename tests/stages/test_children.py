@@ -338,14 +338,14 @@ def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatc
     doing.now("trains", "step 4")
     assert Doing.read(tmp_path / "a") == Doing("trains", "step 4", 3, 2.0, 3)
     assert (tmp_path / "a").stat().st_size == activity.LINE
-    doing.reached("1 of 2")  # at most once a second
+    doing.reached("step 4: 1 of 2")  # at most once a second
     assert Doing.read(tmp_path / "a").detail == "step 4"
     clock[0] += 2.0
-    doing.reached("1 of 2")
+    doing.reached("step 4: 1 of 2")
     assert Doing.read(tmp_path / "a") == Doing("trains", "step 4: 1 of 2", 3, 2.0, 3)
     written = (tmp_path / "a").stat().st_mtime_ns
     clock[0] += 2.0
-    doing.reached("1 of 2")  # no sign of life
+    doing.reached("step 4: 1 of 2")  # no sign of life
     assert (tmp_path / "a").stat().st_mtime_ns == written
 
 

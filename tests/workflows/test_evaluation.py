@@ -1,17 +1,12 @@
 """Scores of an evaluation, worked out by hand, and the responses behind them."""
 
-import re
-
 import pytest
 
 from operators.statistics import mean_interval
-from pipeline.job import activity
 from pipeline.job.progress import score_words
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
-from stages.evaluate import Evaluations
 from tests.factories import row
-from workflows.attempts import schedule
 from workflows.attempts.recording import Journal
 from workflows.engines.open import open_engine
 from workflows.evaluation import Subject, read_sets, sample, score
@@ -115,23 +110,6 @@ def test_the_seed_of_the_engine_decides_the_samples(stage):
     assert responses("sampled", None) == responses("sampled", stage.config.seed)
     assert responses("sampled", 99) != responses("sampled", None)
     assert responses("greedy", 99) == responses("greedy", None)
-
-
-def test_the_activity_counts_the_attempts_of_a_pass(stage, tmp_path, monkeypatch):
-    """12 attempts: 3 tasks x 4. The parent reads how many passes are complete from the same line."""
-    monkeypatch.setattr(schedule, "REPORT_SECONDS", -1.0)
-    monkeypatch.setattr(activity, "RENEW_SECONDS", -1.0)
-    stage.activity = activity.Activity(tmp_path / "activity")
-    stage.activity.now("evaluates", "2 of 4")
-    tokenizer = load_tokenizer(stage.inputs["model"])
-    engine = open_engine(stage.inputs["model"], stage.config, [tokenizer.eos_token_id])
-    (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
-    sample(stage, engine, tokenizer, held, "sampled", Subject("m", 3), Journal())
-    assert re.match(r"2 of 4: \d+ of 12 attempts ended", activity.Doing.read(tmp_path / "activity").detail)
-    (tmp_path / "activity").rename(stage.directory / "evaluator.activity")
-    with Evaluations(stage) as shown:
-        shown.poll()
-        assert (shown.progress.done, shown.progress.total) == (1, 4)
 
 
 def test_a_set_without_tasks_is_named(stage):
