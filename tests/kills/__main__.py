@@ -80,7 +80,8 @@ class Session:
 
     def left(self) -> int:
         """How many kills are needed: those that its number is short of, and one for each write point."""
-        return max(self.few(), len(self._unhit()) if self.fruitless < FRUITLESS else 0)
+        points = len(self._unhit()) if self.known else 1  # of a run that was not traced yet
+        return max(self.few(), points if self.fruitless < FRUITLESS else 0)
 
     def _hit(self) -> set[Operation]:
         """The write points that were hit, in any configuration and commit."""
