@@ -127,8 +127,11 @@ class Session:
 
     def _first(self, expected: Chain, unhit: set[Operation]) -> Kill:
         always = Counter({point: n for point, n in expected.traces.items() if point in self.known})
-        if not unhit or self.dice.random() < 0.25:
+        way = self.dice.random()
+        if not unhit or way < 0.2:
             return any_kill(always, self.case, expected.seconds, self.dice)
+        if way < 0.5:
+            return Kill("self", self.dice.choice(list(always)))
         point = self.dice.choice(sorted(unhit))
         if ".error" in point.kind:  # written when something ends early
             name, how = self.dice.choice([("stage", signal.SIGTERM), ("trainer", signal.SIGTERM),
