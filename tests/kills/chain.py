@@ -99,7 +99,7 @@ class Chain:
         self.traces += counted(operations)
         if killed.exists():
             who, operation, kind, _, path = killed.read_text().rstrip("\n").split("\t")
-            victim = who if kill.victim in ("self", "") or kill.hit is not None else kill.victim
+            victim = who if kill.victim == "self" or kill.hit is not None else kill.victim
             found = Killed(victim, who, operation, kind, path, step_in(path), False, self.launches)
         left = self._left()
         if found:
