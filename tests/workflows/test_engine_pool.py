@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from pipeline.store.errors import ConfigError, StageError
 from stages.learner.engine import policy
 from workflows.engines.engine import INTERRUPTED, Request
 from workflows.engines.engine_pool import EnginePool
-from workflows.engines.open import engines_per_gpu, open_engine
+from workflows.engines.open import engines_per_gpu, open_engine, with_cache
 from workflows.prompts import load_tokenizer
 
 EOS = 1
@@ -176,24 +177,52 @@ def test_two_engines_of_a_small_model_share_a_gpu(monkeypatch, settings, tmp_pat
     assert engines_per_gpu(config, tmp_path) == expected
 
 
-def test_engines_that_share_gpus_have_a_part_each_and_are_opened_one_after_the_other(monkeypatch, settings, tmp_path):
+def test_engines_that_share_gpus_have_a_part_each(monkeypatch, settings, tmp_path):
     config = settings("explorer.rollout_model.engine_type=scripted", "explorer.rollout_model.engine_num=2",
                       "explorer.rollout_model.gpu_memory_utilization=0.8", "explorer.rollout_model.max_num_seqs=9")
     config.explorer.rollout_model.extra_engine_args = {"script": {}, "default": [9, EOS]}
     monkeypatch.setattr("workflows.engines.engine_pool.visible_gpus", lambda _: ["3", "4"])
-    asked, ask_some = [], EnginePool._ask
-    monkeypatch.setattr(EnginePool, "_ask", lambda pool, method, given: (
-        asked.append((method, given)), ask_some(pool, method, given))[1])
+    sent, send = [], EnginePool._send
+    monkeypatch.setattr(EnginePool, "_send", lambda pool, member, message: (
+        sent.append(message), send(pool, member, message))[1])
     pool = EnginePool(None, config, [EOS], False, tmp_path, shared_by=2)
-    turns = [[one is not None for one in given] for method, given in asked if method == "open"]
-    assert turns == [[True, False, True, False], [False, True, False, True]]
-    part = asked[0][1][0][1].explorer.rollout_model
-    assert (part.gpu_memory_utilization, part.max_num_seqs) == (0.4, 5)
+    (part,) = {(one.engines_per_gpu, one.gpu_memory_utilization, one.max_num_seqs) for one in (
+        given[1].explorer.rollout_model for method, given in sent if method == "open")}
+    assert part == (2, 0.4, 5)
     visible = [Path(f"/proc/{member.process.pid}/environ").read_bytes().split(b"\0") for member in pool._members]
     assert [one for names in visible for one in names if one.startswith(b"CUDA_VISIBLE")] == [
         b"CUDA_VISIBLE_DEVICES=3"] * 2 + [b"CUDA_VISIBLE_DEVICES=4"] * 2
     assert len(pool.generate([ask([5], seed) for seed in range(8)])) == 8
     pool.close()
+
+
+@pytest.mark.parametrize(("number", "weights", "given", "expected"), [
+    (10, 1, {}, 7 << 30), (10, 6, {}, 2 << 30),  # 10 GiB each, 2 of them for activations
+    (2, 6, {}, 39 << 30),  # 50 GiB each, 5 of them for activations
+    (10, 1, {"kv_cache_memory_bytes": 5}, 5), (1, 1, {}, None), ("auto", 1, {}, None)])
+def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
+        monkeypatch, settings, tmp_path, number, weights, given, expected):
+    config = _sharing(monkeypatch, settings, tmp_path, number, weights)
+    config.explorer.rollout_model.extra_engine_args = given
+    found = with_cache(config, tmp_path).explorer.rollout_model.extra_engine_args
+    assert found.get("kv_cache_memory_bytes") == expected
+
+
+def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):
+    config = _sharing(monkeypatch, settings, tmp_path, 10, 9)
+    with pytest.raises(ConfigError, match=r"engines_per_gpu: each engine has 10.0 GiB.*Choose fewer engines"):
+        with_cache(config, tmp_path)
+
+
+def _sharing(monkeypatch, settings, model: Path, number, weights: int):
+    """Settings of one of `number` engines that share a GPU of 100 GiB, with weights of so many GiB."""
+    config = settings("explorer.rollout_model.engine_type=vllm", f"explorer.rollout_model.engines_per_gpu={number}")
+    config.explorer.rollout_model.gpu_memory_utilization = 1 / number if number != "auto" else 1.0
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=100 << 30))
+    with open(model / "model.safetensors", "wb") as file:
+        file.truncate(weights << 30)
+    return config
 
 
 # ----------------------------------------------------------------------------------------------------------- failing

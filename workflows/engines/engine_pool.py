@@ -69,9 +69,7 @@ class EnginePool(Engine):
             for member in self._members:
                 self._send(member, ("import_libraries", (config,)))
             device_free()
-        for turn in range(shared_by):  # an engine measures the free memory of its GPU when it starts
-            self.version, *_ = filter(None, self._ask("open", [
-                given if index % shared_by == turn else None for index in range(len(self._members))]))
+        self.version, *_ = self._ask_all("open", *given)
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         numbers = [next(self._serial) * len(self._members) + place for place in self._places(requests)]
@@ -255,7 +253,7 @@ def _part(config, shared_by: int):
     if shared_by == 1:
         return config
     return config.but("explorer.rollout_model", model.merged({
-        "gpu_memory_utilization": model.gpu_memory_utilization / shared_by,
+        "engines_per_gpu": shared_by, "gpu_memory_utilization": model.gpu_memory_utilization / shared_by,
         "max_num_seqs": -(-model.max_num_seqs // shared_by)}))
 
 

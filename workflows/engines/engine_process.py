@@ -23,7 +23,7 @@ from pipeline.job.ending import die_with_parent
 from pipeline.job.opening import opening
 from pipeline.store.errors import OuroError, StageError, masked
 from workflows.engines.engine import ERROR, PRESSURE, REPLIES, VALUE, Engine, Reply
-from workflows.engines.open import import_libraries, open_one
+from workflows.engines.open import import_libraries, open_one, with_cache
 
 
 def serve(questions: Connection, answers: Connection) -> None:
@@ -78,8 +78,9 @@ class Member:
                 import_libraries(*arguments)
             return None
         if method == "open":
+            model, config, *others = arguments
             with opening():
-                self.engine = open_one(*arguments)
+                self.engine = open_one(model, with_cache(config, model), *others)
             return VALUE, self.engine.version
         if method == "submit":
             numbers, requests = arguments

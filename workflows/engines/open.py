@@ -5,10 +5,12 @@ from pathlib import Path
 
 from pipeline.job.devices import planned_gpus, visible_gpus
 from pipeline.store.checkpoints import weight_bytes
-from pipeline.store.errors import pick
+from pipeline.store.errors import ConfigError, pick
 from workflows.engines.engine import Engine
 
 SMALL = 0.2  # share of the engines' memory that the weights of two may take
+RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
+RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (docs/gpu.md)
 
 
 def open_engine(
@@ -46,6 +48,30 @@ def engines_per_gpu(config, model: Path) -> int:
         return settings.engines_per_gpu
     small = gpus.gib and 2 * weight_bytes(model) <= SMALL * settings.gpu_memory_utilization * gpus.gib * 2**30
     return 2 if small and settings.tensor_parallel_size == 1 else 1
+
+
+def with_cache(config, model: Path):
+    """Returns the settings of an engine with the size of its key/value cache, where it shares its GPU.
+
+    Otherwise vLLM measures what its weights and activations leave of its part of the memory, and would count what the
+    engines that start beside it allocate meanwhile. config: with that part as `gpu_memory_utilization`. Raises
+    ConfigError when nothing is left.
+    """
+    settings = config.explorer.rollout_model
+    if settings.engine_type != "vllm" or settings.engines_per_gpu in ("auto", 1):
+        return config
+    import torch
+
+    if not torch.cuda.is_available():
+        return config
+    memory = int(settings.gpu_memory_utilization * torch.cuda.get_device_properties(0).total_memory)
+    weights, reserved = weight_bytes(model), max(RESERVED_BYTES, int(RESERVED * memory))
+    if weights + reserved >= memory:
+        gib = [f"{one / 2**30:.1f} GiB" for one in (memory, weights, reserved)]
+        raise ConfigError(f"explorer.rollout_model.engines_per_gpu: each engine has {gib[0]}, and needs {gib[1]} for "
+                          f"weights and {gib[2]} for activations besides its cache. Choose fewer engines.")
+    return config.but("explorer.rollout_model", settings.merged({
+        "extra_engine_args": {"kv_cache_memory_bytes": memory - weights - reserved} | settings.extra_engine_args}))
 
 
 def import_libraries(config) -> None:
