@@ -35,12 +35,14 @@ class Case:
         return [f"checkpoint_root_dir={root}", *small(*engine, *self.overrides)]
 
     def plan(self, root: Path, source: Plan | None) -> Plan:
-        """The plan in a new root, on complete stages of `source`."""
+        """The plan in a new root, on complete stages of `source`. A whole run that begins there writes it itself."""
         plan = make_plan(compose(self.words(root)))
         names = [stage.name for stage in plan.stages]
         if self.complete:
             copy_upstream(source, plan, tuple(names))
-        plan.freeze()
+        root.mkdir(parents=True, exist_ok=True)
+        if self.stage or self.complete:
+            plan.freeze()
         if self.complete:
             shutil.rmtree(root / "runs")
         elif source and self.stage:
