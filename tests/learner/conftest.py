@@ -1,6 +1,7 @@
 """A process group of one, for tests that train with real DeepSpeed."""
 
 import pytest
+import torch
 
 from pipeline.store import tables
 from stages.learner.engine.zero import Process
@@ -19,7 +20,8 @@ def process():
             patch.setenv(name, value)
         started = Process.start(1)
         yield started
-        started.stop()
+        if torch.distributed.is_initialized():  # a vLLM engine in the same process ends all groups when it is closed
+            started.stop()
 
 
 @pytest.fixture

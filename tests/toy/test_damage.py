@@ -39,10 +39,11 @@ def listening(pids: list[int]) -> set[str]:
 def interrupted(stage) -> set[str]:
     """Starts a stage and kills it after optimizer step 5; returns the addresses at which its processes listened."""
     process, found = start(stage, **SHELL), set()
-    for name, step in (("steps", 1), ("steps", 5)):
-        wait_until(tables.step_file(Path(stage.directory), name, step).exists, 400, process)
+    for step in (1, 3):
+        wait_until(tables.step_file(Path(stage.directory), "steps", step).exists, 400, process)
         found |= listening(descendants(process.pid))
-    process.kill()
+    wait_until(tables.step_file(Path(stage.directory), "steps", 5).exists, 400, process)
+    process.kill()  # at once: a checkpoint of step 6 must not follow
     process.wait()
     return found
 
