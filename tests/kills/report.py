@@ -54,7 +54,7 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
     hit = {(one["process"], one["operation"], one["kind"]) for one in kills if not one["random"]}
     before = {(*point,) for point in history()["hit"]}
     days = " to ".join(dict.fromkeys((made[0][0], made[-1][0])))
-    commits = ", ".join(dict.fromkeys(commit for _, commit in made))
+    commits = " to ".join(dict.fromkeys((kills[0]["commit"], kills[-1]["commit"])))
     lines = [HEAD, f"{len(kills)} kills, {days}, of commits {commits}; {len(points & hit)} of {len(points)} write "
              f"points were hit, with earlier commits {len(points & (hit | before))}.\n", table(kills, "github"), "",
              by_operation(kills)]
