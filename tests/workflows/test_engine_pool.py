@@ -208,6 +208,13 @@ def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
     assert found.get("kv_cache_memory_bytes") == expected
 
 
+def test_each_gpu_holds_its_part_of_the_weights_of_a_tensor_parallel_engine(monkeypatch, settings, tmp_path):
+    config = _sharing(monkeypatch, settings, tmp_path, 2, 6)
+    config.explorer.rollout_model.tensor_parallel_size = 2
+    arguments = with_cache(config, tmp_path).explorer.rollout_model.extra_engine_args
+    assert arguments == {"kv_cache_memory_bytes": 42 << 30}  # 50 GiB, 5 of them for activations, 3 for weights
+
+
 def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):
     config = _sharing(monkeypatch, settings, tmp_path, 10, 9)
     with pytest.raises(ConfigError, match=r"engines_per_gpu: each engine has 10.0 GiB.*Choose fewer engines"):
@@ -215,7 +222,7 @@ def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_p
 
 
 def _sharing(monkeypatch, settings, model: Path, number, weights: int):
-    """Settings of one of `number` engines that share a GPU of 100 GiB, with weights of so many GiB."""
+    """Returns the settings of one of `number` engines on a GPU of 100 GiB. weights: size of the model's file in GiB."""
     config = settings("explorer.rollout_model.engine_type=vllm", f"explorer.rollout_model.engines_per_gpu={number}")
     config.explorer.rollout_model.gpu_memory_utilization = 1 / number if number != "auto" else 1.0
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

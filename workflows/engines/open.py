@@ -65,7 +65,8 @@ def with_cache(config, model: Path):
     if not torch.cuda.is_available():
         return config
     memory = int(settings.gpu_memory_utilization * torch.cuda.get_device_properties(0).total_memory)
-    weights, reserved = weight_bytes(model), max(RESERVED_BYTES, int(RESERVED * memory))
+    weights = weight_bytes(model) // settings.tensor_parallel_size
+    reserved = max(RESERVED_BYTES, int(RESERVED * memory))
     if weights + reserved >= memory:
         gib = [f"{one / 2**30:.1f} GiB" for one in (memory, weights, reserved)]
         raise ConfigError(f"explorer.rollout_model.engines_per_gpu: each engine has {gib[0]}, and needs {gib[1]} for "
