@@ -6,9 +6,10 @@ The same for all: a random model in the shape of Qwen2.5-0.5B (bfloat16), 64 pro
 tokens, a hash of the response as reward, one update per step with AdamW at 1e-6, temperature 1, no KL term, engine and
 trainer alternating on the GPU (the engine sleeps). Each run is a process of its own. Ours: seconds of the step and its
 parts from the tables of the stage, which include writing every rollout and a proven hand-over of the weights in a file.
-TRL: seconds between the callbacks of step begin and end, after a synchronisation. verl: the seconds that it prints. The
-first step of each is left out. Requires a GPU, vllm and deepspeed; for TRL the packages of
-benchmarks/requirements-trl.txt, for verl those that benchmarks/verl_grpo.py names.
+The other tree runs with gradient checkpointing, as its benchmarks/gpu_path.py does. TRL: seconds between the callbacks
+of step begin and end, after a synchronisation. verl: the seconds that it prints. The first step of each is left out.
+Requires a GPU, vllm and deepspeed; for TRL the packages of benchmarks/requirements-trl.txt, for verl those that
+benchmarks/verl_grpo.py names.
 """
 
 import argparse
@@ -23,17 +24,17 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks import verl_grpo
 from benchmarks.gpu_path import PROMPT_TOKENS, QUESTION, RESPONSE_TOKENS, TASKS, make_model, make_tasks
 
 TRL = {"TRL, micro-batches of 32, gradient checkpointing": {"rows": 32, "recompute": True},
        "TRL, micro-batches of 16": {"rows": 16, "recompute": False}}
 VERL = {"verl, gradient checkpointing": {"prompt": PROMPT_TOKENS - 1, "response": RESPONSE_TOKENS, "tasks": 64}}
+OTHER = {"overrides": ["trainer.enable_gradient_checkpointing=true"]}  # as in its benchmarks/gpu_path.py
 PARTS = ("rollout_seconds", "train_seconds", "publish_seconds", "sync_seconds", "train_other_seconds",
          "explore_other_seconds")
 
 
-def ours(root: Path, model: Path, steps: int) -> dict:
+def ours(root: Path, model: Path, steps: int, overrides: tuple[str, ...] = ()) -> dict:
     """Runs one rft stage; returns the rows of its steps. Called with the code of the tree in the current directory."""
     from pipeline.check.judge import compose
     from pipeline.plan.plan import make_plan
@@ -47,7 +48,7 @@ def ours(root: Path, model: Path, steps: int) -> dict:
         "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={steps}", "buffer.batch_size=64",
         "synchronizer.sync_offset=0", "synchronizer.sync_interval=1", "algorithm.optimizer.lr=1e-6",
         "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
-        "trainer.max_token_len_per_gpu=32768", "trainer.save_interval=1000"]))
+        "trainer.max_token_len_per_gpu=32768", "trainer.save_interval=1000", *overrides]))
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
     stage = next(s for s in plan.stages if s.name == "rft")
@@ -93,12 +94,18 @@ def trl(root: Path, model: Path, steps: int, rows: int, recompute: bool) -> dict
     return {"seconds": seconds, "peak_gib": torch.cuda.max_memory_allocated() / 2**30}
 
 
+def verl(root: Path, model: Path, steps: int, **settings) -> dict:
+    from benchmarks.verl_grpo import train  # an older tree, which `ours` runs with this file, has no such module
+
+    return train(root, model, steps, **settings)
+
+
 def started(tree: Path, given, name: str, variant: dict) -> dict:
     """One run in a process of its own, with the code of a tree."""
     answer = given.root / f"{name}.json"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
                                 "VLLM_LOGGING_LEVEL": "ERROR"}
-    if variant:
+    if variant in TRL.values() or variant in VERL.values():
         environment |= {"VLLM_USE_FLASHINFER_SAMPLER": "0"}  # TRL's vLLM fails with it
     if variant in VERL.values():
         environment["PYTHONPATH"] = os.pathsep.join([*map(str, given.verl), environment["PYTHONPATH"]])
@@ -136,7 +143,7 @@ def compare(given) -> list[dict]:
     given.root.mkdir(parents=True, exist_ok=True)
     if not (given.root / "model").exists():
         make_model(given.root / "model")
-    runs = {"this tree": (here, {}), **({"the other tree": (given.other, {})} if given.other else {}),
+    runs = {"this tree": (here, {}), **({"the other tree": (given.other, OTHER)} if given.other else {}),
             **{name: (here, variant) for name, variant in (TRL | (VERL if given.verl else {})).items()}}
     runs = {name: run for name, run in runs.items() if not given.only or name in given.only}
     found: dict[str, list[dict]] = {name: [] for name in runs}
@@ -164,7 +171,7 @@ def main() -> None:
     parser.add_argument("--as", dest="variant", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        run = verl_grpo.train if given.variant in VERL.values() else trl if given.variant else ours
+        run = verl if given.variant in VERL.values() else trl if given.variant in TRL.values() else ours
         given.one.write_text(json.dumps(run(given.root, given.model, given.steps, **given.variant)))
         return
     lines = compare(given)
