@@ -65,12 +65,13 @@ def train(root: Path, model: Path, steps: int, prompt: int, response: int, tasks
                    "prompt": [{"role": "user", "content": "".join(map(chr, random.integers(97, 123, prompt)))}],
                    "extra_info": {"index": i}} for i in range(8 * tasks)]).to_parquet(root / "train.parquet")
     words = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(root, steps, prompt, response, tasks)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    (root / "output").write_text(done.stdout + done.stderr)
-    found = [read(line) for line in re.findall(r"step:\d+ - (.*)", done.stdout)]
+    output = root / "output"  # written while it runs, so that a run which is ended leaves how far it came
+    with output.open("w") as file:
+        done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, check=False)
+    printed = output.read_text()
+    found = [read(line) for line in re.findall(r"step:\d+ - (.*)", printed)]
     if done.returncode or len(found) < steps:
-        raise RuntimeError(f"verl ended with {done.returncode} after {len(found)} steps: "
-                           f"{(done.stdout + done.stderr)[-2500:]}")
+        raise RuntimeError(f"verl ended with {done.returncode} after {len(found)} steps: {printed[-2500:]}")
     return {"seconds": [one["timing_s/step"] for one in found], "names": PARTS,
             "peak_gib": max(one.get("perf/max_memory_allocated_gb", math.nan) for one in found),
             "parts": [[one.get(key, math.nan) for key in PARTS] for one in found]}
