@@ -53,7 +53,8 @@ def shop(seed: int, tasks: int, demonstrations: int, shops=DEFAULTS.shops, guess
          ) -> Iterator[RawTask]:
     """Questions, and demonstrations that ask the database once; a share `guesses` of them answers without asking.
 
-    The truth is `{"shop": number of the database, "value": answer}`.
+    A question names its shop, so that a split by questions keeps pairs of shop and question apart. The truth is
+    `{"shop": number of the database, "value": answer}`.
     """
     opened = cache(connect)
 
@@ -70,6 +71,7 @@ def shop(seed: int, tasks: int, demonstrations: int, shops=DEFAULTS.shops, guess
         else:
             turns = [(call("query", sql=sql.format(fills)), as_lines(columns, rows)),
                      (call("submit", answer=value), "submitted")]
-        return Game(asked.format(fills), json.dumps({"shop": number, "value": value}), turns, SCHEMA)
+        question, truth = f"Shop {number}: {asked.format(fills)}", {"shop": number, "value": value}
+        return Game(question, json.dumps(truth), turns, SCHEMA)
 
     return games("shop", seed, tasks, demonstrations, draw)
