@@ -43,6 +43,7 @@ from stages.learner.recompute import resolve
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
 from stages.learner.saving import Saving
+from stages.learner.separation import prove_critic, prove_policy, prove_teacher
 from stages.learner.teacher import Teacher
 from workflows.engines.hugging_face import import_light
 
@@ -77,6 +78,7 @@ class Trainer:
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
         self._log(resolve(config, self.model))
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
+        prove_policy(self.actor)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
             context.activity.now(UNLIMITED)
@@ -94,7 +96,11 @@ class Trainer:
         critic = None
         if config.algorithm.advantage_fn in WITH_CRITIC:
             critic = Critic(self.model, config, self.process, budget=self.actor.budget)
-        teacher = Teacher(context, self.model, self.process) if "teacher" in context.inputs else None
+            prove_critic(critic)
+        teacher = None
+        if "teacher" in context.inputs:
+            teacher = Teacher(context, self.model, self.process)
+            prove_teacher(teacher)
         return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
 
     @property

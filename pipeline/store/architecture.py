@@ -6,6 +6,8 @@ soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 
 from typing import Any
 
+from pipeline.store.recurrence import recurrent_layers
+
 DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: configuration_<model_type>.py, 5.19
     "mistral": {"sliding_window": 4096},
     "gemma2": {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
@@ -39,6 +41,10 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
     for key, what in ENCODERS.items():
         if said.get(key):
             return f"it reads {what} too ({key}), which is not supported; needed a model of text alone."
+    if recurrent := recurrent_layers(said):
+        return (f"it has state-space, convolution or linear-attention layers ({', '.join(recurrent[:4])}), which would "
+                "carry their state from one packed row into the next; needed a model with attention alone, as Llama or "
+                "Qwen.")
     if other := sorted(set(said.get("layer_types") or ()) - ATTENTION):
         return f"it has layers of {', '.join(other)} (layer_types), which the trainer does not pack."
     if said.get("attention_sinks") or said.get("use_bidirectional_attention"):

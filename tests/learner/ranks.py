@@ -12,9 +12,13 @@ from pathlib import Path
 import torch
 
 from pipeline.store import files
+from pipeline.store.errors import ModelError
+from stages.learner import separation
 from stages.learner.actor import Actor
 from stages.learner.batch import Row
 from stages.learner.critic import Critic
+from stages.learner.engine import attention
+from stages.learner.engine.sharing import Segments
 from stages.learner.engine.zero import Process
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
@@ -50,7 +54,10 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
     config = overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings)
     objective = Objective(config)
     actor = Actor(model, config, process, keep_initial=True)
+    separation.prove_policy(actor)
     critic = Critic(model, config, process) if with_critic else None
+    if critic:
+        separation.prove_critic(critic)
     found: dict = {"losses": [], "norms": [], "statistics": []}
     for _ in range(2):
         some = rows()
@@ -73,6 +80,21 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
     return found
 
 
+def refused(model: Path, process: Process, settings: Sequence[str]) -> list[str]:
+    """What each proof says where attention ignores the bounds of rows, as state-space layers do."""
+    config, found = overridden(*TINY, *PPO, *settings), []
+    bounded = attention.layout
+    attention.layout = lambda segments, *more: bounded(
+        Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more)
+    for prove, module in ((separation.prove_policy, Actor), (separation.prove_critic, Critic)):
+        try:
+            prove(module(model, config, process))
+        except ModelError as error:
+            found.append(str(error))
+    attention.layout = bounded
+    return found
+
+
 def every_kind(model: Path, process: Process, settings: Sequence[str] = ()) -> dict[str, dict]:
     return {kind: train(model, process, (*own, *settings), kind == "ppo") for kind, own in KINDS.items()}
 
@@ -81,6 +103,7 @@ if __name__ == "__main__":
     _, path, out, *given = sys.argv
     group = Process.start(1, Path(f"{out}.ranks"))
     made = every_kind(Path(path), group, given)
+    made["refused"] = refused(Path(path), group, given)
     if group.ranks == 2:
         from tests.learner import exhausted
 

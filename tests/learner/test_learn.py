@@ -76,6 +76,7 @@ def stage(tmp_path, tiny_model, context_of, monkeypatch):
     """An sft stage of five steps, with a checkpoint after 2, 4 and the last."""
     monkeypatch.setattr(learn, "Actor", StandIn)
     monkeypatch.setattr(learn, "Process", Alone)
+    monkeypatch.setattr(learn, "prove_policy", lambda _: None)  # it has no rows to pack
     rows = [row(records.Task, task_id=f"t{i}", split="sft", question=f"{i}", solution="1") for i in range(4)]
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
     settings = ("algorithm.algorithm_type=sft", "algorithm.optimizer.lr_scheduler_type=linear", "buffer.batch_size=2",

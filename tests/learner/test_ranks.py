@@ -62,6 +62,7 @@ def test_two_steps_see_and_learn_the_same(alone, tiny_model, tmp_path, ranks, se
         assert abs(alone[kind]["losses"][0] - alone[kind]["losses"][-1]) > 1e-3  # something was learnt
     found = trained(tiny_model, tmp_path / "seen.json", ranks, settings)
     assert_same(found, alone)
+    assert len(found["refused"]) == 2  # policy and critic, on all ranks together
     if ranks == 2:  # both repeat the step when one runs out of memory
         both = found["exhausted"]
         assert both["backward"]["budgets"] == both["nowhere"]["budgets"] == [40, 40]

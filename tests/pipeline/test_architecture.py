@@ -37,6 +37,13 @@ ACCEPTED = {
     "Gemma 2 without what it has": {"model_type": "gemma2", "attn_logit_softcapping": None,
                                     "final_logit_softcapping": None},
     "Granite with 1": {"model_type": "granite", "logits_scaling": 1.0},
+    "no state: keys without a value": {"model_type": "llama", "mamba_d_state": None, "conv_kernel": 0,
+                                       "text_config": {}, "use_mamba_kernels": False, "linear_attn_config": None,
+                                       "attn_type_list": [1, 1]},
+    "no state: words like those": {"model_type": "llama", "use_linear_bias": True, "cache_implementation": "hybrid",
+                                   "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+                                   "mlp_layer_types": ["sparse"],
+                                   "output_hidden_states": True, "conversation_style": 1, "linear_scaling": 2.0},
 }
 REFUSED = {
     "Qwen2: on": ({**QWEN, "use_sliding_window": True, "sliding_window": 64}, "last 64 tokens (sliding_window)"),
@@ -55,7 +62,8 @@ REFUSED = {
     "Qwen2-VL": ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}}, "images too (vision_config)"),
     "sound": ({"model_type": "ultravox", "audio_config": {"depth": 32}}, "sound too (audio_config)"),
     "Qwen3-Next": ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
-                   "layers of linear_attention"),
+                   "layers (model_type=qwen3_next, layer_types=linear_attention)"),
+    "chunks": ({"model_type": "llama4_text", "layer_types": ["chunked_attention"]}, "layers of chunked_attention"),
     "gpt-oss": ({"model_type": "gpt_oss", "sliding_window": 4096}, "attention sinks"),
     "both directions": ({"model_type": "gemma", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
     "Cohere": ({"model_type": "cohere"}, "logit_scale=0.0625"),
@@ -63,6 +71,43 @@ REFUSED = {
     "Phi-3 128k: stretched": ({**LONGROPE, "original_max_position_embeddings": 100, "rope_scaling": {
         "type": "longrope"}}, "beyond 100 tokens (longrope)"),
 }
+
+RECURRENT = {  # what says that some layer carries a state along the sequence -> how it is named
+    "a family whose config.json may leave all at its default": ({"model_type": "nemotron_h"}, "model_type=nemotron_h"),
+    "another": ({"model_type": "bamba"}, "model_type=bamba"),
+    "Jamba": ({"model_type": "jamba"}, "model_type=jamba"),
+    "Falcon-H1": ({"model_type": "falcon_h1", "lm_head_multiplier": 0.04}, "model_type=falcon_h1"),
+    "ZAYA": ({"model_type": "zaya"}, "model_type=zaya"),
+    "Mamba": ({"model_type": "falcon_mamba"}, "model_type=falcon_mamba"),
+    "RWKV": ({"model_type": "rwkv7"}, "model_type=rwkv7"),
+    "Kimi": ({"model_type": "kimi_linear"}, "model_type=kimi_linear"),
+    "xLSTM": ({"model_type": "xlstm"}, "model_type=xlstm"),
+    "unheard of, by its name": ({"model_type": "my-mamba2"}, "model_type=my_mamba2"),
+    **{key: ({"model_type": "unheard_of", key: value}, key) for key, value in {
+        "mamba_d_state": 16, "n_mamba_heads": 2, "mamba_headdim": 64, "ssm_state_size": 128, "ssm_cfg": {"layer": "M1"},
+        "conv_kernel": 4, "conv_L_cache": 3, "sconv_kernel_size": 4, "conv1d_width": 4, "short_conv_kernel_size": 4,
+        "linear_num_value_heads": 32, "linear_attn_config": {"heads": 2}, "linear_conv_kernel_dim": 4,
+        "lru_width": 2560, "state_size": 16, "time_step_rank": 48, "rwkv_head_size": 64, "attn_type_list": [0, 1],
+        "cca_time0": 2, "hybrid_override_pattern": "M-M*", "attn_layer_period": 8, "attn_layer_indices": [9, 18],
+        "hyena_filters": 16, "full_attn_idxs": [2, 5], "use_retention": True, "mtp_ssm": 1}.items()},
+    **{f"{key} of {kind}": ({"model_type": "unheard_of", key: ["full_attention", kind]}, f"{key}={kind}")
+       for key, kind in [("layer_types", "linear_attention"), ("layers_block_type", "mamba"), ("layer_types", "conv"),
+                         ("block_types", "recurrent"), ("layers_block_type", "hybrid"),
+                         ("layer_types", "hybrid_sliding"), ("attention_types", "gated_deltanet"),
+                         ("mixer_types", "mamba2"), ("attn_types", "linear")]},
+    "one kind for all": ({"model_type": "unheard_of", "token_mixer": "gated_delta_net"}, "token_mixer=gated_delta_net"),
+    "nested": ({"model_type": "unheard_of", "text_config": {"model_type": "qwen3_5_text"}},
+               "text_config.model_type=qwen3_5_text"),
+    "nested twice": ({"model_type": "unheard_of", "a_config": {"b_config": {"layer_types": ["mamba"]}}},
+                     "a_config.b_config.layer_types=mamba"),
+}
+
+
+@pytest.mark.parametrize(("said", "named"), RECURRENT.values(), ids=RECURRENT)
+def test_layers_with_a_state_are_refused_by_whatever_names_them(said, named):
+    found = untrainable(said, 128)
+    assert found.startswith("it has state-space, convolution or linear-attention layers (")
+    assert named in found
 
 
 @pytest.mark.parametrize("said", ACCEPTED.values(), ids=ACCEPTED)

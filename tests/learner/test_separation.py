@@ -1,0 +1,155 @@
+"""Rows packed together do not touch one another, or the stage does not start."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pipeline.store import records, tables
+from pipeline.store.errors import ModelError
+from stages import learn
+from stages.learner import separation
+from stages.learner.actor import Actor
+from stages.learner.critic import Critic
+from stages.learner.engine import attention, policy
+from stages.learner.engine.sharing import Segments
+from stages.learner.objective import Objective
+from stages.learner.teacher import Teacher
+from tests import zoo
+from tests.configs import TINY, composed, overridden
+from tests.factories import row
+from tests.learner.test_actor import rows
+
+SMALL = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "num_key_value_heads": 1, "intermediate_size": 128, "max_position_embeddings": 64, "initializer_range": 0.2}
+HYBRIDS = {
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16,
+              "mamba_chunk_size": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4,
+              "use_mamba_kernels": False},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16,
+                  "mamba_chunk_size": 8},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 32,
+                   "ssm_state_size": 16, "n_groups": 1, "chunk_size": 8, "use_mamba_kernels": False, "head_dim": 32},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+}
+ATTENTION_ALONE = [name for name, family in zoo.FAMILIES.items() if not family.refused]
+LEAKS = "touch one another.* is up to [0-9.e+-]+, needed exactly 0"
+
+
+def made(family: str, directory):
+    """A random model of a family whose refusal is of another test."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    settings = SMALL | HYBRIDS.get(family, {})
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings)).save_pretrained(directory)
+    return directory
+
+
+def loaded(path, dtype, process):
+    """What `prove_policy` reads of an actor."""
+    settings = composed().trainer.merged({"enable_gradient_checkpointing": True})
+    return SimpleNamespace(process=process, zero=SimpleNamespace(
+        module=policy.load(path, "cpu", dtype, settings, 1.0, 64)))
+
+
+@pytest.fixture
+def unbounded(monkeypatch):
+    """Attention that takes a packed micro-batch for one row."""
+    bounded = attention.layout
+    monkeypatch.setattr(attention, "layout", lambda segments, *more: bounded(
+        Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_a_state_that_runs_from_row_to_row_is_found_in_either_type(tmp_path, process, monkeypatch, family, dtype):
+    monkeypatch.setattr(policy, "untrainable", lambda *_: None)
+    with pytest.raises(ModelError, match=rf"{tmp_path} \({family}\): .*{LEAKS}"):
+        separation.prove_policy(loaded(made(family, tmp_path), dtype, process))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ATTENTION_ALONE)
+def test_of_attention_within_rows_the_gradient_is_exactly_zero(tmp_path, process, family, dtype):
+    zoo.make(family, tmp_path)
+    actor = loaded(tmp_path, dtype, process)
+    separation.prove_policy(actor)
+    module = actor.zero.module
+    across, within = separation._largest_gradients(module.model, lambda micro: module(**micro.inputs("cpu"))[0])
+    assert across == 0.0
+    assert within > 0.01
+
+
+def test_a_step_has_the_bits_that_it_has_without_the_proof(tiny_model, process):
+    config = overridden(*TINY, "algorithm.algorithm_type=sft")
+    steps = []
+    for proves in (False, True):
+        actor = Actor(tiny_model, config, process)
+        torch.manual_seed(7)
+        if proves:
+            separation.prove_policy(actor)
+        drawn = torch.rand(1).item()
+        result = actor.step(rows(), Objective(config), 1e-3, 1)
+        steps.append((drawn, result.loss, result.grad_norm, actor.full_state()))
+    assert steps[0][:3] == steps[1][:3]
+    assert all(torch.equal(tensor, steps[1][3][name]) for name, tensor in steps[0][3].items())
+
+
+def test_random_numbers_that_a_model_draws_in_training_are_given_back(tmp_path, process, monkeypatch):
+    """PhiMoE's router draws noise."""
+    monkeypatch.setattr(policy, "untrainable", lambda *_: None)
+    monkeypatch.setitem(HYBRIDS, "phimoe", {"num_local_experts": 4, "router_jitter_noise": 0.1})
+    actor = loaded(made("phimoe", tmp_path), torch.float32, process)
+    before = torch.get_rng_state()
+    separation.prove_policy(actor)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.0, "is 0; needed"), (float("nan"), "is nan; needed")])
+def test_weights_that_hide_what_touches_are_refused(tiny_model, process, value, words):
+    actor = loaded(tiny_model, torch.float32, process)
+    torch.nn.init.constant_(actor.zero.module.model.model.norm.weight, value)
+    with pytest.raises(ModelError, match=words):
+        separation.prove_policy(actor)
+
+
+def test_a_critic_is_judged_by_its_hidden_states_because_its_head_begins_at_zero(tiny_model, process, unbounded):
+    critic = Critic(tiny_model, overridden(*TINY, "algorithm.algorithm_type=ppo"), process)
+    with pytest.raises(ModelError, match=LEAKS):
+        separation.prove_critic(critic)
+
+
+def test_a_critic_whose_rows_are_separate_passes_and_keeps_no_hook(tiny_model, process):
+    critic = Critic(tiny_model, overridden(*TINY, "algorithm.algorithm_type=ppo"), process)
+    hooks = [len(module._forward_hooks) for module in critic.zero.module.modules()]
+    separation.prove_critic(critic)
+    assert [len(module._forward_hooks) for module in critic.zero.module.modules()] == hooks
+
+
+def test_a_teacher_is_judged_too(tmp_path, context_of, tiny_model, process, monkeypatch):
+    teacher = Teacher(context_of(tmp_path, *TINY, teacher=tiny_model), tiny_model, process)
+    separation.prove_teacher(teacher)
+    monkeypatch.setattr(separation, "_largest_gradients", lambda *_: torch.tensor([0.5, 1.0]).numpy())
+    with pytest.raises(ModelError, match=r"is up to 0\.5, needed"):
+        separation.prove_teacher(teacher)
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_a_stage_whose_rows_touch_does_not_start(tmp_path, context_of, tiny_model, process, monkeypatch, unbounded,
+                                                 kind):
+    """Nor are reference log-probs of DPO computed before."""
+    monkeypatch.setattr(learn, "Process", SimpleNamespace(start=lambda *_: process))
+    monkeypatch.setattr(learn.References, "add", lambda *_: pytest.fail("scored"))
+    given = {"split": "sft", "solution": "1"} if kind == "sft" else {"split": "preference", "chosen": "1",
+                                                                    "rejected": "2"}
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task,
+                 [row(records.Task, task_id=f"t{i}", row=i, question=f"{i}", **given) for i in range(4)])
+    words = ("algorithm.algorithm_type=sft",) if kind == "sft" else (
+        "algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}",
+        "algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=none")
+    context = context_of(tmp_path / kind, *TINY, *words, "buffer.batch_size=2", tasks=tmp_path / "curate",
+                         model=tiny_model)
+    with pytest.raises(ModelError, match=LEAKS):
+        learn.Trainer(context)
