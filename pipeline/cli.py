@@ -125,6 +125,9 @@ def init(directory, name, **given):
     """
     from pipeline.init import command
 
+    if name is None and directory == Path("agent") and not any(given.values()):
+        raise click.UsageError("needed a name: ouro init agent NAME; or, for a directory called agent, ouro init agent "
+                               "--template math.")
     if name is None:
         return command.init(directory, **given)
     if directory != Path("agent") or any(given.values()):
@@ -182,7 +185,7 @@ def sql(question, runs, root, every, form, out, joined, timeout):
     shown = view.views(root) if every else [run for one in named for run in sweep_view.runs_of(one)]
     if wrong := [word for word in joined if not all(word.partition("=")[::2])]:
         raise QueryError(f"--with {wrong[0]}: needed name=FILE, such as --with labels=labels.csv")
-    tables = {name: Path(file).expanduser() for name, _, file in (word.partition("=") for word in joined)}
+    tables = {name: Path(os.path.expanduser(file)) for name, _, file in (word.partition("=") for word in joined)}
     session = query.session(shown, tables)
     query.require_read_only(session, question)
     with query.time_limit(session, timeout):

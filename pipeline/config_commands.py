@@ -1,5 +1,6 @@
 """`ouro config`, `ouro stages` and `ouro import`: what is known of a configuration before it runs."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ class _Path(click.Path):
     """A path; `~` is the home directory, as a shell leaves it in --root=~/runs."""
 
     def convert(self, value, param, context):
-        return Path(super().convert(value, param, context)).expanduser()
+        return Path(os.path.expanduser(super().convert(value, param, context)))  # `~x` of no user is a name
 
 
 PATH = _Path()

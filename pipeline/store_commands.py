@@ -54,6 +54,8 @@ def weights(name, root, step, out, stage):
     from pipeline.results import policies, sweep_view
 
     chosen = policies.choose_stage(policies.single(sweep_view.find(root, name)), stage)
+    if step is None and out is not None:
+        raise click.UsageError("--out needs --step N; `ouro weights` without either lists the steps.")
     if step is None:
         print(policies.table(chosen))
         return

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from pipeline.plan.modes import Line
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
-from pipeline.store import checkpoints
+from pipeline.store import checkpoints, files, weights
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, DataError, nearest
 from pipeline.store.records import RawTask, Task
@@ -205,7 +205,7 @@ def _model(settings: Config, stack: ExitStack) -> Path:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model_stage.work(SimpleNamespace(config=settings, directory=directory, made={}))
         return directory
-    return _named_model(settings)
+    return weights.whole_model(_named_model(settings), "model.model_path")
 
 
 def _named_model(settings: Config) -> Path:
@@ -219,7 +219,7 @@ def _replies(script: str, task: Task) -> list[str]:
     if script == ANSWER:
         return [task.solution or task.answer]
     try:
-        texts = json.loads(Path(script).read_text(encoding="utf-8"))
+        texts = json.loads(files.require_file(Path(script), f"--script {script}").read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"--script {script} is no JSON ({error}); needed a list of texts.") from error
     if not (isinstance(texts, list) and all(isinstance(one, str) for one in texts)):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pipeline.store.errors import ConfigError
+from pipeline.store.files import require_file
 
 LARGEST_FILE = 4 << 20  # bytes per source
 
@@ -44,7 +45,8 @@ def of_verl(key: str) -> str | None:
 
 def _read(file: str) -> tuple[str, str]:
     """Returns text and name of a source; `-` is standard input. Raises ConfigError if it is not text."""
-    content = sys.stdin.buffer.read(LARGEST_FILE + 1) if file == "-" else Path(file).read_bytes()
+    content = (sys.stdin.buffer.read(LARGEST_FILE + 1) if file == "-" else
+               require_file(Path(file), f"{file} (- is the standard input)").read_bytes())
     name = "the standard input" if file == "-" else Path(file).name
     if len(content) > LARGEST_FILE:
         raise ConfigError(f"{name} has more than {LARGEST_FILE >> 20} MiB: that is no configuration.")

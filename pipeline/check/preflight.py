@@ -13,6 +13,7 @@ from pipeline.check import (
     batch_rules,
     cluster_rules,
     fit,
+    host_rules,
     installation,
     model_size,
     named_functions,
@@ -75,6 +76,9 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name], functions, sizes)
               for name, settings in stages.items()]
+    for name, settings in ({} if elsewhere else stages).items():
+        report.add(name, host_rules.problems(settings, gpus[name]) if _made(report.plan, name) is not None else [],
+                   "warnings" if settings.ignore_validator_suggestions else "problems")
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus[name], sizes)

@@ -31,8 +31,9 @@ def missing(config: Config, start: Model) -> list[Problem]:
              if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
     lines += [Problem(key, f"{path} {looked}.") for single in FILES for key, path in values_of(config, single)
               if path and not resolve(path).exists()]
-    lines += [Problem(key, f"{path} is a directory; needed a file.") for single in FILES[:2]
-              for key, path in values_of(config, single) if path and resolve(path).is_dir()]
+    lines += [Problem(key, f"{path} is {'a directory' if resolve(path).is_dir() else 'no file'}; needed a file.")
+              for single in FILES[:2] for key, path in values_of(config, single)
+              if path and resolve(path).exists() and not resolve(path).is_file()]
     if start.model_path and not start.init.enable and (absent := absent_model(start.model_path)):
         lines.append(absent)
     lines += [absent_model(path, key) for key, path in _other_models(config) if absent_model(str(resolve(path)))]

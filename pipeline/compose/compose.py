@@ -205,21 +205,16 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
     """Returns the composed files, pickled. Cached per choice of groups: the points of a sweep differ in values."""
     import yaml
     from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from pipeline.store.yaml_aliases import refuse_below
-
-    for place in places[1:]:
-        refuse_below(Path(place))
     if "schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
     try:
-        with initialize_config_dir(places[0], version_base="1.3"):
-            return pickle.dumps(hydra_compose("config", [*choices, *search_path(places)]))
+        with search_path(places):
+            return pickle.dumps(hydra_compose("config", [*choices]))
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {flat(error)}") from error
     except MissingConfigException as error:

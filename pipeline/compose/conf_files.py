@@ -4,15 +4,17 @@ A user's file is read here before Hydra reads it, so that mistakes are reported 
 Hydra could not merge with the schema, such as a list where it has a section, is reported and omitted.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.settings import algorithms, schema
 from pipeline.settings.config import walk
 from pipeline.store.errors import ConfigError, Problem, nearest
-from pipeline.store.files import CONF
+from pipeline.store.files import CONF, hash_text
 
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are not config groups
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
@@ -25,9 +27,30 @@ def directories() -> list[Path]:
     return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 
-def search_path(places: Sequence[Path | str]) -> list[str]:
-    """Returns the override that adds the user's conf/ to Hydra's search path. places: see `directories`."""
-    return [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
+@contextlib.contextmanager
+def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
+    """Yields Hydra's config loader with these conf/ directories in its search path. places: see `directories`.
+
+    Within the block a file of the user's with too many aliases raises ConfigError when Hydra reads it.
+
+    Hydra's own way, the override hydra.searchpath, cannot express all names: `project (1)` and `Übung` are no values.
+    """
+    from hydra import initialize_config_dir
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.core.global_hydra import GlobalHydra
+
+    from pipeline.store.yaml_aliases import refuse
+
+    class OfProject(FileConfigSource):
+        def load_config(self, config_path: str):
+            refuse(Path(self.path) / self._normalize_file_name(config_path))
+            return super().load_config(config_path)
+
+    with initialize_config_dir(str(places[0]), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        sources = loader.repository.sources
+        sources[-1:-1] = [OfProject("project", f"file://{place}") for place in places[1:]]  # the schema stays last
+        yield loader
 
 
 def groups() -> dict[str, list[str]]:
@@ -123,7 +146,9 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
     in_place = package is not None or not whole  # a recipe applies to the whole configuration, with or without @package
-    if shown_name == str(path) and in_place and not changed and fitting == (plain if whole else {group: plain}):
+    readable = re.fullmatch(r"[\w.-]+", path.stem, re.ASCII)  # in Hydra's grammar of overrides
+    if shown_name == str(path) and in_place and readable and not changed and fitting == (
+            plain if whole else {group: plain}):
         return f"{group}={path.stem}"
     STORED[recipe_name(path)] = path
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
@@ -165,8 +190,9 @@ def _quotes(path: Path, error: Exception) -> str:
 
 
 def recipe_name(path: Path) -> str:
-    """Returns the name under which Hydra knows a file outside its search path."""
-    return re.sub(r"\W", "_", str(path.resolve()))
+    """Returns the name under which Hydra knows a file outside its search path, or whose own name it cannot read."""
+    whole = str(path.resolve())
+    return f"{re.sub(r'[^0-9A-Za-z]', '_', whole)}_{hash_text(whole)}"
 
 
 def flat(error: Exception) -> str:

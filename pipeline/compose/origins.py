@@ -147,7 +147,7 @@ def _files(overrides: list[str]) -> list[tuple[str, dict]]:
 
     layers = []
     for path, package in _layers(overrides):
-        values = yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         for part in reversed([p for p in package.split(".") if p]):
             values = {part: values}
         layers.append((_shown(path), values))
@@ -156,14 +156,11 @@ def _files(overrides: list[str]) -> list[tuple[str, dict]]:
 
 def _layers(overrides: list[str]) -> list[tuple[Path, str]]:
     """Returns (file, section that its content is merged into, with a dot at its end) in merge order."""
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
     plain = [o for o in hydra_overrides(overrides, []) if not o.startswith("++")]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        listed = loader.compute_defaults_list("config", [*plain, *search_path(directories())], RunMode.RUN).defaults
+    with search_path(directories()) as loader:
+        listed = loader.compute_defaults_list("config", plain, RunMode.RUN).defaults
     found = [(file_of(layer.config_path), layer.package) for layer in listed]
     return [(path, f"{package}." if package else "") for path, package in found if path is not None]
 

@@ -15,6 +15,9 @@ from pipeline.store.yaml_aliases import single_node
 from pipeline.store.yaml_values import Loader
 
 BOOLEAN, TEXT, WHOLE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
+MERGE = "tag:yaml.org,2002:merge"
+KINDS = {"null": "null", "int": "a number", "float": "a number", "bool": "true or false to YAML", "seq": "a list",
+         "map": "a mapping"}
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
@@ -80,10 +83,14 @@ class _Tree:
         """Merges a mapping's duplicate keys: the last value, and for mappings the pairs of all."""
         kept: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key, child in node.value:
-            if key.tag == "tag:yaml.org,2002:null":
-                self._add(key, place, "a key here is null; needed a name.")
+            if key.tag == WHOLE and key.value.isdecimal():  # as in the JSON that a run keeps of its settings
+                key, self.changed = yaml.ScalarNode(TEXT, key.value, key.start_mark, key.end_mark), True
+            if key.tag not in (TEXT, MERGE):
+                kind = KINDS.get(key.tag.rpartition(":")[2], "no text")
+                said = f" ({key.value})" if isinstance(key, yaml.ScalarNode) and kind != "null" else ""
+                self._add(key, place, f"a key here is {kind}{said}; needed a name{', in quotes' * bool(said)}.")
                 continue
-            plain = isinstance(key, yaml.ScalarNode) and key.value != "<<"
+            plain = key.tag == TEXT
             first, before = kept.get(key.value, (key, None)) if plain else (key, None)
             if before:
                 self._add(key, (*place, key.value), f"occurs again, first in line {first.start_mark.line + 1}; needed "

@@ -1,6 +1,7 @@
 """`ouro init`: creates a project directory and reports its content and guesses. Overwrites nothing."""
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -90,7 +91,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     from pipeline.init.columns import guess
     from pipeline.store.model_shape import absent_model, wrong_model
 
-    model = str(Path(model).expanduser())
+    model = os.path.expanduser(model)
     if not Path(model).exists():
         raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")

@@ -1,6 +1,7 @@
 """Builds a recipe from a data file, its columns and a model: lengths, batches, rates, held-out set."""
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from pipeline.settings.setting import plain
 from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
 from pipeline.store.digests import missing
 from pipeline.store.errors import DataError
-from pipeline.store.files import TEMPLATES, hash_text
+from pipeline.store.files import TEMPLATES, hash_text, require_plain
 from pipeline.store.model_shape import read_config
 
 CONVERTED, HELD_OUT = "data/train.jsonl", "data/test.jsonl"
@@ -47,9 +48,10 @@ class Data:
 
 def read(name: str) -> Data:
     """Reads the user's data. Raises DataError if there are no rows, or the files are of another kind."""
-    path = Path(name).expanduser().resolve()
-    if not path.exists():
+    path = Path(os.path.abspath(os.path.expanduser(name)))
+    if not os.path.lexists(path):
         raise missing(Path(name), "--from")
+    path = require_plain(path, f"--from {name}").resolve()
     columns = dict.fromkeys(column for part in sample(path, "train", 1, ()).parts for column in part.columns)
     drawn = sample(path, "train", ROWS, columns)
     if not drawn.rows:

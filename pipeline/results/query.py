@@ -55,6 +55,7 @@ def _add_view(connection, name: str, path: Path) -> None:
                          f"of {', '.join(tables.LOCATIONS)}")
     if (reader := READERS.get(path.suffix.lower())) is None:
         raise QueryError(f"--with {name}={path}: needed a file that ends in {', '.join(READERS)}.")
+    files.require_file(path, f"--with {name}={path}")
     try:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {reader}({tables.literal(path.absolute())})")
     except duckdb.Error as error:

@@ -46,15 +46,22 @@ def _types() -> dict[str, str]:
 
 
 def own() -> dict[str, Path]:
-    """Returns the user's algorithms: name -> file. Raises ConfigError for invalid YAML."""
+    """Returns the user's algorithms: name -> file. Those that cannot be read are among them: only naming one fails."""
     place = Path.cwd() / "conf" / "algorithm"
     found = sorted(place.glob("*.yaml")) if place.resolve() != DIRECTORY else ()
-    return {path.stem: path for path in found
-            if _content(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem}
+    return {path.stem: path for path in found if _is_own(path)}
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return _content(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem
+    except (ConfigError, OSError):
+        return True
 
 
 def parts(algorithm_type: str) -> dict[str, Any]:
-    """Returns the content of conf/algorithm/<algorithm_type>.yaml; empty for an unknown type."""
+    """Returns the content of conf/algorithm/<algorithm_type>.yaml; empty for an unknown type. Raises ConfigError for a
+    file that cannot be read."""
     path = DIRECTORY / f"{algorithm_type}.yaml"
     path = path if path.is_file() else own().get(algorithm_type)
     return _content(path, path.stat().st_mtime_ns) if path else {}
@@ -69,7 +76,7 @@ def _content(path: Path, changed: int) -> dict[str, Any]:
 
     try:
         found = load(path.read_text(encoding="utf-8"), str(path))
-    except (yaml.YAMLError, ValueError) as error:
+    except (OSError, yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     return found if isinstance(found, dict) else {}
 

@@ -6,6 +6,7 @@ soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 
 from typing import Any
 
+from pipeline.store.packable import unpackable
 from pipeline.store.recurrence import recurrent_layers
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: configuration_<model_type>.py, 5.19
@@ -54,7 +55,7 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
         return f"it caps scores ({', '.join(caps)}), which the trainer does not do; take one without (Gemma 1)."
     if scales := [f"{key}={said[key]}" for key in SCALES if said.get(key) not in (None, 1)]:
         return f"it scales its logits ({', '.join(scales)}), which the trainer does not do; take another model."
-    return _windowed(said, longest) or _stretched(said, longest)
+    return unpackable(str(said.get("model_type", ""))) or _windowed(said, longest) or _stretched(said, longest)
 
 
 def _windowed(said: dict[str, Any], longest: int) -> str | None:

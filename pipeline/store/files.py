@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from pipeline.store.errors import StageError
+from pipeline.store.errors import DataError, StageError
 
 MANIFEST = "manifest.json"
 HOME = Path(__file__).resolve().parents[2]  # the checkout: our packages, Snakefile, conf/
@@ -72,6 +72,24 @@ def write_json_if_new(path: Path, value: object) -> None:
 def json_text(value: object) -> str:
     """Returns JSON with sorted keys, so that equal values give equal files."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def require_plain(path: Path, named: str) -> Path:
+    """Returns a path that exists; raises DataError unless it is a file or a directory: reading a named pipe, a socket,
+    a terminal or a device may never end. named: the option or setting, and its value."""
+    if not path.exists() and not path.is_symlink():
+        raise DataError(f"{named} does not exist (looked from {Path.cwd()}).")
+    if not path.is_file() and not path.is_dir():
+        kind = "a link that leads nowhere" if path.is_symlink() and not path.exists() else "a pipe, socket or device"
+        raise DataError(f"{named} is {kind}; needed a file or a directory. Write its content to a file first.")
+    return path
+
+
+def require_file(path: Path, named: str) -> Path:
+    """Does the same, and raises DataError for a directory."""
+    if require_plain(path, named).is_dir():
+        raise DataError(f"{named} is a directory; needed a file.")
+    return path
 
 
 def read_json(path: Path) -> dict:

@@ -71,7 +71,7 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
                        "adapter in model.lora_configs: [{path: …}].", found=path)
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
         "the directory has no config.json" if place.is_dir() else
-        "it is a file" if place.exists() else "no config.json there")
+        "it is no directory" if place.exists() else "no config.json there")
     return Problem(key, f"{found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
                    "files), or an id of the hub (org/name).", found=path)
 

@@ -1,4 +1,4 @@
-"""Checks that a model directory's weights are complete, from safetensors headers, without torch."""
+"""Checks that a model directory's weights are complete, from safetensors headers, and numbers, without torch."""
 
 import json
 import re
@@ -6,13 +6,28 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pipeline.store import checkpoints, tensor_files
 from pipeline.store.errors import ModelError, Problem
+from pipeline.store.model_shape import read_config
 
 NAMES = ("model.safetensors", "pytorch_model.bin")  # the names transformers looks for; sharded: with INDEX
 INDEX = ".index.json"
 POINTER = b"version https://git-lfs"  # the file that Git stores for a large file
 EMBEDDING = "embed_tokens.weight"
 LAYER = re.compile(r"\blayers\.(\d+)\.")
+SAMPLED = 128 << 20  # bytes of a model whose values are looked at here; a trainer looks at all (Policy)
+EXPONENTS = {"F64": 0x7FF0 << 48, "F32": 0x7F80 << 16, "BF16": 0x7F80, "F16": 0x7C00}  # all set: NaN or infinite
+
+
+def whole_model(named: Path, key: str) -> Path:
+    """Returns `checkpoints.model_directory` of a directory, the value of `key`. Raises ModelError unless config.json
+    there is readable and the weights are whole."""
+    directory = checkpoints.model_directory(named)
+    if problem := weights_problem(str(directory), read_config(str(directory), key), key):
+        raise ModelError(problem)
+    return directory
 
 
 def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | None:
@@ -23,6 +38,9 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
     directory = Path(path)
     try:
         shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}
+        if sick := _not_finite([file for file in _files(directory) if file.suffix == ".safetensors" and shapes]):
+            return Problem(key, f"{sick} has values that are NaN or infinite; needed finite weights.", "Take another "
+                           "checkpoint, or fetch the model again.", found=path)
     except (ModelError, OSError) as error:
         return Problem(key, str(error), "Fetch the model again.", found=path)
     found = dict(zip(("vocab_size", "hidden_size"), next(
@@ -60,6 +78,19 @@ def _parts(index: Path) -> list[Path]:
         raise ModelError(f"{len(absent)} of the {len(names)} files that {index.name} names are not there: "
                          f"{', '.join(absent[:3])}{', …' if len(absent) > 3 else ''}.")
     return [index.parent / name for name in names]
+
+
+def _not_finite(files: list[Path]) -> str | None:
+    """Returns `FILE: TENSOR` of one with a value that is no number; of large files a part of each tensor is read."""
+    for file in files:
+        tensors, size = tensor_files.read(file), file.stat().st_size
+        share = min(SAMPLED // len(files) / size, 1)
+        for name, one in tensors.items():
+            if bits := EXPONENTS.get(one.dtype):
+                words = one.words[:max(int(one.words.size * share), 1)]
+                if np.any((words & words.dtype.type(bits)) == bits):
+                    return f"{file.name}: {name}"
+    return None
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:

@@ -55,11 +55,10 @@ def _values(node: yaml.Node, counted: dict[int, int], depth: int = 0) -> int:
     return counted[id(node)]
 
 
-def refuse_below(directory: Path) -> None:
-    """Raises ConfigError for a file in the user's conf/ that `single_node` rejects: Hydra reads what others name in
-    their `defaults`. Invalid YAML is left to Hydra to report."""
-    for file in sorted(directory.rglob("*.yaml")):
-        content = file.read_bytes() if file.is_file() else b""
-        if b"*" in content and b"&" in content:
-            with suppress(yaml.YAMLError):
-                single_node(yaml.SafeLoader(content), str(file))
+def refuse(file: Path) -> None:
+    """Raises ConfigError for a file that `single_node` rejects, before a library reads it. Invalid YAML is left to the
+    library to report."""
+    content = file.read_bytes() if file.is_file() else b""
+    if b"*" in content and b"&" in content:
+        with suppress(yaml.YAMLError):
+            single_node(yaml.SafeLoader(content), str(file))

@@ -1,5 +1,6 @@
 """Which model `ouro serve` answers with, and the settings by which it does."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ from pipeline.results import sweep_view
 from pipeline.settings import schema
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
-from pipeline.store import checkpoints, files
+from pipeline.store import files
 from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.model_shape import read_config
+from pipeline.store.weights import whole_model
 
 # of the stage that made the model
 KEPT = ("model.dtype", "model.enable_thinking", "model.temperature", "model.top_p", "model.top_k",
@@ -22,8 +24,12 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
 
     stage: default: the last one that made a model. Raises DataError or ModelError.
     """
-    if Path(named).expanduser().is_dir():
-        return checkpoints.model_directory(Path(named).expanduser())
+    place = Path(os.path.expanduser(named))
+    if place.is_dir():
+        return whole_model(place, "CHECKPOINT")
+    if place.exists():
+        raise DataError(f"{named} is no directory; needed a model directory, a stage or checkpoint of the store, or "
+                        "the name of a run.")
     shown = sweep_view.find(root, named)
     nodes = [node for one in sweep_view.runs_of(shown)[:1] for node in one.stages
              if (node.directory / "model" / "config.json").exists() or node.kind == "model"]
@@ -31,7 +37,7 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
     if not chosen:
         raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "
                         f"{', '.join(node.name for node in nodes) or 'none'}.")
-    return checkpoints.model_directory(chosen[-1].directory)
+    return whole_model(chosen[-1].directory, "CHECKPOINT")
 
 
 def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:

@@ -177,3 +177,22 @@ def test_columns_of_one_name(tmp_path):
                  lambda: [list(rows) for _, rows in open_files(str(tmp_path / "a.parquet"), None, "train", "path")]):
         with pytest.raises(DataError, match="several columns named q"):
             read()
+
+
+def test_weights_that_are_cut_or_no_numbers_start_neither_a_server_nor_an_attempt(checked, tmp_path, capsys):
+    for content, words in ((b"\x40\0\0\0\0\0\0\0{", "not a whole safetensors file"), (None, "no weights there")):
+        (tmp_path / "model" / "model.safetensors").unlink()
+        if content:
+            (tmp_path / "model" / "model.safetensors").write_bytes(content)
+        for command in (["serve", "model"], ["debug", "workflow", "mine.yaml", "--checkpoint", "model"],
+                        ["debug", "workflow", "mine.yaml"]):
+            assert cli.main(command) == 2
+            assert words in capsys.readouterr().err
+
+
+def test_a_copy_of_weights_needs_its_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pipeline.results.policies.choose_stage", lambda *_: None)
+    monkeypatch.setattr("pipeline.results.policies.single", lambda view: view)
+    monkeypatch.setattr("pipeline.results.sweep_view.find", lambda *_: None)
+    assert cli.main(["weights", "base", "--out", str(tmp_path / "new")]) == 2
+    assert "--out needs --step" in capsys.readouterr().err

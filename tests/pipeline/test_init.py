@@ -340,9 +340,12 @@ def test_a_second_name_is_only_for_an_agent(tmp_path, monkeypatch, capsys, words
     assert not list(tmp_path.iterdir())
 
 
-def test_a_directory_called_agent_is_made_as_before(tmp_path, monkeypatch, capsys):
+def test_agent_needs_a_name_and_a_directory_called_agent_a_template(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["init", "agent"]) == 0
+    assert cli.main(["init", "agent"]) == 2
+    assert "ouro init agent NAME" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert cli.main(["init", "agent", "--template", "math"]) == 0
     assert compose([f"recipe={tmp_path}/agent/conf/recipe/project.yaml"]).project == "math"
     assert cli.main(["init", "agent", "agent"]) == 2
     assert "agent is not empty" in capsys.readouterr().err

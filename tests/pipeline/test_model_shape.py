@@ -65,7 +65,7 @@ def test_a_directory_that_is_there_is_no_name_of_the_hub(tmp_path, monkeypatch):
     (tmp_path / "org" / "name" / "tokenizer.json").write_text("{}")
     assert "org/name: the directory has no config.json" in absent_model("org/name")
     assert "hf download" not in absent_model("org/name")
-    assert "it is a file" in absent_model("org/name/tokenizer.json")
+    assert "it is no directory" in absent_model("org/name/tokenizer.json")
     (tmp_path / "org" / "name" / "adapter_config.json").write_text("{}")
     assert "model.lora_configs" in absent_model("org/name")
 

@@ -5,6 +5,7 @@ import struct
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.store.weights import weights_problem
@@ -96,3 +97,26 @@ def test_weights_have_the_sizes_of_the_configuration(tmp_path, said, wrong):
         "model.embed_tokens.weight": [7, 2], "model.layers.0.norm.weight": [2], "model.layers.1.norm.weight": [2]}))
     found = weights_problem(str(tmp_path), said, "model.model_path")
     assert found is None if wrong is None else wrong in found
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("F32", np.nan), ("F32", np.inf), ("F16", -np.inf), ("F64", np.nan)])
+def test_weights_that_are_no_numbers(tmp_path, dtype, value):
+    from safetensors.numpy import save_file
+
+    weights = {"model.embed_tokens.weight": np.zeros((7, 2), {"F16": "f2", "F32": "f4", "F64": "f8"}[dtype]),
+               "model.norm.weight": np.full(2, 60_000, "f2")}  # large, and finite
+    save_file(weights, tmp_path / "model.safetensors")
+    assert problem(tmp_path) is None
+    weights["model.embed_tokens.weight"][6, 1] = value
+    save_file(weights, tmp_path / "model.safetensors")
+    assert "model.safetensors: model.embed_tokens.weight" in problem(tmp_path)
+
+
+def test_a_bfloat16_that_is_infinite(tmp_path):
+    """0x3F80 is 1.0 and 0x7F80 infinity: 14 of them, the last one changed."""
+    text = json.dumps({"w": {"dtype": "BF16", "shape": [7, 2], "data_offsets": [0, 28]}}).encode()
+    begin = struct.pack("<Q", len(text)) + text
+    (tmp_path / "model.safetensors").write_bytes(begin + b"\x80\x3f" * 14)
+    assert problem(tmp_path) is None
+    (tmp_path / "model.safetensors").write_bytes(begin + b"\x80\x3f" * 13 + b"\x80\x7f")
+    assert "NaN or infinite" in problem(tmp_path)

@@ -21,7 +21,7 @@ def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
     # keys that occur again; their sections are one
     ("a: 1\nb: {c: 1, c: 2}\na: 3\nm: {d: 4}\nm: {e: 5, d: 6}\n", {"a": 3, "b": {"c": 2}, "m": {"d": 6, "e": 5}},
      [("b.c", 2), ("a", 3), ("m", 5), ("m.d", 5)]),
-    ('1: a\n"1": b\n', {1: "b"}, [("1", 2)]),  # one key in the JSON that a run keeps of its settings
+    ('1: a\n"1": b\n', {"1": "b"}, [("1", 2)]),  # one key in the JSON that a run keeps of its settings
     # interpolations that cannot be read are left out
     ('a: {b: "${", c: 1}\nd: ["${x}", "${y z}"]\n', {"a": {"c": 1}, "d": ["${x}"]}, [("a.b", 1), ("d.1", 2)]),
     # an anchor in several places, and inside itself
@@ -29,6 +29,7 @@ def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
     ("a: &a\n  b: {c: *a, d: 1}\ne: &e [2, *e]\nf: &f {g: {<<: *f, h: 3}}\ni: *a\n",
      {"a": {"b": {"d": 1}}, "e": [2], "f": {"g": {"h": 3}}, "i": {"b": {"d": 1}}},
      [("a.b.c", 1), ("e.1", 3), ("f.g.<<", 4)]),
+    ("a: {true: 1, 1.5: 2, on: 3, [x]: 4, ~: 5, ok: 6}\n", {"a": {"ok": 6}}, [("a", 1)] * 5),  # keys that are no names
     ("name: 1:30\nother: '1:30'\nratio: 0.5\n", {"other": "1:30", "ratio": 0.5}, [("name", 1)]),  # base 60
 ])
 def test_every_mistake_is_reported_with_its_line_and_left_out(tmp_path, text, content, problems):

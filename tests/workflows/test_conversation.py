@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import Qwen2Tokenizer
 
+from pipeline.store.errors import DataError
 from stages.model import BYTE_LEVEL, CHARACTERS
 from workflows.endpoint.conversation import Ask, Conversation
 from workflows.engines.engine import Reply
@@ -196,3 +197,12 @@ def test_a_malformed_call_is_text():
     _, _, choice = played.turn([ASKED], "<tool_call>\n{add 1 2}\n</tool_call>")
     assert (choice.calls, choice.finish) == ([], "stop")
     assert "{add 1 2}" in choice.text
+
+
+def test_without_a_template_the_prompt_is_the_plain_turns_as_in_training():
+    played = Played(None, ["<|im_end|>"], "<|im_end|>")
+    assert played.turn([{"role": "system", "content": "Add."}, ASKED], "3", tools=())[:2] == ("Add.\n\n1+2?", False)
+    said = [ASKED, {"role": "assistant", "content": "3"}, {"role": "user", "content": "Sure?"}]
+    assert played.turn(said, "Yes", tools=())[:2] == ("1+2?\n\n3\n\nSure?", True)
+    with pytest.raises(DataError, match="cannot be told of tools"):
+        played.turn([ASKED], "3")

@@ -119,10 +119,10 @@ class Conversation:
             is_text = isinstance(ask.prompt, str)
             tokens = prompt_tokens(self._tokenizer, [ask.prompt])[0] if is_text else ask.prompt
             return Prompt(tokens, ask.prompt if is_text else "", False)
-        if not self._tokenizer.chat_template:
-            raise DataError("the model has no chat template; ask it by /v1/completions, or set "
-                            "model.chat_template_path")
         text = self._rendered(ask)
+        if not self._tokenizer.chat_template:  # the plain turns, as in training; none marks the end of a reply
+            return Prompt(prompt_tokens(self._tokenizer, [text])[0], text,
+                          any(one["role"] == "assistant" for one in ask.messages))
         asked = [plain(one) for one in ask.messages]
         earlier = [said for said in self._said if said.ask.tools == ask.tools and not said.ask.forced
                    and len(said.messages) < len(asked)
@@ -135,7 +135,10 @@ class Conversation:
         return Prompt(prompt_tokens(self._tokenizer, [text])[0], text, known)
 
     def _rendered(self, ask: Ask) -> str:
-        """The conversation through the chat template, with generation prompt."""
+        """The conversation through the chat template, with generation prompt; without a template its plain turns."""
+        if ask.tools and not self._tokenizer.chat_template:
+            raise DataError("the model has no chat template, so it cannot be told of tools; set "
+                            "model.chat_template_path")
         try:
             return conversation_text(self._tokenizer, [with_objects(one) for one in ask.messages], self._thinking,
                                      ask.tools)

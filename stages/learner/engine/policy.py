@@ -124,6 +124,12 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
         raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
     if problem := untrainable(model.config.to_dict(), longest):
         raise ModelError(f"{path}: {problem}")
+    if not (model._supports_attention_backend and model.base_model_prefix == "model" and hasattr(model, "lm_head")):
+        raise ModelError(f"{path}: {type(model).__name__} of transformers has no replaceable attention, or no decoder "
+                         "`model` and output head `lm_head`, so rows cannot be packed; needed a model of Llama's kind.")
+    if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
+        raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
+                         "checkpoint, or fetch the model again.")
     for module in model.modules():
         if isinstance(module, nn.Dropout):  # Phi-2 has some: engine and trainer would score different models
             module.p = 0.0
@@ -133,6 +139,11 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
         GRAPHS.compile_layers(model)
     model.train()
     return model, name
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """Whether all elements are finite, in one pass without a copy."""
+    return not weight.numel() or all(bound.isfinite() for bound in weight.aminmax())
 
 
 def resolve_dtype(name: str, device: str) -> torch.dtype:
