@@ -206,6 +206,7 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
         parallel = config.explorer.rollout_model.tensor_parallel_size
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
                           split_problem(plain, parallel) if gpus.any else _head_problem(config, plain)])
+    judged.add(name, [] if gpus.any else [_chunks_problem(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))
     size = sizes and sizes.of(start, config.model.lora_configs)
@@ -228,6 +229,14 @@ def _head_problem(config: Config, plain: dict) -> Problem | None:
     answers = workload.explores(config) or config.buffer.explorer_input.eval_tasksets
     by_vllm = config.explorer.rollout_model.engine_type == "vllm"
     return head_problem(plain) if answers and by_vllm else None
+
+
+def _chunks_problem(config: Config) -> Problem | None:
+    key, engine = "enable_chunked_prefill", config.explorer.rollout_model
+    if engine.engine_type != "vllm" or not engine.extra_engine_args.get(key):
+        return None
+    return Problem(f"explorer.rollout_model.extra_engine_args.{key}", "needs a GPU: on a CPU vLLM cannot rewind the "
+                   "random generator of a prompt that is prefilled in parts.", "Leave it out.", found=True)
 
 
 def _teacher(report: Report, config: Config, models: tuple[Model, Model], name: str, gpus: Gpus,

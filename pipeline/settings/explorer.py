@@ -7,6 +7,20 @@ from pipeline.settings.remote import Remote
 from pipeline.settings.setting import Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 
+# arguments of vllm.LLM that the product passes itself -> the setting to use in their place; None: there is none
+_MEMORY = "explorer.rollout_model.gpu_memory_utilization (on a CPU kv_cache_mib)"
+OWN_ENGINE_ARGS: dict[str, str | None] = {
+    "model": "model.model_path", "dtype": "model.dtype", "seed": "explorer.rollout_model.seed",
+    "max_model_len": "model.max_prompt_tokens, model.max_response_tokens or model.max_model_len",
+    **{name: f"explorer.rollout_model.{name}" for name in ("max_num_seqs", "tensor_parallel_size", "enforce_eager")},
+    "gpu_memory_utilization": _MEMORY, "kv_cache_memory_bytes": _MEMORY, "enable_sleep_mode": "mode=colocate",
+    **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank"), "model.lora_configs"),
+    "generation_config": "model.temperature, model.top_p or model.top_k",
+    "disable_log_stats": "explorer.runner_concurrency=auto",
+    **dict.fromkeys(("tokenizer_mode", "structured_outputs_config", "max_logprobs", "logprobs_mode",
+                     "worker_extension_cls")),
+}
+
 
 class RolloutModel(Section):
     engine_type: str = setting("vllm", "vllm, transformers (plain generate), openai (the server of `external`; "
@@ -26,7 +40,15 @@ class RolloutModel(Section):
                                            "are the same with any number of engines; slower, and NVIDIA GPUs of "
                                            "compute capability 9 or more only", how=True)
     seed: int | None = setting(None, "base of all request seeds; null: the run's seed")
-    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are")
+    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are; none that other settings decide")
+
+    @rule
+    def _own_arguments(self):
+        for name in sorted(OWN_ENGINE_ARGS.keys() & self.extra_engine_args.keys()):
+            use = OWN_ENGINE_ARGS[name]
+            yield Problem(f"extra_engine_args.{name}", f"is what {use} decides." if use else
+                          "is fixed, because training relies on it.", f"Set {use}." if use else "Leave it out.",
+                          found=self.extra_engine_args[name])
 
 
 class AuxiliaryModel(Section):

@@ -196,9 +196,10 @@ def version_directory(stage: Path, version: int) -> Path:
 def publish(stage: Path, version: int, export: Callable[[Path], dict[str, Any] | None], probe: dict) -> Path:
     """Publishes weights `version` in one atomic rename: `export(directory)` writes them, `probe` verifies loading.
 
-    probe: {"tokens": [L], "logprobs": [L - 1]}, the trainer's own. export returns further entries of the manifest, or
-    None: its hash is then that of the file. Nothing is flushed to the disk: rows made with a version wait for that, and
-    a version that a power loss damaged is found by its hash.
+    probe: {"tokens": [L], "logprobs": [L - 1], "likeliest": {"token", "logprob", "temperature"}}, the trainer's own:
+    of the tokens at temperature 1, and of the likeliest one after them. export returns further entries of the manifest,
+    or None: its hash is then that of the file. Nothing is flushed to the disk: rows made with a version wait for that,
+    and a version that a power loss damaged is found by its hash.
     """
     final = version_directory(stage, version)
     with files.new_directory(final, flush=False) as directory:

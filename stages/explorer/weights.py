@@ -122,10 +122,17 @@ class NextWeights:
 def probe_difference(engine: Engine, manifest: dict, tolerance: float) -> float:
     """Largest |engine - trainer| log-prob over the probe published with the weights, over all engines.
 
-    Raises SyncError above `tolerance`: an engine does not reproduce the trainer's weights.
+    The tokens of the probe at temperature 1, and the token after them as it is sampled: at the stage's temperature,
+    which divides differences of logits, and so what is allowed. Raises SyncError above `tolerance`: an engine does not
+    reproduce the trainer's weights, or gives other log-probs than those of its sampling distribution.
     """
-    expected = np.array(manifest["probe"]["logprobs"])
-    differences = [np.abs(np.array(found) - expected) for found in engine.probe(manifest["probe"]["tokens"])]
+    probe = manifest["probe"]
+    differences = [np.abs(np.array(found) - probe["logprobs"]) for found in engine.probe(probe["tokens"])]
+    if last := probe.get("likeliest"):  # versions of earlier releases have none
+        found = engine.likeliest(probe["tokens"], last["temperature"])
+        sampled = [abs(one.get(last["token"], -np.inf) - last["logprob"]) * min(last["temperature"], 1.0)
+                   for one in found]
+        differences = [np.append(*pair) for pair in zip(differences, sampled, strict=True)]
     for index, difference in enumerate(differences):
         if not difference.max() <= tolerance:  # also true of NaN
             which = f"engine {index} of {len(differences)}" if len(differences) > 1 else "the engine"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pipeline.job.context import Context
 from pipeline.settings.trainer import publishes_deltas
@@ -40,11 +41,29 @@ class Publishing:
     def publish(self, version: int, tokens: list[int]) -> None:
         """Publishes the weights as `version`, with their log-probs of `tokens`, which verify that they were loaded.
         Collective."""
-        probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
+        probe = self._probe(tokens)
         state = self.actor.trainable_state()
         if state is not None:
             export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)
             versions.publish(self.context.directory, version, partial(export, state), probe)
+
+    def _probe(self, tokens: list[int]) -> dict[str, Any]:
+        """Log-probs of the tokens at temperature 1, and that of the likeliest token after them at the temperature of
+        sampling. The latter (rank 0's) from the last hidden state: the policy scores tokens that are given."""
+        module, states = self.actor.zero.module, []
+        hook = module.model.model.register_forward_hook(lambda _, __, found: states.append(found.last_hidden_state))
+        try:
+            probe: dict[str, Any] = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
+        finally:
+            hook.remove()
+        head = self.actor.zero.full_state(module.model.lm_head.named_parameters())
+        if head is not None:
+            last = states[0][0, -1].to(head["weight"].device)
+            with torch.no_grad():
+                logprobs = (functional.linear(last, **head).float() / module.temperature).log_softmax(-1)
+            token = int(logprobs.argmax())
+            probe["likeliest"] = {"temperature": module.temperature, "token": token, "logprob": float(logprobs[token])}
+        return probe
 
     def _write(self, version: int, state: dict[str, Tensor], directory: Path) -> dict[str, Any]:
         """Writes the weights into a directory; returns entries of its manifest."""

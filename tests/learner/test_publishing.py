@@ -1,11 +1,13 @@
 """What the trainer publishes, and that an engine which takes deltas holds the trainer's weights."""
 
+import numpy as np
 import pytest
 import torch
 
 from pipeline.store import checkpoints, files, versions
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
+from stages.learner.batch import Row
 from stages.learner.publishing import Publishing
 from tests.configs import TINY
 from workflows.engines.open import open_engine
@@ -94,7 +96,13 @@ def test_an_engine_that_takes_deltas_holds_the_weights_of_the_trainer(publishing
 
 
 def test_the_published_probe_is_of_these_weights(publishing):
-    one = publishing("model.dtype=float32")
+    """The token after it is the likeliest, by the pass that training makes, at the temperature of sampling."""
+    one = publishing("model.dtype=float32", "model.temperature=0.5")
+    one.actor.zero.module.temperature = 0.5
     one.publish(3, TOKENS)
-    manifest = files.read_json(versions.version_directory(one.context.directory, 3) / files.MANIFEST)
-    assert manifest["probe"] == {"tokens": TOKENS, "logprobs": one.actor.score(TOKENS)}
+    probe = files.read_json(versions.version_directory(one.context.directory, 3) / files.MANIFEST)["probe"]
+    last = probe.pop("likeliest")
+    assert probe == {"tokens": TOKENS, "logprobs": one.actor.score(TOKENS)}
+    found = [one.actor.score_rows([Row("one", [*TOKENS, token], len(TOKENS), [1])])[0][0] for token in range(99)]
+    assert (last["temperature"], last["token"]) == (0.5, int(np.argmax(found)))
+    assert last["logprob"] == pytest.approx(max(found), abs=1e-5)

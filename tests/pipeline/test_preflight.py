@@ -122,6 +122,14 @@ def test_problems_of_every_kind_are_told_at_once(model):
     assert report.plan is None
 
 
+def test_prompts_in_parts_need_a_gpu():
+    key = "explorer.rollout_model.extra_engine_args"
+    values = {key: {"enable_chunked_prefill": True}, "explorer.rollout_model.engine_type": "vllm"}
+    assert {place.partition(": ")[2] for place in places(check(values).problems)} == {f"{key}.enable_chunked_prefill"}
+    assert check({key: {"enable_chunked_prefill": False}}).problems == []
+    assert not any(key in place for place in places(check({**values, **GPU}).problems))
+
+
 def test_what_every_stage_says_is_told_once(model):
     report = check({**model, **GPU, "explorer.rollout_model.tensor_parallel_size": 4, "cluster.gpu_per_node": 8})
     assert places(report.problems).count("sft: explorer.rollout_model.tensor_parallel_size") == 1

@@ -21,6 +21,10 @@ class Scores:
     def probe(self, sequence):
         return self.logprobs
 
+    def likeliest(self, sequence, temperature):
+        assert (sequence, temperature) == ([1, 2, 3], 0.5)
+        return [{7: -0.5, 8: -1.5}, {8: -0.75, 9: -3.0}][: len(self.logprobs)]
+
 
 def test_proving_returns_the_largest_difference():
     assert probe_difference(Scores(-1.0, -2.0), MANIFEST, 1e-3) == 0.0
@@ -31,6 +35,26 @@ def test_proving_returns_the_largest_difference():
 def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
     with pytest.raises(SyncError, match=r"weights version 3 were loaded, .*allowed 0\.5 \(synchronizer\."):
         probe_difference(Scores(*logprobs), MANIFEST, 0.5)
+
+
+@pytest.mark.parametrize(("token", "logprob", "difference"), [(7, -0.5, 0.0), (7, -1.25, 0.375), (8, -0.5, 0.5)])
+def test_the_token_after_the_probe_is_proved_as_it_is_sampled(token, logprob, difference):
+    """At temperature 0.5, where differences of logits count twice: 0.75 is 0.375, and 1.0 is 0.5."""
+    last = {"temperature": 0.5, "token": token, "logprob": logprob}
+    manifest = {"version": 3, "probe": MANIFEST["probe"] | {"likeliest": last}}
+    assert probe_difference(Scores(-1.0, -2.0), manifest, 0.5) == difference
+    if difference:
+        with pytest.raises(SyncError):
+            probe_difference(Scores(-1.0, -2.0), manifest, 0.9 * difference)
+
+
+def test_so_it_is_by_every_engine_and_a_token_that_one_does_not_find_likely_stops_the_run():
+    last = {"temperature": 0.5, "token": 8, "logprob": -1.0}
+    manifest = {"version": 3, "probe": MANIFEST["probe"] | {"likeliest": last}}
+    assert probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.0]]), manifest, 0.5) == 0.25  # of 0.5 and 0.25
+    last["token"] = 7
+    with pytest.raises(SyncError, match="engine 1 of 2"):
+        probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.0]]), manifest, 0.5)
 
 
 def test_every_engine_is_proved_and_the_worst_is_what_is_recorded():

@@ -199,13 +199,13 @@ def test_engines_that_share_gpus_have_a_part_each(monkeypatch, settings, tmp_pat
 @pytest.mark.parametrize(("number", "weights", "given", "expected"), [
     (10, 1, {}, 7 << 30), (10, 6, {}, 2 << 30),  # 10 GiB each, 2 of them for activations
     (2, 6, {}, 39 << 30),  # 50 GiB each, 5 of them for activations
-    (10, 1, {"kv_cache_memory_bytes": 5}, 5), (1, 1, {}, None), ("auto", 1, {}, None)])
+    (10, 1, {"enable_prefix_caching": False}, 7 << 30), (1, 1, {}, None), ("auto", 1, {}, None)])
 def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
         monkeypatch, settings, tmp_path, number, weights, given, expected):
     config = _sharing(monkeypatch, settings, tmp_path, number, weights)
     config.explorer.rollout_model.extra_engine_args = given
     found = with_cache(config, tmp_path).explorer.rollout_model.extra_engine_args
-    assert found.get("kv_cache_memory_bytes") == expected
+    assert found == given | ({"kv_cache_memory_bytes": expected} if expected else {})
 
 
 def test_each_gpu_holds_its_part_of_the_weights_of_a_tensor_parallel_engine(monkeypatch, settings, tmp_path):

@@ -49,6 +49,16 @@ def test_temperature_is_in_the_log_probs(engine, tiny_model):
     assert reply.logprobs[0] == pytest.approx((2 * logits).log_softmax(-1)[reply.tokens[0]].item(), abs=1e-5)
 
 
+def test_the_likeliest_tokens_have_the_log_probs_of_replies(engine):
+    """At temperature 0.5; as many samples as it takes to draw one of the twenty."""
+    (found,) = engine.likeliest(PROMPTS[0], 0.5)
+    assert len(found) == 20
+    replies = engine.generate([ask(PROMPTS[0], seed, temperature=0.5, tokens=1) for seed in range(30)])
+    drawn = {reply.tokens[0]: reply.logprobs[0] for reply in replies if reply.tokens[0] in found}
+    assert drawn
+    assert {token: found[token] for token in drawn} == pytest.approx(drawn, abs=1e-5)
+
+
 def test_greedy_is_the_likeliest_token(engine):
     (reply,) = engine.generate([ask(PROMPTS[2], 5, temperature=0.0, tokens=4)])
     with torch.inference_mode():

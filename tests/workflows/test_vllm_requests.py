@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pipeline.job.context import Context
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, SyncError
+from stages.explorer.weights import probe_difference
 from stages.model import character_tokenizer
 from tests.configs import TINY, overridden
 from tests.workflows.test_guided import asked, assert_all_satisfy
@@ -173,6 +174,25 @@ def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, mo
     asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
     assert_equal(small.generate(asked), engine.generate(asked))
     assert max(preempted) > 0, "no request was interrupted in its answer"
+
+
+@pytest.mark.slow
+def test_log_probs_that_are_not_of_the_sampling_distribution_are_seen_by_the_probe(engine, opened):
+    """As they were with `logprobs_mode: raw_logprobs`, and an engine at temperature 1 gave the same in both modes."""
+    raw = opened("explorer.rollout_model.extra_engine_args={logprobs_mode: raw_logprobs}")
+    sequence = [5, 6, 7, 8]
+    (warm,), (plain,), (found,) = (one.likeliest(sequence, heat) for one, heat in (
+        (engine, 0.5), (engine, 1.0), (raw, 0.5)))
+    reply = next(reply for seed in range(50) if (reply := engine.generate(
+        [Request(sequence, 1, 0.5, 1.0, -1, seed)])[0]).tokens[0] in warm)
+    assert reply.logprobs == [pytest.approx(warm[reply.tokens[0]], abs=1e-5)]
+    best = max(warm, key=warm.get)
+    probe = {"tokens": sequence, "logprobs": engine.score([sequence])[0],
+             "likeliest": {"temperature": 0.5, "token": best, "logprob": warm[best]}}
+    assert probe_difference(engine, {"version": 1, "probe": probe}, 1e-3) < 1e-4
+    assert found[best] == pytest.approx(plain[best], abs=1e-5)
+    with pytest.raises(SyncError, match=r"synchronizer\.probe_tolerance"):
+        probe_difference(raw, {"version": 1, "probe": probe}, 1e-3)
 
 
 @pytest.mark.slow

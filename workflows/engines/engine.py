@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 WAIT_SECONDS = 0.2
+LIKELIEST = 20  # tokens with their log-probs of `likeliest`
 DEAD_END = "no token of the model continues the reply as its JSON schema demands"
 INTERRUPTED = "abort"  # finish_reason of a reply that was not completed; vLLM's word
 VALUE, ERROR, REPLIES, PRESSURE = "value", "error", "replies", "pressure"  # kinds of messages from an engine's process
@@ -104,6 +105,10 @@ class Engine(Protocol):
 
     def probe(self, sequence: list[int]) -> list[list[float]]:
         """`score` of one sequence by every underlying engine, so that a weight check covers all of them."""
+
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+        """Log-probs of the likeliest tokens after a sequence, by every underlying engine: those that replies sampled at
+        this temperature have, which an engine may compute in another way than `score`'s."""
 
     def load_weights(self, directory: Path) -> None:
         """Loads the weights of a published version, or of a model directory, and clears all caches.

@@ -146,6 +146,9 @@ class EnginePool(Engine):
     def probe(self, sequence: list[int]) -> list[list[float]]:
         return [scored for found in self._ask_all("probe", sequence) for scored in found]
 
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+        return [found for part in self._ask_all("likeliest", sequence, temperature) for found in part]
+
     def load_weights(self, directory: Path) -> None:
         self._ask_all("load_weights", directory)
 

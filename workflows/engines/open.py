@@ -72,7 +72,7 @@ def with_cache(config, model: Path):
         raise ConfigError(f"explorer.rollout_model.engines_per_gpu: each engine has {gib[0]}, and needs {gib[1]} for "
                           f"weights and {gib[2]} for activations besides its cache. Choose fewer engines.")
     return config.but("explorer.rollout_model", settings.merged({
-        "extra_engine_args": {"kv_cache_memory_bytes": memory - weights - reserved} | settings.extra_engine_args}))
+        "extra_engine_args": {"kv_cache_memory_bytes": memory - weights - reserved}}))
 
 
 def import_libraries(config) -> None:

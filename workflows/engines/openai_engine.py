@@ -109,6 +109,9 @@ class OpenAIEngine(Engine):
     def probe(self, sequence: list[int]) -> list[list[float]]:
         return [self.score([sequence])[0]]
 
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+        return self.score([sequence])
+
     def load_weights(self, directory: Path) -> None:
         self.score([])
 

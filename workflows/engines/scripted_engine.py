@@ -37,6 +37,9 @@ class ScriptedEngine(BatchEngine):
     def probe(self, sequence: list[int]) -> list[list[float]]:
         return self.score([sequence])
 
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+        return [dict.fromkeys(self.default[:1], -1.0)]
+
     def load_weights(self, directory: Path) -> None:
         """Does nothing: there are no weights."""
 

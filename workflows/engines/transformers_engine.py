@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
-from workflows.engines.engine import DEAD_END, BatchEngine, Failed, Reply, Request
+from workflows.engines.engine import DEAD_END, LIKELIEST, BatchEngine, Failed, Reply, Request
 from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
 from workflows.engines.hugging_face import import_transformers
@@ -101,6 +101,12 @@ class TransformersEngine(BatchEngine):
 
     def probe(self, sequence: list[int]) -> list[list[float]]:
         return self.score([sequence])
+
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+        with self.torch.inference_mode():
+            logits = self.model(self.torch.tensor([sequence], device=self.device)).logits[0, -1].float()
+        found = (logits / temperature).log_softmax(-1).topk(min(LIKELIEST, len(logits)))
+        return [dict(zip(found.indices.tolist(), found.values.tolist(), strict=True))]
 
     def load_weights(self, directory: Path) -> None:
         if self.with_adapter:

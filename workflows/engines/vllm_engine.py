@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.settings.config import longest_sequence, resolve_dtype
 from pipeline.store.errors import ConfigError, SyncError
-from workflows.engines.engine import DEAD_END, WAIT_SECONDS, Engine, Failed, Pressure, Reply, Request
+from workflows.engines.engine import DEAD_END, LIKELIEST, WAIT_SECONDS, Engine, Failed, Pressure, Reply, Request
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -145,6 +145,12 @@ class VllmEngine(Engine):
     def probe(self, sequence: list[int]) -> list[list[float]]:
         return self.score([sequence])
 
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+        parameters = self._sampling(max_tokens=1, logprobs=LIKELIEST, detokenize=False, temperature=temperature, seed=0)
+        prompt = {"prompt_token_ids": sequence}
+        (output,) = self._llm.generate([prompt], parameters, use_tqdm=False, lora_request=self._lora)
+        return [{token: one.logprob for token, one in output.outputs[0].logprobs[0].items()}]
+
     def load_weights(self, directory: Path) -> None:
         """Replaces the weights and drops the prefix cache, whose entries belong to the old ones."""
         place = str(directory.resolve())
@@ -197,6 +203,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "tokenizer_mode": "hf",  # only for masks (workflows/engines/guided.py)
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         "generation_config": "vllm",  # ignore the model's own sampling defaults
+        "max_logprobs": LIKELIEST,
         "logprobs_mode": "processed_logprobs",  # under the sampling distribution, temperature included
         "worker_extension_cls": "workflows.engines.vllm_worker.WeightLoader",
         "disable_log_stats": config.explorer.runner_concurrency != "auto",
