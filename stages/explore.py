@@ -27,6 +27,7 @@ from stages.explorer.weights import NextWeights, Weights
 from stages.follow import TOTAL
 from workflows import runner
 from workflows.attempts.recording import STEP, Journal, forget_before, journal_file
+from workflows.engines.engine import STOP_TEXT
 from workflows.engines.hugging_face import import_light
 from workflows.engines.open import open_engine
 from workflows.prompts import end_tokens, load_tokenizer
@@ -183,7 +184,8 @@ class Explorer:
             attempt=self._attempt(step, group, run), stage=self.context.id, step=step, slot=slot,
             position=call.position, prompt_hash=prompt_hash(request.prompt_tokens),
             prompt_length=len(request.prompt_tokens), tokens=reply.tokens, logprobs=reply.logprobs,
-            finish_reason=reply.finish_reason, weights_version=self._oldest(step, reply.versions),
+            finish_reason="stop" if reply.finish_reason == STOP_TEXT else reply.finish_reason,
+            weights_version=self._oldest(step, reply.versions),
             temperature=request.temperature, top_p=request.top_p, top_k=request.top_k, seed=request.seed,
             seconds=call.seconds, weights_versions=reply.versions,
             **({} if call.origin is None else asdict(call.origin)),

@@ -13,7 +13,7 @@ from stages.serving.engine_loop import EngineLoop
 from workflows.endpoint.conversation import Ask, Conversation
 from workflows.endpoint.dialect import Answer, Refusal
 from workflows.endpoint.speaker import Speaker
-from workflows.engines.engine import Request
+from workflows.engines.engine import Request, Stop
 from workflows.engines.guided import check
 from workflows.engines.vllm_tools import tool_calls
 from workflows.runner import Origin
@@ -31,7 +31,8 @@ class Sampling:
     longest: int  # tokens of a sequence
     fixed: bool
 
-    def request(self, prompt: list[int], limit: int | None, wishes: dict, schema: str | None = None) -> Request:
+    def request(self, prompt: list[int], limit: int | None, wishes: dict, schema: str | None = None,
+                stop: Stop | None = None) -> Request:
         """Raises Refusal for sampling parameters out of range."""
         wished = {} if self.fixed else wishes
         for name, value in wished.items():
@@ -41,7 +42,7 @@ class Sampling:
         room = self.longest - len(prompt)
         return Request(prompt, min(room, limit or room), wished.get("temperature", self.temperature),
                        wished.get("top_p", self.top_p), int(wished.get("top_k", self.top_k)),
-                       int(wished.get("seed", secrets.randbits(48))), schema=schema)
+                       int(wished.get("seed", secrets.randbits(48))), schema=schema, stop=stop)
 
 
 class _Noted(Conversation):
@@ -77,8 +78,8 @@ class Session(Speaker):
         return replace(found, id=found.id.replace("call", attempt.id))
 
     def _begin(self, number: int, tokens: list[int], limit: int | None, origin: Origin,
-               schema: str | None) -> None:
-        request = self._sampling.request(tokens, limit, json.loads(origin.wishes or "{}"), schema)
+               schema: str | None, stop: Stop | None) -> None:
+        request = self._sampling.request(tokens, limit, json.loads(origin.wishes or "{}"), schema, stop)
         self._asked[number] = request, time.monotonic()
         self._tasks[number] = task = asyncio.create_task(self._engine.reply(request))
         task.add_done_callback(partial(self._end, number))

@@ -16,7 +16,7 @@ from tests.workflows.test_retry import rated
 from workflows import runner
 from workflows.attempts.isolated import Isolated, host
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import BatchEngine, Reply
+from workflows.engines.engine import STOP_TEXT, BatchEngine, Reply, Stop
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
 
@@ -132,6 +132,25 @@ def test_choices_stops_streams_and_completions(roll):
     assert [call.request.temperature for call in outcome.calls] == [1.0] * 5
     assert [call.origin.wishes for call in outcome.calls[:3]] == [*['{"temperature": 0.5, "seed": 3}'] * 2, None]
     assert outcome.calls[-1].origin.api == "completions"
+
+
+class Stops(Scripted):
+    """Ends a reply where it has a stop text of its request, as engines do that make text."""
+
+    def reply(self, request):
+        reply = super().reply(request)
+        for end in range(1, len(reply.tokens)) if request.stop else ():
+            if any(stop in TOKENIZER.decode(reply.tokens[:end]) for stop in request.stop.texts):
+                return Reply(reply.tokens[:end], reply.logprobs[:end], STOP_TEXT)
+        return reply
+
+
+def test_a_reply_that_the_engine_ends_at_a_stop_text_is_the_row_of_one_that_was_cut(roll):
+    cut, ended = (roll(clients.many_ways, engine=kind("abcd", "de", "fghi", "jkl", "mn")) for kind in (Scripted, Stops))
+    assert ended.reason is None
+    assert [turn for _, turn, _ in ended.turns] == [turn for _, turn, _ in cut.turns]
+    assert [call.request.stop for call in ended.calls] == [None, None, Stop(("gh", "zz"), False), None, None]
+    assert [len(outcome.calls[2].reply.tokens) for outcome in (cut, ended)] == [5, 3]
 
 
 @pytest.mark.parametrize(("agent", "api"), [(clients.to_anthropic, "messages"), (clients.to_responses, "responses")])

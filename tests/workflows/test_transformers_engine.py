@@ -1,6 +1,7 @@
 """The engine for machines without vLLM, on a tiny random model: seeds, log-probs, top-p and top-k."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from pipeline.store.errors import ModelError
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import inject
 from tests.configs import lora
-from workflows.engines.engine import Request
+from workflows.engines.engine import STOP_TEXT, Request, Stop
 from workflows.engines.open import open_engine
 from workflows.engines.transformers_engine import TransformersEngine, _restrict
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
@@ -64,6 +65,24 @@ def test_greedy_is_the_likeliest_token(engine):
     with torch.inference_mode():
         logits = engine.model(torch.tensor([PROMPTS[2] + reply.tokens])).logits[0, len(PROMPTS[2]) - 1 : -1]
     assert reply.tokens == logits.argmax(-1).tolist()[: len(reply.tokens)]
+
+
+def test_an_answer_ends_with_the_token_that_completes_a_stop_text(engine, tokenizer):
+    """One token a character, and none for special tokens."""
+    asked = [one for one in (ask(PROMPTS[0], seed, tokens=20) for seed in range(16))
+             if len(engine.generate([replace(one, max_tokens=9)])[0].tokens) == 9]
+    whole = engine.generate(asked)
+    texts = [tokenizer.decode(reply.tokens, skip_special_tokens=True) for reply in whole]
+    stops = [Stop(("never said", text[3:5]), False) for text in texts]
+    found = engine.generate([replace(one, stop=stop) for one, stop in zip(asked, stops, strict=True)])
+    for reply, whole_reply, text, stop in zip(found, whole, texts, stops, strict=True):
+        said = tokenizer.decode(reply.tokens, skip_special_tokens=True)
+        assert said == text[: text.find(stop.texts[1]) + 2]
+        assert reply.tokens == whole_reply.tokens[: len(reply.tokens)]
+        assert reply.logprobs == pytest.approx(whole_reply.logprobs[: len(reply.tokens)], abs=1e-5)
+        assert reply.finish_reason == STOP_TEXT
+    unsaid = [replace(one, stop=Stop(("never said",), False)) for one in asked]
+    assert engine.generate(unsaid) == whole
 
 
 def test_an_answer_ends_at_the_end_token_or_at_the_limit(engine, tokenizer):

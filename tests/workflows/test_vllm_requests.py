@@ -2,6 +2,7 @@
 
 import logging
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.configs import TINY, overridden
 from tests.workflows.test_guided import asked, assert_all_satisfy
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import continuation
-from workflows.engines.engine import INTERRUPTED, Reply, Request
+from workflows.engines.engine import INTERRUPTED, STOP_TEXT, Reply, Request, Stop
 from workflows.engines.open import open_engine
 from workflows.engines.vllm_engine import VllmEngine
 from workflows.runner import Sampling
@@ -174,6 +175,25 @@ def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, mo
     asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
     assert_equal(small.generate(asked), engine.generate(asked))
     assert max(preempted) > 0, "no request was interrupted in its answer"
+
+
+@pytest.mark.slow
+def test_a_stop_text_ends_the_reply_that_has_it_and_no_other_makes_text(engine):
+    asked, tokenizer = requests(16, 5, 31, tokens=24), character_tokenizer(LONGEST)
+    whole = engine.generate(asked)
+    texts = [tokenizer.decode(reply.tokens, skip_special_tokens=True) for reply in whole]
+    stops = [Stop(("never said", text[4:6]), False) if len(text) > 6 else None for text in texts]
+    stopping = [replace(one, stop=stop) for one, stop in zip(asked, stops, strict=True)]
+    assert [engine._parameters(one).detokenize for one in stopping] == [stop is not None for stop in stops]
+    lengths = [next(end for end in range(25) if stop.texts[1] in tokenizer.decode(
+        reply.tokens[:end], skip_special_tokens=True)) if stop else None
+        for reply, stop in zip(whole, stops, strict=True)]
+    found = engine.generate(stopping)
+    assert_equal(found, [Reply(one.tokens[:length], one.logprobs[:length], "")
+                         for one, length in zip(whole, lengths, strict=True)])
+    assert [one.finish_reason for one in found] == [
+        STOP_TEXT if stop else one.finish_reason for one, stop in zip(whole, stops, strict=True)]
+    assert sum(stop is not None for stop in stops) > 8
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import uuid
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,9 @@ class Recording:
 
         Raises Replayed for a request that differs from the recorded one.
         """
-        wanted = [getattr(request, name) for name in Request.__slots__ if name not in ("follows", "schema")]
+        wanted = [getattr(request, name) for name in Request.__slots__ if name not in ("follows", "schema", "stop")]
         wanted += [] if request.schema is None else [request.schema]
+        wanted += [] if request.stop is None else [astuple(request.stop)]
         event = self._begin(f"{REPLY} {request.seed}", files.hash_json(wanted), "request of the model")
         if event.answer is None:
             return event, None

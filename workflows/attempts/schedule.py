@@ -17,7 +17,7 @@ from workflows.attempts.interleaved import InterleavedAttempt
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
 from workflows.attempts.recording import Event, Journal, Replayed
 from workflows.engines.continued import sampled_versions
-from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request
+from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
 from workflows.runner import LATE, Call, Origin, Outcome, Sampling, finished
 from workflows.seeds import request_seed
 from workflows.trajectory import Attempt
@@ -199,11 +199,11 @@ class _Place:
         return self.attempt.answer(call, reply)
 
     def ask(self, call: int, prompt: list[int], limit: int | None = None, origin: Origin | None = None,
-            schema: str | None = None) -> None:
+            schema: str | None = None, stop: Stop | None = None) -> None:
         """Asks the model to continue token ids. call: by which the attempt knows the reply.
 
-        limit: tokens of the reply, if less than the settings allow. origin: of a request to the endpoint. schema: of a
-        Request.
+        limit: tokens of the reply, if less than the settings allow. origin: of a request to the endpoint. schema,
+        stop: of a Request.
         """
         sampling, seed = self.sampling, self._seed(prompt, origin)
         if self.turns == MOST_CALLS:
@@ -212,7 +212,7 @@ class _Place:
         elif 0 < len(prompt) < sampling.max_model_len:
             room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt), limit or sys.maxsize)
             request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last,
-                              schema)
+                              schema, stop)
             self._request(call, request, origin)
         else:  # the engine would reject it, and with it every other request of the call
             self.fail(f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "

@@ -13,7 +13,7 @@ from functools import partial
 
 from pipeline.store.errors import DataError
 from workflows.endpoint.merging import merged
-from workflows.engines.engine import Reply
+from workflows.engines.engine import STOP_TEXT, Reply
 from workflows.engines.forced_calls import calls_in
 from workflows.prompts import conversation_text, prompt_tokens, turn_end
 from workflows.trajectory import Trajectory
@@ -49,6 +49,11 @@ class Ask:
     wishes: dict | None = None
     schema: str | None = None
     forced: bool = False
+
+    @property
+    def shows_special(self) -> bool:
+        """Whether special tokens are part of the reply's text: tools are called by some."""
+        return bool(self.tools)
 
 
 @dataclass(frozen=True)
@@ -170,8 +175,9 @@ class Conversation:
         ended = reply.finish_reason == "stop"
         body = reply.tokens[:-1] if ended else reply.tokens
         text, calls = self._read(self._decode(body, ask), ask)
-        if cut := self._cut(body, ask):
-            length, text = cut
+        cut = self._cut(body, ask)
+        if cut or reply.finish_reason == STOP_TEXT:  # without a cut where the engine makes another text of the tokens
+            length, text = cut or (len(body), text)
             reply = Reply(reply.tokens[:length], reply.logprobs[:length], "stop")
             ended, calls = False, []
         named = [(f"call{number % 1000:03d}{place % 100:02d}", *call) for place, call in enumerate(calls)]
@@ -185,7 +191,7 @@ class Conversation:
         return self._parse(text, ())[1]
 
     def _decode(self, tokens: list[int], ask: Ask) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=not ask.tools)  # tools are called by special tokens
+        return self._tokenizer.decode(tokens, skip_special_tokens=not ask.shows_special)
 
     def _cut(self, tokens: list[int], ask: Ask) -> tuple[int, str] | None:
         """Number of tokens up to the first stop text, and the text before it; None if there is none."""

@@ -10,7 +10,7 @@ from itertools import count
 
 from workflows.endpoint.conversation import Ask, Conversation
 from workflows.endpoint.dialect import Answer, Refusal
-from workflows.engines.engine import Failed, Reply
+from workflows.engines.engine import Failed, Reply, Stop
 from workflows.runner import Origin
 
 ENDED = Refusal(410, "this attempt has ended", "attempt_ended")
@@ -21,8 +21,8 @@ MASKS = Refusal(400, "a JSON format of replies and a forced tool_choice mask the
 class Speaker:
     """The requests in progress of one attempt.
 
-    ask(call, tokens, limit, origin, schema), cancel(call): of the attempt; calls are numbered. longest: tokens of a
-    sequence. check: of the JSON schemas of replies; None: the replies are trained on, so they may not have one.
+    ask(call, tokens, limit, origin, schema, stop), cancel(call): of the attempt; calls are numbered. longest: tokens of
+    a sequence. check: of the JSON schemas of replies; None: the replies are trained on, so they may not have one.
     """
 
     def __init__(self, conversation: Conversation, longest: int, ask: Callable, cancel: Callable,
@@ -46,9 +46,10 @@ class Speaker:
         numbers = [next(self._numbers) for _ in range(ask.number)]
         loop = asyncio.get_running_loop()
         origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None)
+        stop = Stop(tuple(ask.stop), ask.shows_special) if ask.stop else None
         self._waiting |= {number: loop.create_future() for number in numbers}
         for number in numbers:
-            self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema)
+            self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema, stop)
         try:
             replies = [await self._waiting[number] for number in numbers]
         except asyncio.CancelledError:  # the client is gone

@@ -13,8 +13,17 @@ from typing import Protocol
 WAIT_SECONDS = 0.2
 LIKELIEST = 20  # tokens with their log-probs of `likeliest`
 DEAD_END = "no token of the model continues the reply as its JSON schema demands"
+STOP_TEXT = "stop_text"  # finish_reason of a reply that a text of `Stop` ended; vLLM's and OpenAI's word is stop
 INTERRUPTED = "abort"  # finish_reason of a reply that was not completed; vLLM's word
 VALUE, ERROR, REPLIES, PRESSURE = "value", "error", "replies", "pressure"  # kinds of messages from an engine's process
+
+
+@dataclass(slots=True, frozen=True)
+class Stop:
+    """Texts that end a reply: its last token completes one of them. special: whether special tokens are text too."""
+
+    texts: tuple[str, ...]
+    special: bool
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,7 +32,8 @@ class Request:
 
     follows: number of an earlier request whose prompt this one probably continues, so that a pool sends it to the
     engine with that prefix in its cache. schema: JSON schema that the text of the reply satisfies, unless max_tokens
-    cuts it off: other tokens are masked. None: any text; only such replies may be trained on.
+    cuts it off: other tokens are masked. None: any text; only such replies may be trained on. stop: None: no text ends
+    the reply, and the engine makes none of its tokens.
     """
 
     prompt_tokens: list[int]
@@ -34,11 +44,12 @@ class Request:
     seed: int
     follows: int | None = None
     schema: str | None = None
+    stop: Stop | None = None
 
 
 @dataclass(slots=True)
 class Reply:
-    """tokens [R]; logprobs [R] under the sampling distribution; finish_reason: stop or length.
+    """tokens [R]; logprobs [R] under the sampling distribution; finish_reason: stop, length or STOP_TEXT.
 
     versions: of the weights that sampled each token [R]; None without explorer.partial_rollout.
     """

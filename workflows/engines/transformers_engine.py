@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
-from workflows.engines.engine import DEAD_END, LIKELIEST, BatchEngine, Failed, Reply, Request
+from workflows.engines.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
 from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
 from workflows.engines.hugging_face import import_transformers
@@ -64,7 +64,9 @@ class TransformersEngine(BatchEngine):
                         open_rows.discard(row)
                         continue
                 chosen[row] = self._draw(logits[row], requests[row], generators[row], replies[row])
-                if replies[row].finish_reason == "stop" or len(replies[row].tokens) >= requests[row].max_tokens:
+                if self._has_stop(requests[row], replies[row]):
+                    replies[row].finish_reason = STOP_TEXT
+                if replies[row].finish_reason != "length" or len(replies[row].tokens) >= requests[row].max_tokens:
                     open_rows.discard(row)
             ids = chosen.to(self.device)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], -1)
@@ -88,6 +90,13 @@ class TransformersEngine(BatchEngine):
         reply.logprobs.append(float(logprobs[token]))
         reply.finish_reason = "stop" if token in self.ends else "length"
         return token
+
+    def _has_stop(self, request: Request, reply: Reply) -> bool:
+        """Whether one of the request's texts is in the reply, which no end token ends."""
+        if request.stop is None or reply.finish_reason == "stop":
+            return False
+        text = self._tokenizer.decode(reply.tokens, skip_special_tokens=not request.stop.special)
+        return any(stop in text for stop in request.stop.texts)
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, at temperature 1."""

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from pipeline.settings.config import longest_sequence, resolve_dtype
 from pipeline.store.errors import ConfigError, SyncError
-from workflows.engines.engine import DEAD_END, LIKELIEST, WAIT_SECONDS, Engine, Failed, Pressure, Reply, Request
+from workflows.engines.engine import (
+    DEAD_END,
+    LIKELIEST,
+    STOP_TEXT,
+    WAIT_SECONDS,
+    Engine,
+    Failed,
+    Pressure,
+    Reply,
+    Request,
+)
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -125,7 +135,9 @@ class VllmEngine(Engine):
             seed=request.seed,
             logprobs=0,  # only that of the sampled token
             flat_logprobs=True,
-            detokenize=False,
+            detokenize=request.stop is not None,
+            stop=request.stop and list(request.stop.texts),
+            skip_special_tokens=not (request.stop and request.stop.special),
             stop_token_ids=self._stop,
             structured_outputs=request.schema and self._structured(json=request.schema),
             output_kind=self._final_only,
@@ -228,4 +240,5 @@ def _number(request_id: str) -> int:
 def _reply(output) -> Reply:
     if output.finish_reason == "error":
         return Failed(DEAD_END)
-    return Reply(list(output.token_ids), list(output.logprobs.logprobs), output.finish_reason)
+    reason = STOP_TEXT if isinstance(output.stop_reason, str) else output.finish_reason
+    return Reply(list(output.token_ids), list(output.logprobs.logprobs), reason)
