@@ -17,11 +17,11 @@ WIDTH = 116  # characters of a comment line
 
 def write(translation: Translation, account: str) -> str:
     """Returns the text of the recipe. account: how many keys became what, in one line."""
-    notes = [f"From {translation.source}: {account}.", *(_unknown(unread) for unread in translation.unknown),
-             *translation.chosen, *translation.asked]
+    notes = [translation.incomplete, f"From {translation.source}: {account}.",
+             *(_unknown(unread) for unread in translation.unknown), *translation.chosen, *translation.asked]
     if translation.left_out:
         notes.append(f"Left out: {', '.join(dict.fromkeys(given.key for given, _ in translation.left_out))}.")
-    head = ["# @package _global_", *(line for note in notes for line in _comment(note))]
+    head = ["# @package _global_", *(line for note in filter(None, notes) for line in _comment(note))]
     tree = _tree(translation.entries)
     sections = list(Config.model_fields)
     order = sorted(tree, key=lambda name: sections.index(name) if name in sections else len(sections))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.bridges.recipe import printable, value_text, write
 from pipeline.bridges.source import Given
+from pipeline.bridges.tables import said
 from pipeline.bridges.translation import SETTINGS, Translation, lines_of
 from pipeline.check.judge import judged
 from pipeline.check.stage_rules import problems_of
@@ -20,7 +21,10 @@ WIDTH = 112
 
 
 def finish(made: Translation, arguments) -> int:
-    """Writes the recipe and prints the result per key. Returns 0 if it composes without open questions, else 1."""
+    """Writes the recipe and prints the result per key.
+
+    Returns 0 if it is the source's task, composes, and leaves no question open, else 1.
+    """
     text, out = write(made, account(made)), sys.stderr if arguments.stdout else sys.stdout
     if arguments.stdout:
         print(text, end="")
@@ -69,6 +73,9 @@ def _place(made: Translation, arguments) -> tuple[Path, str]:
 def _print_account(made: Translation, out) -> None:
     """Prints lost keys first and keys without effect last, under separate headings."""
     print(f"{made.source}: {account(made)}", file=out)
+    if made.incomplete:
+        print(file=out)
+        _wrapped(made.incomplete, "", out)
     _print_keys("unknown (nothing is written for them: set them yourself)",
                 [(u.given, f"{u.why}; here {', '.join(u.to)}.") for u in made.unknown], out)
     _print_keys("left out", made.left_out, out)
@@ -123,18 +130,27 @@ def _check(made: Translation, choice: str, out, shown: str) -> int:
     if not made.kept and not made.renamed:
         print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
         return 1
-    verdict, problems = _problems(choice)
-    if problems:
+    verdict, found = _problems(choice)
+    if problems := _by_cause(found):
         print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
             _wrapped(problem.replace(f"recipe={choice}", shown), "  ", out, hang="    ")
         print(f"next: fix the file, then  ouro config check {shown}", file=out)
         return 1
-    print(f"it composes. next: ouro config check {shown}", file=out)
-    questions = _open_questions(made)
+    questions = [*filter(None, [made.incomplete and said("still_incomplete")]), *_open_questions(made)]
+    print(f"it composes. next: {'complete it, then  ' if questions else ''}ouro config check {shown}", file=out)
     for question in questions:
         _wrapped(question, "", out)
     return 1 if questions else 0
+
+
+def _by_cause(problems: list[str]) -> list[str]:
+    """Returns the problems as texts; keys with the same complaint share one."""
+    causes: dict[str, list[str]] = {}
+    for problem in problems:
+        key = getattr(problem, "key", "")
+        causes.setdefault(str(problem).removeprefix(key), []).append(key)
+    return [", ".join(dict.fromkeys(keys)) + text for text, keys in causes.items()]
 
 
 def _open_questions(made: Translation) -> list[str]:

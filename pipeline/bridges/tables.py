@@ -2,8 +2,9 @@
 
 A table of keys has three sections. `renamed`: key there -> setting here, or [setting, {value there: value here}].
 `left_out`: groups of keys that do something there and nothing here, with the reason. `without_effect`: the same for
-keys that need no equivalent here. `disabled`: values that disable a key of a group there too; `switch`:
-a key below it with such a value. `a.{b,c}` stands for a.b and a.c; keys below one that is not renamed share its entry.
+keys that need no equivalent here. `disabled`: values that disable a key of a group there too; `switch`: a key below it
+with such a value. `loses`: the part of the task that a recipe lacks without the key. `a.{b,c}` stands for a.b and a.c;
+keys below one that is not renamed share its entry.
 """
 
 import re
@@ -50,7 +51,8 @@ def keys(name: str) -> dict[str, Renamed | Refused]:
     """Maps the keys of tables/<name>.yaml to their equivalents here."""
     read, found = table(name), {}
     for group in (*read.get("left_out", ()), *read.get("without_effect", ())):
-        fate = Refused(group["why"], (*group.get("disabled", ()), *group.get("switch", {}).items()))
+        idle = (*group.get("disabled", ()), *group.get("switch", {}).items())
+        fate = Refused(group["why"], idle, group.get("loses", ""))
         found |= {key: fate for pattern in group["keys"].split() for key in expanded(pattern)}
     for pattern, to in read.get("renamed", {}).items():
         found |= dict.fromkeys(expanded(pattern), Renamed(*([to] if isinstance(to, str) else to)))

@@ -16,6 +16,8 @@ from pipeline.settings.setting import bound
 from pipeline.store.errors import UNSAID
 
 Path = tuple[str | int, ...]
+# what a task is made of: without one of these a recipe is another training, in the order in which they are named
+TASK = ("dataset class", "reward", "tools", "multi-turn", "judge or teacher", "quantization", "images")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Translation:
     passed: list[tuple[int, str]] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)  # lines with words that may set any key
     lost: list[int] = field(default_factory=list)  # lines with overrides that were not read
+    lacking: dict[str, list[str]] = field(default_factory=dict)  # of TASK -> what of the source was lost
 
     @property
     def keys(self) -> int:
@@ -94,8 +97,22 @@ class Translation:
         self.lost.append(line)
         self.skipped.append((line, what))
 
-    def leave(self, given: Given, reason: str) -> None:
+    def leave(self, given: Given, reason: str, loses: str = "") -> None:
+        """Leaves a key out. loses: the part of the task that is lost with it."""
         self.left_out.append((given, reason))
+        if loses:
+            self.lack(loses, given.key)
+
+    def lack(self, part: str, what: str) -> None:
+        """Records that a part of the task is lost: the recipe is then marked incomplete."""
+        assert part in TASK, part
+        self.lacking.setdefault(part, []).append(what)
+
+    @property
+    def incomplete(self) -> str:
+        """Returns what the recipe lacks of the task itself; empty if nothing."""
+        parts = [f"{part} ({', '.join(dict.fromkeys(self.lacking[part]))})" for part in TASK if part in self.lacking]
+        return said("incomplete", parts="; ".join(parts)) if parts else ""
 
     def note(self, name: str, /, **values: Any) -> None:
         """Adds a sentence about a decision. name: of tables/sentences.yaml."""

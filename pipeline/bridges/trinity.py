@@ -4,14 +4,22 @@ import re
 from pathlib import Path as File
 from typing import Any
 
-from pipeline.bridges import arguments, trinity_data, trinity_older, trinity_values, trinity_verl, trinity_whole
+from pipeline.bridges import (
+    arguments,
+    trinity_adapter,
+    trinity_data,
+    trinity_older,
+    trinity_values,
+    trinity_verl,
+    trinity_whole,
+)
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import keys, said
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_values import TRAINING_SET
 from pipeline.settings import guide
 from pipeline.settings.config import walk
-from pipeline.settings.guide_keys import MEANT, Fate, Refused, Renamed, Works
+from pipeline.settings.guide_keys import MEANT, Differs, Fate, Refused, Renamed, Works
 from pipeline.settings.secrets import is_secret
 from pipeline.store.errors import nearest
 from pipeline.store.yaml_values import scalar
@@ -43,7 +51,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     for key, fate in fates:
         if isinstance(fate, Renamed):
             _renamed(made, key, fate, values)
-        elif isinstance(fate, Refused):
+        elif isinstance(fate, Refused | Differs):
             _refused(made, key, fate, values)
         elif fate is None:
             _unknown(made, key, values)
@@ -52,7 +60,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     trinity_whole.say_defaults(made, values, {guide.general(".".join(map(str, path))) for path in values})
     trinity_whole.lengths(made)
     trinity_whole.train_batch(made)
-    trinity_whole.gpus(made, values.get(("cluster", "node_num")))
+    trinity_whole.gpus(made)
     trinity_data.say_rewards(made, values)
     trinity_whole.budget(made)
     trinity_whole.complete_stages(made, values)
@@ -87,11 +95,13 @@ def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool
     The general entry of a key does not apply to these.
     """
     general = guide.general(given.key)
-    if (trinity_data.teacher(made, given, _stage(given.path)[0], values)
+    stage = _stage(given.path)[0]
+    if (trinity_data.teacher(made, given, stage, values) or trinity_data.replay(made, given, values)
+            or trinity_adapter.tinker(made, given, stage, values)
             or trinity_data.dapo_reward(made, given, values) or trinity_data.columns(made, given, values)):
         return True
     if reason := trinity_values.of_judge(general, values):
-        made.leave(given, reason)
+        made.leave(given, reason, "judge or teacher" if given.path[-1] == "model_path" else "")
     elif reason := trinity_values.without_effect(general, given.value, values):
         made.idle.append((given, reason))
     return bool(reason)
@@ -159,15 +169,17 @@ def _renamed(made: Translation, given: Given, fate: Renamed, values: dict[Path, 
     made.rename(given, target, value, given.key.removeprefix(".".join(map(str, stage)) + ".") + there)
 
 
-def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, Any]) -> None:
+def _refused(made: Translation, given: Given, fate: Refused | Differs, values: dict[Path, Any]) -> None:
     key = guide.general(given.key)
     inner = key.removeprefix(trinity_verl.PREFIX)
     if inner == key or not trinity_verl.translated(made, given, inner, values, _renamed):
-        is_off = off(given.value, _idle(fate, given, values))
-        (made.idle if is_off else made.left_out).append((given, is_off + fate.why))
+        if is_off := off(given.value, _idle(fate, given, values)):
+            made.idle.append((given, is_off + fate.why))
+        else:
+            made.leave(given, fate.why, getattr(fate, "loses", ""))
 
 
-def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:
+def _idle(fate: Refused | Differs, given: Given, values: dict[Path, Any]) -> tuple:
     """Returns the values that disable a key: its own; any value when its family is disabled."""
     parts = guide.general(given.key).split(".")
     stage = len(given.path) - len(parts)

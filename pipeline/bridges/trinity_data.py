@@ -7,8 +7,10 @@ from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation, first, places
 from pipeline.bridges.trinity_whole import ITS_DEFAULT
+from pipeline.settings import guide
 from pipeline.settings.algorithms import WITH_TEACHER
 from pipeline.settings.data import COLUMNS, WORKFLOWS
+from pipeline.settings.train_batch import REPLAY
 
 # the original's key of a column and its default -> our column, of tasks and of demonstrations
 OF_TASKS = {"prompt_key": ("prompt", "question"), "response_key": ("response", "answer")}
@@ -103,6 +105,23 @@ def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     return True
 
 
+def replay(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
+    """Leaves out a replay buffer that is on, as a whole: its cool-down is in seconds; False for any other key."""
+    if not guide.general(given.key).startswith(f"{REPLAY}."):
+        return False
+    section = given.path[:given.path.index("replay_buffer") + 1]
+    if values.get((*section, "enable")) is not True:
+        if given.path[-1] == "enable":
+            return False
+        made.idle.append((given, "disabled there too: replay_buffer.enable is not true."))
+        return True
+    is_reused = values.get((*section, "reuse_cooldown_time")) is not None
+    made.leave(given, said("reuse" if is_reused else "not_reused"))
+    if is_reused and given.path[-1] == "enable":
+        made.ask("replay", seconds=values[(*section, "reuse_cooldown_time")])
+    return True
+
+
 # -------------------------------------------------------------------------------------------------------------- rewards
 
 
@@ -162,6 +181,9 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     workflows = {path: entry.value for path, entry in made.entries.items() if str(path[-1]).endswith("workflow_type")}
     foreign = dict.fromkeys(str(value) for value in workflows.values() if not (
         value is None or value in (*WORKFLOWS, *groups) or ":" in str(value) or "${" in str(value)))
+    for name in theirs:
+        if loses := groups.get(name, {}).get("loses", "multi-turn" if name in foreign else ""):
+            made.lack(loses, f"workflow {name}")
     if foreign:
         named = any(path[-1] == REWARD[-1] for path in made.entries)
         made.note("foreign_workflow", workflows=", ".join(foreign), reward="" if named else said("name_a_reward"))
@@ -173,6 +195,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
     math = sorted(name for name, group in groups.items() if "reward" in group)
     if not math:
+        _without_reward(made)
         return
     if REWARD not in made.entries:
         made.choose(REWARD, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
@@ -180,6 +203,16 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     by_answer = any("accuracy_reward" in str(entry.value) for entry in made.entries.values())
     made.note("math_workflow", workflows=", ".join(math), form="" if asked else said("form_of_answer"),
               by_answer=said("by_answer") if by_answer else "")
+
+
+def _without_reward(made: Translation) -> None:
+    """Names the reward as lost where tasks are answered and neither a function nor a workflow rewards them."""
+    sets = [of_set for of_set, _ in _with_path(made, "explorer_input")]
+    silent = [of_set for of_set in sets if first(made.entries, (*of_set, REWARD[-1])) is None and first(
+        made.entries, (*of_set[:of_set.index(REWARD[1]) + 1], REWARD[-1])) is None]
+    if silent:  # our own default is for countdown
+        made.choose(REWARD, "accuracy_reward", "the source names none")
+        made.lack("reward", "none is named")
 
 
 def teacher(made: Translation, given: Given, stage: Path, values: dict[Path, Any]) -> bool:
@@ -190,7 +223,7 @@ def teacher(made: Translation, given: Given, stage: Path, values: dict[Path, Any
     if path[:2] != ("explorer", "auxiliary_models") or len(path) < 4 or not distils:
         return False
     if path[2] != 0:
-        made.leave(given, said("another_teacher"))
+        made.leave(given, said("another_teacher"), "judge or teacher" if path[3:] == ("model_path",) else "")
     elif path[3:] == ("model_path",):
         made.rename(given, (*stage, "model", "teacher_model_path"), given.value, given.key)
     else:

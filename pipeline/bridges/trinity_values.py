@@ -10,7 +10,6 @@ from pipeline.bridges.trinity_whole import of_stage, stages_of
 from pipeline.settings import guide, schema
 from pipeline.settings.algorithms import WITH_CRITIC, parts
 from pipeline.settings.setting import about
-from pipeline.settings.train_batch import REPLAY
 from pipeline.store.errors import UNSAID
 from pipeline.store.yaml_values import scalar
 
@@ -33,19 +32,13 @@ def of_structure(given: Given) -> str | None:
 
 def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     """Returns why a value of a supported key has no meaning here."""
-    path, value = given.path, given.value
+    path = given.path
     if general.endswith(".path") and general.startswith("buffer.") and _is_database(path[:-1], values):
         return said("database")
     if without := _without_path(path, values):
         return without
-    of_replay = path[:path.index("replay_buffer") + 1] if "replay_buffer" in path else path
-    reused = values.get((*of_replay, "reuse_cooldown_time")) is not None
-    if general.startswith(REPLAY) and value is not False and (general.endswith("time") or not reused):
-        return said("reuse")
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return said("repeat_times_of_a_set")
-    if general == "cluster.node_num" and isinstance(value, int) and value > 1:
-        return said("nodes_of_trinity", nodes=value)
     return without_critic(general, path, values)
 
 
@@ -119,7 +112,7 @@ def _is_database(of_set: Path, values: dict[Path, Any]) -> bool:
 def _without_path(path: Path, values: dict[Path, Any]) -> str | None:
     """Returns why settings for reading a set's file have no effect: the set has no file."""
     ends = [i for i, part in enumerate(path) if part in ("format", "subset_name")]
-    if "buffer" not in path[:3] or not ends:
+    if "buffer" not in path[:3] or not ends or any(str(part).endswith("_args") for part in path[:ends[0]]):
         return None
     of_set = path[:ends[0]]
     of_stages = (one[:-1] for one in values if (one[0], one[-1]) == ("stages", "path") and of_set in places(one[:-1]))

@@ -41,7 +41,10 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
         is_reference = str(value).startswith("${") and str(value).endswith("}")
         is_off = off(values.get(tuple(str(value)[2:-1].split(".")), value) if is_reference else value, found[1].idle)
         is_idle = is_off or found[1].why in WITHOUT_EFFECT
-        (made.idle if is_idle else made.left_out).append((given, is_off + found[1].why))
+        if is_idle:
+            made.idle.append((given, is_off + found[1].why))
+        else:
+            made.leave(given, found[1].why, found[1].loses)
     return bool(found) or _is_read(inner)
 
 

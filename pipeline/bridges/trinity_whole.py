@@ -14,6 +14,7 @@ from pipeline.settings.train_batch import taken_groups
 
 ITS_DEFAULT = "Trinity-RFT's default"
 KIND, ENGINES = ("algorithm", "algorithm_type"), ("explorer", "rollout_model", "engine_num")
+NODES, MODELS = ("cluster", "node_num"), ("explorer", "auxiliary_models")
 RANKS, TOKENS = ("trainer", "ranks"), ("trainer", "max_token_len_per_gpu")
 
 
@@ -43,6 +44,10 @@ def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) ->
         end = (*path[:-1], "min_lr_ratio")
         if not any(place in made.entries or place in values for place in places(end)):
             made.choose(end, 0.01, ITS_DEFAULT)
+    ratios = [path for path, entry in made.entries.items() if path[-2:] == ("over_rollout", "ratio") and entry.value]
+    for path in sorted(ratios, key=len):
+        if first(made.entries, wait := (*path[:-1], "wait_after_min")) is None:
+            made.choose(wait, 30.0, ITS_DEFAULT)
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
 
 
@@ -123,18 +128,20 @@ def budget(made: Translation) -> None:
 # ----------------------------------------------------------------------------------------------------------------- GPUs
 
 
-def gpus(made: Translation, machines: Any) -> None:
-    """Writes `trainer.ranks`, run-wide and for stages that differ. machines: cluster.node_num of the source.
+def gpus(made: Translation) -> None:
+    """Writes `trainer.ranks`, run-wide and for stages that differ.
 
     The original gives the trainer the GPUs that the engines leave, all of them where a stage does not explore, and
-    shards the model over them. Engines of several machines that leave none on one are scaled down to its share.
+    shards the model over them. Several machines have as many ranks and engines each; where that does not come out, one
+    is taken, and engines that leave none on it are scaled down to its share.
     """
     if made.value("trainer", "offload_param") is True or RANKS in made.entries:
         made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
     if RANKS in made.entries:
         return
+    machines = _on_one_machine(made)
     each, taken, engines, _, _ = _gpus_of(made, ())
-    if isinstance(machines, int) and machines > 1 and each and taken and taken >= each and engines >= machines:
+    if machines > 1 and each and taken and taken >= each and engines >= machines:
         share = engines // machines
         made.entries[ENGINES] = Entry(share, f"{engines} there, on {machines} machines")
         made.note("engines_of_one_machine", share=share, engines=engines, machines=machines)
@@ -155,6 +162,20 @@ def gpus(made: Translation, machines: Any) -> None:
                       which=f"all {each} GPUs" if is_alone else f"of {each} GPUs, those that {leave}")
 
 
+def _on_one_machine(made: Translation) -> int:
+    """Returns the machines of the source that a run cannot take, whose number is then left out; else 1."""
+    nodes = made.value(*NODES)
+    if not isinstance(nodes, int) or nodes < 2:
+        return 1
+    each, taken, engines, _, mode = _gpus_of(made, ())
+    left = None if None in (each, taken) else each if mode == "train" else each - taken
+    if left is not None and left > 0 and not (left % nodes or engines % nodes or made.below(*MODELS)):
+        made.note("slurm")
+        return 1
+    made.withdraw(NODES, said("nodes_of_trinity", nodes=nodes))
+    return nodes
+
+
 def _gpus_of(made: Translation, stage: Path) -> tuple[int | None, int | None, int | None, str, Any]:
     """Returns a stage's GPUs, those of engines and auxiliary models, its engines, what leaves the rest, its mode.
 
@@ -164,13 +185,13 @@ def _gpus_of(made: Translation, stage: Path) -> tuple[int | None, int | None, in
         found = _value(made, stage, default, *path)
         return found if isinstance(found, int) and found > 0 else None
 
-    of_all = ("explorer", "auxiliary_models")
-    models = [path[len(stage):] for path in made.below(*stage, *of_all)] or made.below(*of_all)
+    models = [path[len(stage):] for path in made.below(*stage, *MODELS)] or made.below(*MODELS)
     pairs = [[number(1, *model, name) for name in ("engine_num", "tensor_parallel_size")]
              for model in (ENGINES[:2], *models)]
     taken = None if any(None in pair for pair in pairs) else sum(copies * split for copies, split in pairs)
     leave = "engines and auxiliary models leave" if models else "the engine leaves"
-    return number(None, "cluster", "gpu_per_node"), taken, pairs[0][0], leave, _value(made, stage, "both", "mode")
+    each, nodes = number(None, "cluster", "gpu_per_node"), number(1, *NODES)
+    return each and nodes and each * nodes, taken, pairs[0][0], leave, _value(made, stage, "both", "mode")
 
 
 def _value(made: Translation, stage: Path, default: Any, *path: Any) -> Any:

@@ -8,7 +8,7 @@ section in verl_rows.yaml turn them into lines. Nothing is executed.
 import re
 from typing import Any
 
-from pipeline.bridges import arguments, verl_data, verl_objective, verl_rules, verl_sft
+from pipeline.bridges import arguments, verl_data, verl_distillation, verl_objective, verl_rules, verl_sft
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.source import Given, read_yaml
 from pipeline.bridges.tables import keys, table
@@ -139,11 +139,11 @@ def _once(text: str, values: dict[str, Any]) -> Any:
     return REFERENCE.sub(lambda m: str(values.get(m[1], m[0])), text)
 
 
-RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.sampling, verl_rules.batches,
-         verl_objective.old_logprobs, verl_rules.nodes, verl_rules.gpus, verl_data.tasksets, verl_data.overlong,
-         verl_rules.lengths, verl_objective.adapter, verl_rules.run)
+RULES = (verl_distillation.distillation, verl_objective.algorithm, verl_objective.losses, verl_objective.sampling,
+         verl_rules.batches, verl_objective.old_logprobs, verl_rules.nodes, verl_rules.gpus, verl_data.tasksets,
+         verl_data.overlong, verl_rules.lengths, verl_objective.adapter, verl_rules.run, verl_data.task)
 SFT_RULES = (verl_sft.started, verl_rules.nodes, verl_sft.ranks, verl_sft.demonstrations, verl_sft.sequence,
-             verl_objective.adapter, verl_rules.run)
+             verl_objective.adapter, verl_rules.run, verl_data.task)
 OF_RL = {"is_rl": True, "gpus": 8, "project": "verl_examples", "keep": "trainer.max_actor_ckpt_to_keep",
          "model": verl_objective.POLICY}
 OF_SFT = {"is_rl": False, "gpus": 1, "project": "gsm8k-sft", "keep": "trainer.max_ckpt_to_keep", "model": "model",

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from pipeline.bridges.tables import table
+from pipeline.bridges.tables import said, table
 from pipeline.bridges.verl_objective import Facts
 from pipeline.bridges.verl_source import ROLLOUT, Verl
 
@@ -12,6 +12,7 @@ SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # file names by
 # the switch of a scoring model, and its path, in older and newer versions
 REWARD_MODELS = (("reward_model.enable", "reward_model.model.path"),
                  ("reward.reward_model.enable", "reward.reward_model.model_path"))
+OWN_REWARDS = ("custom_reward_function", "reward.custom_reward_function")
 SOURCE = ("buffer", "explorer_input")
 SETS = {"data.train_files": (*SOURCE, "tasksets"), "data.val_files": (*SOURCE, "eval_tasksets")}
 REWARD = "buffer.explorer_input.default_reward_fn_type"
@@ -133,7 +134,8 @@ def _of_sets(verl: Verl, key: str, section: str, to: str, value: object) -> None
 def _reward_model(verl: Verl) -> None:
     """Translates `reward_model.enable`: a scalar model alone rewards the rollouts, as there."""
     switch, key = next((pair for pair in REWARD_MODELS if verl.is_on(pair[0])), REWARD_MODELS[0])
-    if verl.is_on(switch) and isinstance(verl.value(key), str):
+    is_asked = any(verl.value(f"{own}.path") for own in OWN_REWARDS)  # the script's function asks it for a judgement
+    if verl.is_on(switch) and isinstance(verl.value(key), str) and not is_asked:
         verl.done.add(key)
         verl.made.rename(verl.values[key], ("explorer", "auxiliary_models", 0, "model_path"), verl.value(key), key)
         verl.fold(switch, REWARD)
@@ -160,4 +162,29 @@ def overlong(verl: Verl, facts: Facts) -> None:
                              (f"{prefix}.penalty_factor", "penalty_factor", factor / 2 if is_number else factor)):
         if key in verl.unknown or value is not None:
             _of_sets(verl, key, "tasksets", f"reward_fn_args.{name}", value)
+    for other in (one for one in table("verl")["penalties"] if one != prefix):  # in the section of another version too
+        for name in ("enable", "len", "penalty_factor"):
+            if verl.value(f"{other}.{name}") == verl.value(f"{prefix}.{name}"):
+                verl.leave(f"{other}.{name}", f"{prefix} says it.", idle=True)
     verl.made.note("half_penalty")
+
+
+# ------------------------------------------------------------------------------------------------------------ the task
+
+
+def task(verl: Verl, facts: Facts) -> None:
+    """Names as lost what the names of files and models say: images, and rewards that are no comparison of answers."""
+    named = table("verl")
+    models = [verl.value(key) for key in ("actor_rollout_ref.model.path", "model.path", "model.partial_pretrain")]
+    files = [str(file) for key in SETS for file in listed(verl.value(key))]
+    for model in models:
+        if isinstance(model, str) and re.search(named["reads_images"], model.rstrip("/").rpartition("/")[2]):
+            verl.made.lack("images", model)
+    for file in files:
+        own = "/".join(re.sub(r"\$\{[^}]*\}", "", file).split("/")[-2:])  # directories above say where, not what
+        if re.search(named["of_images"], own):
+            verl.made.lack("images", file)
+        if facts["is_rl"] and not facts["distils"] and not _has_model(verl):
+            for kind in ("of_code", "of_search"):
+                if re.search(named[kind], own):
+                    verl.made.lack("reward", f"{said(kind)} of {file}")

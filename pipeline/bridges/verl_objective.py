@@ -20,6 +20,8 @@ def algorithm(verl: Verl, facts: Facts) -> Facts:
     filters = verl.is_on(f"{GROUPS}.enable")
     is_dapo = named == "grpo" and (filters or bool(verl.entry and verl.entry.name == "main_dapo"))
     verl.algorithm_type = UNKNOWN if estimator is None else "dapo" if is_dapo else named
+    if facts["distils"]:
+        verl.algorithm_type, is_dapo, is_known, estimator = "on_policy_distill", False, False, None
     return {"algorithm_type": None if estimator is None else verl.algorithm_type, "advantage": is_known and named,
             "estimator": estimator, "is_named": is_known or estimator is None, "near": near(estimator),
             "is_dapo": is_dapo, "is_normed": verl.is_on("algorithm.norm_adv_by_std_in_grpo", True), "filters": filters,
@@ -35,16 +37,19 @@ def near(name: object) -> str:
 def losses(verl: Verl, facts: Facts) -> Facts:
     """Translates both KL terms, and returns the facts of the loss and its clip range."""
     control, switch, mode = "algorithm.kl_ctrl", "algorithm.use_kl_in_reward", f"{ACTOR}.policy_loss.loss_mode"
-    _kl(verl, switch, "algorithm.kl_penalty", "kl", f"{control}.kl_coef", "algorithm.kl_penalty_fn")
-    _kl(verl, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", "low_var_kl", f"{ACTOR}.kl_loss_coef",
-        "algorithm.kl_loss_fn")
+    if not facts["distils"]:
+        _kl(verl, switch, "algorithm.kl_penalty", "kl", f"{control}.kl_coef", "algorithm.kl_penalty_fn")
+        _kl(verl, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", "low_var_kl", f"{ACTOR}.kl_loss_coef",
+            "algorithm.kl_loss_fn")
     kind, coefficient, name = f"{control}.type", verl.value(f"{control}.kl_coef", 0), str(verl.value(mode))
-    without_switch = switch not in (*verl.values, *verl.unknown) and not verl.is_on(f"{ACTOR}.use_kl_loss")
+    without_switch = not (facts["distils"] or switch in (*verl.values, *verl.unknown)
+                          or verl.is_on(f"{ACTOR}.use_kl_loss"))
     is_set = {side: f"{CLIP}{side}" in (*verl.values, *verl.unknown) for side in ("", "_low", "_high")}
     return {"in_reward": verl.is_on(switch), "is_adaptive": kind in verl.unknown or verl.value(kind) == "adaptive",
             "coefficient": coefficient, "kl_of_old_versions": bool(coefficient) and without_switch,
             "loss": name, "policy_loss": VERL["losses"].get(name, name), "near": near(name),
             "is_loss_known": mode not in verl.values or name in VERL["losses"],
+            "is_by_response": verl.value(f"{ACTOR}.loss_agg_mode") == "seq-mean-token-mean",
             "clip": verl.value(CLIP), "is_clip_unknown": CLIP in verl.unknown, "clips": is_set[""],
             "clips_low": is_set["_low"], "clips_high": is_set["_high"],
             "clip_differs": name in ("gspo", "cispo") or verl.algorithm_type == "dapo"}

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from pipeline.bridges.tables import said, table
 from pipeline.bridges.translation import directory_name
+from pipeline.bridges.verl_data import REWARD_MODELS
 from pipeline.bridges.verl_objective import Facts
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
@@ -41,6 +42,8 @@ def batches(verl: Verl, facts: Facts) -> Facts:
     interval, share = verl.interval, verl.value("async_training.staleness_threshold", 0.1)
     is_share = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= AHEAD
     is_separate = streams or GENERATE in (*verl.values, *verl.unknown)
+    # decimal, because 0.29 * 100 is less than 29 in floats
+    ahead = int(Fraction(str(share)) * interval) if streams and interval and is_share else None
     return {"streams": streams, "is_separate": is_separate, "schedule": "stream" if streams else "steps", "step": step,
             "is_step_unknown": step in verl.unknown, "tasks": tasks, "asked": asked, "mini": mini, "is_over": is_over,
             "batch": verl.value(MINI, 256) if mini is None else mini, "repeats": repeats, "fetched": fetched,
@@ -48,18 +51,19 @@ def batches(verl: Verl, facts: Facts) -> Facts:
             "interval": interval, "has_interval": interval is not None, "doubt": verl.doubt(lacking),
             "is_part": bool(interval and not streams and tasks % mini), "made": interval and mini and interval * mini,
             "shown": "" if verl.value(step) not in (None, interval) else f"={tasks}", "steps": interval or 1,
-            "is_ahead": bool(streams and interval and is_share),
-            # decimal, because 0.29 * 100 is less than 29 in floats
-            "ahead": int(Fraction(str(share)) * interval) if streams and interval and is_share else None}
+            "is_ahead": bool(streams and interval and is_share), "ahead": ahead,
+            "is_partial": bool(ahead and verl.is_on("async_training.partial_rollout"))}
 
 
 def nodes(verl: Verl, facts: Facts) -> Facts:
-    """Returns the GPUs of a machine, and the number of machines."""
+    """Returns the GPUs of a machine, the number of machines, and whether a run can take them all."""
     each, number = verl.whole(GPUS, facts["gpus"]), verl.whole(NODES, 1)
-    many = each and number and not facts["is_separate"]
-    return {"each": each, "is_one_machine": number == 1, "doubt": verl.doubt(GPUS),
-            "instead": f", {each} GPUs instead of {each * number}" if many else "",
-            "machines": f"{NODES}={number}" if number else verl.doubt(NODES)}
+    scores = any(verl.is_on(switch) for switch, _ in REWARD_MODELS)
+    is_spread = not facts["is_separate"] and (number == 1 or bool(number and each and not scores))
+    why_one = ("a model that scores runs on one machine" if scores else
+               verl.doubt(GPUS) if number and not each else "" if number else verl.doubt(NODES))
+    return {"each": each, "number": number, "is_one_machine": number == 1, "is_spread": is_spread, "why_one": why_one,
+            "doubt": verl.doubt(GPUS), "machines": f"{NODES}={number}" if number else verl.doubt(NODES)}
 
 
 def gpus(verl: Verl, facts: Facts) -> Facts:
@@ -69,26 +73,35 @@ def gpus(verl: Verl, facts: Facts) -> Facts:
     found = {"split": verl.value(OF_ENGINE, split), "of_engine": split}
     if facts["is_separate"]:
         return found | _divided(verl, each, split)
-    theirs = max(each // split, 1) if each and split else 0
-    return found | {"ranks": each, "engines": max(1, each // 4 // split) if theirs else None, "is_shared": bool(each),
-                    "has_engines": bool(theirs),
-                    "theirs": f"{theirs} engine{'s' if theirs > 1 else ''}",
+    machines = facts["number"] if facts["is_spread"] else 1
+    ranks, engines = (each and each * machines), (max(each // split, 1) * machines if each and split else None)
+    return found | {"ranks": ranks, "engines": engines, "is_shared": bool(each),
+                    "is_split_too_far": bool(each and split and split > each),
                     "is_of_environment": each is None and "${" in str(verl.value(GPUS)),
                     "doubt_of_engine": verl.doubt(OF_ENGINE),
-                    "divided": said("need_not_divide", rows=rows, each=each) if rows else ""}
+                    "divided": said("need_not_divide", rows=rows, each=ranks) if rows else ""}
 
 
 def _divided(verl: Verl, train: int | None, split: int | None) -> Facts:
     """Returns one machine's GPUs, divided between engine and trainer as in the source.
 
-    If engine and trainer may have a machine each, one machine is divided in the same proportion.
+    The machines of both are one set here, with as many ranks and engines on each; where that does not come out, one
+    machine is divided in the same proportion.
     """
-    machines, generate = max(verl.whole(key, 1) or 2 for key in (NODES, "rollout.nnodes")), verl.whole(GENERATE, 8)
-    found = {"is_one_machine": machines == 1, "is_divided": False, "generate": generate,
+    numbers, generate = [verl.whole(key, 1) for key in (NODES, "rollout.nnodes")], verl.whole(GENERATE, 8)
+    machines = max(number or 2 for number in numbers)
+    found = {"is_one_machine": machines == 1, "is_divided": False, "is_together": False, "generate": generate,
+             "why_one": "engines and ranks do not come out evenly on the machines of both",
              "machines": "" if machines == 1 else ", whose machines for both are one here"}
     if train is None or generate is None or split is None or max(train, generate) > LARGEST:
         lacking = next((k for k, n in ((GPUS, train), (GENERATE, generate), (OF_ENGINE, split)) if n is None), GPUS)
         return found | {"doubt": verl.doubt(lacking)}
+    together, ranks, engines = sum(number or 0 for number in numbers), *(
+        (number or 0) * gpus for number, gpus in zip(numbers, (train, generate // split), strict=True))
+    if machines > 1 and None not in numbers and engines and not (ranks % together or engines % together):
+        return found | {"is_divided": True, "is_together": True, "together": together, "engines": engines,
+                        "ranks": ranks, "machines": f", on {together} machines",
+                        "total": (ranks + engines * split) // together}
     total = train + generate if machines == 1 else max(train, generate)
     engines = max(1, (generate if machines == 1 else total * generate // (train + generate)) // split)
     ranks = train if machines == 1 else max(1, total - engines * split)
@@ -126,6 +139,7 @@ def run(verl: Verl, facts: Facts) -> Facts:
     known = [*(name for name in loggers if name in MONITORS), "none"]
     is_listed = "trainer.logger" not in verl.values or isinstance(logger, list)
     mini, tasks = verl.whole(MINI, 256), verl.whole("rollout.total_rollout_steps", None)
+    saved = verl.value("trainer.save_freq", -1)
     every, interval = verl.whole("rollout.test_freq", None), verl.interval
     return {"project": directory_name(project), "name": directory_name(name), "place": place, "number": number,
             "is_nameless": "trainer.experiment_name" not in verl.values, "known": known[0],
@@ -133,6 +147,7 @@ def run(verl: Verl, facts: Facts) -> Facts:
             "all": " (all are kept)" if number is None else "", "listed": f"={', '.join(loggers)}" if is_listed else "",
             "is_one_of": len(known) > 2 or bool(set(loggers) - {*MONITORS, "console", "None"}),
             "monitors": ", ".join(MONITORS), "loggers": ", ".join(loggers), "val_only": verl.is_on("trainer.val_only"),
+            "is_kept": number is not None or not (isinstance(saved, int) and saved <= 0),
             "mini": mini, "total": tasks // mini if tasks and mini and tasks >= mini else None,
             "has_total": bool(tasks and mini and tasks >= mini), "is_evaluated": bool(every and interval),
             "is_bounded": "rollout.total_rollout_steps" in verl.values, "interval": interval,
@@ -140,16 +155,16 @@ def run(verl: Verl, facts: Facts) -> Facts:
 
 
 def _interval(verl: Verl, key: str, to: str) -> None:
-    """Translates two intervals: the guide passes them on unchanged, as in its examples, which take precedence."""
-    value, steps = verl.value(key), verl.interval or 1
+    """Converts the steps between two checkpoints, or two evaluations, to optimizer steps."""
+    value, each = verl.value(key), verl.interval
     if isinstance(value, int) and value <= 0:
         verl.leave(key, said("never_saved" if to == SAVE else "never_evaluated"), idle=True)
     elif to != SAVE and not verl.made.below("buffer", "explorer_input", "eval_tasksets"):
         verl.leave(key, "there is no evaluation set.")
+    elif key in verl.unknown or each == 1:
+        verl.say(key, to, value)
     else:
-        verl.say(key, to, value, f", as in the guide; as often as veRL: x {verl.interval}" if steps > 1 else "")
-        if steps > 1 and isinstance(value, int):
-            verl.made.note("guides_interval", to=to, value=value, key=key, steps=steps, times=value * steps)
+        _multiplied(verl, key, to)
 
 
 def _in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
@@ -164,7 +179,14 @@ def _in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
         verl.say(key, to, each, ": veRL ends after its first step")
     elif value in (None, -1, 0):
         verl.leave(key, "disabled there too.", idle=True)
-    elif not isinstance(value, int) or value <= 0 or each is None:
+    else:
+        _multiplied(verl, key, to)
+
+
+def _multiplied(verl: Verl, key: str, to: str) -> None:
+    """Writes a number of veRL's steps as optimizer steps; leaves out what is no number, or of unknown length."""
+    value, each = verl.value(key), verl.interval
+    if not isinstance(value, int) or value <= 0 or each is None:
         verl.leave(key, f"needed a number of steps above 0, found {value}." if each else
                    said("steps_of_unknown_length", to=to))
     else:

@@ -63,12 +63,15 @@ class Verl:
             self.done.add(key)
             self.made.renamed.append((self.values[key], to))
 
-    def leave(self, key: str, why: str, idle: bool = False) -> None:
-        """Accounts for a key without a line. idle: it needs no equivalent here."""
+    def leave(self, key: str, why: str, idle: bool = False, loses: str = "") -> None:
+        """Accounts for a key without a line. idle: it needs no equivalent here. loses: the part of the task lost."""
         if key in self.values or key in self.unknown:
             self.done.add(key)
             given = self.values[key] if key in self.values else self.unknown[key][0]
-            (self.made.idle if idle else self.made.left_out).append((given, why))
+            if idle:
+                self.made.idle.append((given, why))
+            else:
+                self.made.leave(given, why, loses)
 
     def choose(self, to: str, value: Any, comment: str, of: tuple[str, ...] = ()) -> None:
         """Adds a line that the source does not have. of: veRL keys it derives from, else their defaults."""
@@ -86,7 +89,7 @@ class Verl:
             self._renamed(key, found)
         else:
             said = off(self.value(key)) if key in self.values and not found.why.startswith("always so") else ""
-            self.leave(key, said + found.why,
+            self.leave(key, said + found.why, loses=found.loses,
                        idle=bool(said) or found.why in WITHOUT_EFFECT or self._is_idle(key, entry, found))
 
     def no_critic(self) -> str:
@@ -96,10 +99,10 @@ class Verl:
         return f"there is no critic in {self.algorithm_type}."
 
     def _is_idle(self, key: str, entry: str, fate: Refused) -> bool:
-        """Returns whether a key, or the switch of its family, has a value that disables it there too."""
+        """Returns whether a key, or the switch of its family, has a value that disables it there too; null: absent."""
         switches = dict(item for item in fate.idle if isinstance(item, tuple))
-        is_off = any(f"{entry}.{name}" in self.values and self.value(f"{entry}.{name}") == value
-                     for name, value in switches.items())
+        is_off = any((key in self.values or (value is None and key not in self.unknown)) and self.value(key) == value
+                     for key, value in ((f"{entry}.{name}", value) for name, value in switches.items()))
         return is_off or (key in self.values and self.value(key) in fate.idle)
 
     def _renamed(self, key: str, fate: Renamed) -> None:

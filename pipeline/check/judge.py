@@ -49,8 +49,21 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     problems += broken_rules(config, problems, ordered)
     problems += secrets.problems_of(written)
     if (typed or problems) and ordered:
-        problems += stage_rules.problems_of(config)
+        wrong = [problem.key for problem in problems]
+        problems += [one for one in stage_rules.problems_of(config) if not _of_unknown_function(one, wrong)]
     return config, [*typed, *secrets.without_values(problems, written)]
+
+
+def _of_unknown_function(problem: Problem, wrong: list[str]) -> bool:
+    """Returns whether a problem is one of arguments whose function is unknown itself: a default stands in its place.
+
+    wrong: keys of the other problems.
+    """
+    section, _, last = problem.key.rpartition(".")
+    name = re.sub("^workflow|^reward_fn", r"default_\g<0>_type", last.removesuffix("_args"))
+    named = [key.rpartition(".") for key in wrong]
+    return last.endswith("_args") and any(f"{section}.".startswith(f"{place}.") and key.replace("_eval_", "_") == name
+                                          for place, _, key in named)
 
 
 def broken_rules(config: Config, read: Iterable[Problem], ordered: bool) -> list[Problem]:

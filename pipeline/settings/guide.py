@@ -1,4 +1,4 @@
-"""The status of each Trinity-RFT guide key: supported, renamed, or refused.
+"""The status of each Trinity-RFT guide key: supported, renamed, refused, or with another meaning here.
 
 `ouro import keys` prints the whole table, also in docs/trinity-keys.md. The keys are in settings/guide_keys.py and
 pipeline/settings/guide_refused.py.
@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from pipeline.settings.guide_keys import (
+    DIFFERS,
     NOTED,
     ONLY,
     RENAMED,
@@ -15,6 +16,7 @@ from pipeline.settings.guide_keys import (
     TASKSETS,
     VALUES,
     WORKS,
+    Differs,
     Fate,
     Refused,
     Renamed,
@@ -47,7 +49,7 @@ def find(key: str) -> tuple[str, Fate] | None:
 def explain_absent(key: str) -> str | None:
     """Returns the alternative to a guide key that is missing here; None when it works, or is not in the guide."""
     found = find(key)
-    if found is None or isinstance(found[1], Works):
+    if found is None or isinstance(found[1], Works | Differs):
         return None
     entry, fate = found
     meaning = f"here it is `{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else fate.why
@@ -65,7 +67,7 @@ def explain_value(key: str, value: Any) -> str | None:
 def page() -> str:
     """Returns the table of every key as a Markdown page: docs/trinity-keys.md."""
     shown = {key: fate for key, fate in KEYS.items() if not key.startswith(TWINS)}
-    counts = [sum(isinstance(fate, kind) for fate in shown.values()) for kind in (Works, Renamed, Refused)]
+    counts = [sum(isinstance(fate, kind) for fate in shown.values()) for kind in (Works, Renamed, Refused, Differs)]
     lines = [line.format(len(shown), *counts) for line in PAGE]
     last = None
     for key, fate in sorted(shown.items(), key=_order):
@@ -80,6 +82,8 @@ def page() -> str:
 def _cell(key: str, fate: Fate) -> str:
     if isinstance(fate, Refused):
         return f"not meant here: {fate.why}"
+    if isinstance(fate, Differs):
+        return f"another meaning here: {fate.why}"
     text = f"`{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else ", ".join(filter(None, ["works", fate.note]))
     works, why = ONLY.get(key, ((), ""))
     only = [f"Only {', '.join(f'`{shown}`' for shown in dict.fromkeys(map(_yaml, works)))}: {why}"] if works else []
@@ -108,7 +112,7 @@ def _order(pair: tuple[str, Fate]) -> tuple:
 
 IN_ENVIRONMENT = Works("as `${oc.env:VARIABLE}`: a secret goes into no file")
 KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **NOTED, **dict.fromkeys(SECRETS, IN_ENVIRONMENT), **RENAMED,
-                         **REFUSED}
+                         **REFUSED, **DIFFERS}
 SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
             "data_processor", "log")  # in the order of the guide
 TWINS = (TASKSETS[1], TASKSETS[2])  # the same keys as the first of their kind
@@ -117,9 +121,9 @@ PAGE = [
     "# Keys of the Trinity-RFT configuration guide",
     "",
     "Made by `ouro import keys`; a test fails when this page is not what that prints. Every key of the guide, and",
-    "what becomes of it here: {0} keys, of which {1} work as they are, {2} have another name, and {3} are not meant",
-    "here. A key of the last kind in a configuration is an error with the sentence below. `ouro import trinity FILE`",
-    "translates a whole configuration (see [migrate.md](migrate.md)).",
+    "what becomes of it here: {0} keys, of which {1} work as they are, {2} have another name, {3} are not meant here,",
+    "and {4} have another meaning here. A key that is not meant here is an error in a configuration, with the sentence",
+    "below. `ouro import trinity FILE` translates a whole configuration (see [migrate.md](migrate.md)).",
     "",
     "What is said of `taskset` holds for each of `tasksets` and `eval_tasksets`, what is said of `experience_buffer`",
     "and all of it for every stage of `stages`. `*_args` are free: what stands below",

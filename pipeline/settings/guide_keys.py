@@ -26,13 +26,25 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Refused:
-    """Has no meaning here. why: one sentence with the alternative. idle: values that disable it."""
+    """Has no meaning here. why: one sentence with the alternative. idle: values that disable it.
+
+    loses: the part of the task itself that an import lacks without it, one of bridges/translation.py's TASK.
+    """
+
+    why: str
+    idle: tuple = ()
+    loses: str = ""
+
+
+@dataclass(frozen=True)
+class Differs:
+    """The same name here, with another meaning, so that an import leaves it out. why: both. idle: as of Refused."""
 
     why: str
     idle: tuple = ()
 
 
-Fate = Works | Renamed | Refused
+Fate = Works | Renamed | Refused | Differs
 
 TASKSETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*",
             "buffer.explorer_input.eval_tasksets.*")
@@ -69,8 +81,8 @@ WORKS = [
     *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
     *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS if (prefix, name) != (BUFFERS[1], "name")),
     *_below(f"{BUFFERS[0]}.replay_buffer", "enable priority_fn priority_fn_args"),
-    *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_retry_times "
-                       "max_timeout over_rollout.ratio"),
+    *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_timeout "
+                       "over_rollout.ratio"),
     *_below("explorer.auxiliary_models.*", "model_path engine_num tensor_parallel_size"),
     *_below("explorer.rollout_model", "engine_type engine_num tensor_parallel_size gpu_memory_utilization "
                                       "enforce_eager seed extra_engine_args"),
@@ -92,8 +104,16 @@ NOTED = {
         "but for loss_agg_mode, sft_loss_agg_mode and grpo_loss_agg_mode (algorithm.loss_agg_mode, for both kinds of "
         "rows) and the sizes of batches (mix, mix_chord: the batch tells them)"),
     "explorer.over_rollout.wait_after_min": Works(
-        "0 unless it is given, not 30; of more groups than are needed, those that come first in the step are taken"),
+        "0 unless it is given, not 30, which an import writes; of more groups than are needed, those that come first "
+        "in the step are taken"),
+    "explorer.max_timeout": Works("of the workflow's and the reward function's own code, not of the engine"),
     "algorithm.optimizer.min_lr_ratio": Works("0 unless it is given, not 0.01"),
+}
+
+DIFFERS = {
+    "explorer.max_retry_times": Differs(
+        "there a workflow that failed is run again; here a failed attempt is a row with its reason, and this key "
+        "counts further calls of a reward function that raised.", (0,)),
 }
 
 SECRETS = _below("monitor.monitor_args", "api_key username password")
@@ -103,12 +123,12 @@ _VLLM = "handed to vLLM as it is"
 RENAMED = {
     "algorithm.optimizer.warmup_style": Renamed("algorithm.optimizer.lr_scheduler_type"),
     "algorithm.optimizer.clip_grad": Renamed("trainer.grad_clip"),
-    "buffer.trainer_input.experience_buffer.max_read_timeout": Renamed("synchronizer.sync_timeout"),
     **{f"{prefix}.task_selector.{name}": Renamed(f"{prefix}.data_selector.{name}")
        for prefix in TASKSETS for name in ("selector_type", "seed")},
     **{f"{prefix}.format.{name}": Renamed(f"model.{to}", note="one for all data, since one model reads it")
        for prefix in (*TASKSETS, *BUFFERS)
        for name, to in (("chat_template", "custom_chat_template"), ("enable_thinking", "enable_thinking"))},
+    "explorer.rollout_model.tool_call_parser": Renamed("explorer.tool_call_parser"),
     "explorer.rollout_model.chat_template": Renamed("model.custom_chat_template"),
     "explorer.rollout_model.dtype": Renamed("model.dtype", note="one for trainer and engine"),
     **{key: Renamed(f"model.{key.rpartition('.')[2]}") for key in _below(
@@ -144,10 +164,15 @@ _BY_STEPS = ("the schedule is a function of the step numbers alone, so that a ru
              "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
 _TABLES = "experience is Parquet tables, which `ouro sql` asks: leave storage_type and its address out."
 _VLLM_ONLY = "vLLM is the engine: leave it out."
+_EVALUATED = ("a server gives no token ids and log-probs to train on; with mode=bench it is evaluated: write openai, "
+              "and explorer.rollout_model.external.")
 _DAPO_REWARD = ("write [accuracy_reward, overlong_penalty] with cache_length, max_response_length and penalty_factor "
                 "below reward_fn_args, or without enable_overlong_penalty accuracy_reward. There right is 1 and wrong "
                 "-1, here 1 and 0, so penalty_factor 0.5 means here what 1 means there.")
 VALUES: dict[str, dict[Any, str]] = {
+    "continue_from_checkpoint": {
+        False: "there a new run begins beside the old one; here what a run that was cut off left is deleted. To begin "
+               "anew, give the run another name."},
     **{f"{prefix}.default_reward_fn_type": {"math_dapo_reward": _DAPO_REWARD}
        for prefix in ("buffer.explorer_input", *TASKSETS)},
     "algorithm.sample_strategy": {
@@ -159,8 +184,7 @@ VALUES: dict[str, dict[Any, str]] = {
         ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),
     "explorer.rollout_model.engine_type": {
         "vllm_async": _VLLM_ONLY, "sglang": _VLLM_ONLY,
-        "tinker": _VLLM_ONLY + " Nothing is trained in another's service.",
-        "external": _VLLM_ONLY + " A model behind an address gives no log-probs of its tokens to train on."},
+        "tinker": _VLLM_ONLY + " An adapter is trained here by model.lora_configs.", "external": _EVALUATED},
     "model.lora_configs.*.lora_dtype": dict.fromkeys(
         ("float32", "float16", "bfloat16"),
         "an adapter has model.dtype, its master weights and optimizer float32: leave it out."),

@@ -5,15 +5,17 @@ from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused
 _NO_ACTORS = "there are no actors whose names must differ; project and name identify a run."
 _NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run -- --executor slurm`)."
 _TIMING = "every step's seconds, part by part, are in the table steps: ouro sql 'select * from steps'."
-_ALL_AT_ONCE = ("all attempts of a step go to the engine together; explorer.rollout_model.max_num_seqs says how many "
-                "responses it decodes at once.")
-_BOUNDED = ("a response is bounded by model.max_response_tokens, and the wait of one side for the other by "
-            "synchronizer.sync_timeout.")
-_NO_SERVER = "no server is started: a workflow of your own (package.module:function) talks to the engine directly."
+_ALL_AT_ONCE = ("explorer.runner_concurrency says how many attempts are in progress at once (null: all), and "
+                "explorer.rollout_model.max_num_seqs how many responses an engine decodes at once.")
+_BOUNDED = ("a response is bounded by model.max_response_tokens, the code of a workflow by explorer.max_timeout, and "
+            "the wait of one side for the other by synchronizer.sync_timeout.")
+_NO_SERVER = ("a workflow with a parameter `endpoint` gets the address and the token of an interface of OpenAI and "
+              "Anthropic that its stage starts (docs/agents.md); `ouro serve` serves a trained model.")
 _TINKER = ("models are trained here, by DeepSpeed ZeRO; leave model.tinker out. What it trains is a LoRA adapter: for "
            "that set model.lora_configs.")
-_EXTERNAL = ("a model behind an address gives no log-probs of its tokens to train on; set model.model_path. A reward "
-             "function of your own may ask such a model.")
+_EXTERNAL = ("a server gives no log-probs to train on: set model.model_path. With mode=bench "
+             "explorer.rollout_model.engine_type=openai evaluates it (external.base_url, model_name, api_key_env), and "
+             "judge_reward asks one for judgements.")
 _LORA = "trainer and engine both follow model.lora_configs: leave it out."
 _ROPE = "write it into the config.json of the model, from which trainer and engine both read it."
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
@@ -23,9 +25,14 @@ _EXPERIENCE = ("rows of experience are not processed between rollout and trainin
                "anything else by `ouro sql`.")
 _PER_ROW = "not there yet: give the rows of one kind a taskset of their own, which names it."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
-_AGENT = "belongs to the served interface, which is not there: a workflow of your own reads the response's text."
+_CALLS = ("always so: where a client of the endpoint sends tools, their calls are read from the reply, by "
+          "explorer.tool_call_parser.")
+_THOUGHTS = "thoughts stay in the text of a reply: leave it out; model.enable_thinking goes to the chat template."
+_PARTS = ("tools are those of a workflow: tool_call_workflow with workflow_args.tools, or an agent with a parameter "
+          "`endpoint` (docs/agents.md).")
 _SQL_ONLY = "belongs to data in a database; here a taskset is files."
-_OF_A_JUDGE = "belongs to a judge that a workflow asks: an auxiliary model here scores what was answered."
+_OF_A_JUDGE = ("belongs to a judge, which is a server here: default_reward_fn_type=judge_reward with judge_url and "
+               "judge_model. An auxiliary model here scores what was answered.")
 _ONE_INTERVAL = "both sides follow one schedule: synchronizer.sync_interval."
 _EXACT = "always so: token weights are fixed over the whole train batch, so the split changes nothing."
 
@@ -54,10 +61,14 @@ REFUSED: dict[str, Refused] = {
     **{f"{prefix}.enable_progress_bar": Refused("a stage shows its progress by itself: leave it out.")
        for prefix in (*TASKSETS, *BUFFERS)},
     **{f"{prefix}.format.{name}": Refused(why) for prefix in (*TASKSETS, *BUFFERS) for name, why in (
-        ("tools_key", "tools are not there yet: write what the model must know of them into the prompt."),
-        ("reply_prefix", "not there yet: end the prompt with it."),
-        ("image_key", _MULTIMODAL), ("video_key", _MULTIMODAL), ("workflow_key", _PER_ROW),
-        ("reward_fn_key", _PER_ROW))},
+        ("reply_prefix", "not there yet: end the prompt with it."),)},
+    **{f"{prefix}.format.{name}": Refused(why, loses=loses) for prefix in (*TASKSETS, *BUFFERS)
+       for name, why, loses in (
+        ("tools_key", _PARTS, "tools"), ("image_key", _MULTIMODAL, "images"), ("video_key", _MULTIMODAL, "images"),
+        ("workflow_key", _PER_ROW, "multi-turn"), ("reward_fn_key", _PER_ROW, "reward"))},
+    "buffer.trainer_input.experience_buffer.max_read_timeout": Refused(
+        "there the wait after which an incomplete batch is trained on; here a batch is complete, and a side that waits "
+        "longer than synchronizer.sync_timeout for the other ends the stage."),
     "buffer.trainer_input.experience_buffer.capacity": Refused("tables have no bound but the disk: leave it out."),
     "buffer.trainer_input.auxiliary_buffers.*.name": Refused("the key above it is the name: leave it out."),
     "buffer.trainer_input.sft_warmup_dataset": Refused("write a stage of its own before this one: stages, with "
@@ -86,14 +97,14 @@ REFUSED: dict[str, Refused] = {
         "an engine's GPUs are counted by explorer.rollout_model.tensor_parallel_size: set that.", (1,)),
     "explorer.rollout_model.ignore_eos": Refused("a response ends with its end token: leave it out."),
     "explorer.rollout_model.weight_sync_buffer_size": Refused("weights go through files: leave it out."),
-    "explorer.rollout_model.enable_multimodal": Refused(_MULTIMODAL),
+    "explorer.rollout_model.enable_multimodal": Refused(_MULTIMODAL, loses="images"),
     "explorer.rollout_model.enable_log_requests": Refused("every request is a row of experience: ask by `ouro sql`."),
     "explorer.rollout_model.rope_scaling": Refused(_ROPE),
     "explorer.rollout_model.rope_theta": Refused(_ROPE),
     **{f"explorer.rollout_model.{name}": Refused(_LORA) for name in (
         "enable_lora", "lora_modules", "lora_kwargs", "fully_sharded_loras", "max_cpu_loras")},
-    **{f"explorer.rollout_model.{name}": Refused(_AGENT) for name in (
-        "enable_auto_tool_choice", "tool_call_parser", "reasoning_parser")},
+    "explorer.rollout_model.enable_auto_tool_choice": Refused(_CALLS),
+    "explorer.rollout_model.reasoning_parser": Refused(_THOUGHTS),
     "explorer.rollout_model.enable_history": Refused(
         "every response is a row of experience, with its tokens and log-probs: leave it out."),
     "explorer.rollout_model.enable_openai_api": Refused(_NO_SERVER),
@@ -148,3 +159,6 @@ BELOW = {
     "data_processor.experience_pipeline": "operators save_input input_save_path inputs output",
 }
 REFUSED |= {f"{key}.{name}": Refused(REFUSED[key].why) for key, names in BELOW.items() for name in names.split()}
+# operators that only measure change no reward
+REFUSED["data_processor.experience_pipeline.operators.*.name"] = Refused(
+    _EXPERIENCE, ("pass_rate_calculator",), "reward")

@@ -8,7 +8,7 @@ from pipeline.bridges.page import page
 from pipeline.bridges.source import read_yaml
 from pipeline.settings import guide
 from pipeline.settings.config import walk
-from pipeline.settings.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
+from pipeline.settings.guide_keys import DIFFERS, MEANT, RENAMED, VALUES, WORKS, Refused, Works
 from pipeline.settings.guide_refused import REFUSED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,8 +28,13 @@ def test_what_works_is_a_setting_of_ours(key):
     assert is_here(key)
 
 
+def test_a_key_of_another_meaning_is_a_setting_of_ours_and_not_explained_away():
+    assert [key for key in DIFFERS if not is_here(key)] == []
+    assert guide.explain_absent("explorer.max_retry_times") is None
+
+
 def test_a_key_has_one_fate():
-    tables = [set(WORKS), set(RENAMED), set(REFUSED)]
+    tables = [set(WORKS), set(RENAMED), set(REFUSED), set(DIFFERS)]
     assert sum(map(len, tables)) == len(set.union(*tables))
     assert set(VALUES) | set(MEANT) <= set(WORKS) | set(RENAMED)
 
@@ -61,7 +66,7 @@ def test_every_key_of_the_guide_is_in_the_table():
     ("trainer.param_offload", "here it is `trainer.offload_param`"),
     ("trainer.trainer_strategy", "`trainer.zero_stage` (fsdp: 3, fsdp2: 3; ZeRO-3"),
     ("stages.sft.explorer.name", "explorer.name: there are no actors"),
-    ("buffer.explorer_input.eval_tasksets.3.format.tools_key", "tools are not there yet"),
+    ("buffer.explorer_input.eval_tasksets.3.format.tools_key", "tools are those of a workflow"),
     ("buffer.trainer_input.auxiliary_buffers.mine.name", "the key above it is the name"),
     ("service.data_juicer.port", "Data-Juicer runs inside the stage curate")])
 def test_an_absent_key_is_explained(key, said):
@@ -82,7 +87,7 @@ def test_a_refused_value_is_explained_and_another_is_not():
     assert guide.explain_value("synchronizer.sync_method", ["nccl"]) is None
 
 
-def test_the_table_is_of_three_fates():
-    assert {type(fate).__name__ for fate in guide.KEYS.values()} == {"Works", "Renamed", "Refused"}
+def test_the_table_is_of_four_fates():
+    assert {type(fate).__name__ for fate in guide.KEYS.values()} == {"Works", "Renamed", "Refused", "Differs"}
     assert isinstance(guide.KEYS["project"], Works)
     assert isinstance(guide.KEYS["service"], Refused)

@@ -5,6 +5,7 @@ import string
 import pytest
 
 from pipeline.bridges import tables
+from pipeline.bridges.translation import TASK
 from pipeline.bridges.trinity_older import names_of_today
 from pipeline.settings import guide
 from pipeline.settings.config import walk
@@ -34,7 +35,9 @@ def test_a_key_has_one_row_and_a_reason_is_a_sentence(name):
     listed = [key for patterns in (*(group["keys"] for group in groups), *read.get("renamed", ()))
               for pattern in patterns.split() for key in tables.expanded(pattern)]
     assert len(listed) == len(set(listed))
-    assert all(group["why"].endswith(".") and set(group) <= {"why", "keys", "disabled", "switch"} for group in groups)
+    fields = {"why", "keys", "disabled", "switch", "loses"}
+    assert all(group["why"].endswith(".") and set(group) <= fields for group in groups)
+    assert {group["loses"] for group in groups if "loses" in group} <= set(TASK)
 
 
 def test_a_row_has_known_fields_and_one_meaning():

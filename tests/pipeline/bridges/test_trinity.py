@@ -229,15 +229,18 @@ def test_a_value_is_written_on_one_line_as_it_is_read(value, text):
 
 
 def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
-    """What a cool-down of seconds is in steps nobody knows; without one a row is used once."""
+    """What a cool-down of seconds is in steps nobody knows: the buffer is left out; without one a row is used once."""
     replay = "buffer: {{trainer_input: {{experience_buffer: {{replay_buffer: {{enable: true{}}}}}}}}}"
     key = "buffer.trainer_input.experience_buffer.replay_buffer"
     made = from_trinity(replay.format(", reuse_cooldown_time: 60, priority_fn: linear_decay"), "x.yaml")
-    assert [given.key for given, why in made.left_out if "a cool-down in seconds" in why] == [
-        f"{key}.reuse_cooldown_time"]
-    assert {given.key for given in made.kept} == {f"{key}.enable", f"{key}.priority_fn"}
+    assert {given.key for given, _ in made.left_out} == {f"{key}.{name}" for name in (
+        "enable", "reuse_cooldown_time", "priority_fn")}
+    assert (made.kept, len(made.asked), "60 s" in made.asked[0]) == ([], 1, True)
     made = from_trinity(replay.format(""), "x.yaml")
-    assert [given.key for given, why in made.left_out if "without one not at all" in why] == [f"{key}.enable"]
+    assert ([given.key for given, _ in made.left_out], made.asked) == ([f"{key}.enable"], [])
+    made = from_trinity(replay.format(", reuse_cooldown_time: 60").replace("true", "false"), "x.yaml")
+    assert ([given.key for given in made.kept], [given.key for given, _ in made.idle]) == (
+        [f"{key}.enable"], [f"{key}.reuse_cooldown_time"])
 
 
 def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():

@@ -39,9 +39,20 @@ def test_a_run_on_given_pairs_has_no_engine_to_leave_gpus():
     assert made.chosen[0].startswith("trainer.ranks=8: all 8 GPUs, as in Trinity-RFT.")
 
 
-@pytest.mark.parametrize(("machines", "engines", "share", "ranks"), [(2, 8, 4, 4), (4, 12, 3, 5), (2, 4, 4, 4)])
-def test_engines_of_several_machines_that_would_take_all_of_one_are_shared(machines, engines, share, ranks):
-    """8 engines on 2 machines of 8 GPUs are 4 on one, and leave 4; 4 engines fit beside a trainer as they are."""
+@pytest.mark.parametrize(("machines", "engines", "ranks"), [(2, 8, 8), (4, 12, 20), (2, 2, 14)])
+def test_several_machines_have_as_many_engines_and_ranks_each(machines, engines, ranks):
+    """2 machines of 8 GPUs less 8 engines leave 8, 4 on each; 4 less 12 leave 20; 2 less 2 leave 14."""
+    made = from_trinity(f"cluster: {{node_num: {machines}, gpu_per_node: 8}}\n"
+                        f"explorer: {{rollout_model: {{engine_num: {engines}}}}}")
+    found = written(made)
+    assert [found[key] for key in ("cluster.node_num", "explorer.rollout_model.engine_num", "trainer.ranks")] == [
+        machines, engines, ranks]
+    assert made.left_out == []
+
+
+@pytest.mark.parametrize(("machines", "engines", "share", "ranks"), [(2, 9, 4, 4), (4, 13, 3, 5), (2, 3, 3, 5)])
+def test_engines_that_do_not_come_out_on_several_machines_are_those_of_one(machines, engines, share, ranks):
+    """9 engines on 2 machines of 8 GPUs are 4 on one, and leave 4; 3 engines fit beside a trainer as they are."""
     made = from_trinity(f"cluster: {{node_num: {machines}, gpu_per_node: 8}}\n"
                         f"explorer: {{rollout_model: {{engine_num: {engines}}}}}")
     found = written(made)

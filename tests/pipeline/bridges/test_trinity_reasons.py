@@ -31,7 +31,8 @@ def test_what_is_no_section_or_no_list_of_stages(text, key, why):
 
 @pytest.mark.parametrize(("text", "key", "why"), [
     ("cluster: {node_num: two}", "cluster.node_num", "needed a whole number, found the text 'two'; our default"),
-    ("cluster: {node_num: 2}", "cluster.node_num", "a stage runs on one machine, so the recipe is for one of the 2"),
+    ("{cluster: {node_num: 2, gpu_per_node: 8}, explorer: {rollout_model: {engine_num: 3}}}", "cluster.node_num",
+     "every machine has as many engines and as many ranks"),
     ("algorithm: {optimizer: {lr: fast}}", "algorithm.optimizer.lr", "needed a number, found the text 'fast'"),
     ("algorithm: {optimizer: {lr_scheduler_type: bar}}", "algorithm.optimizer.lr_scheduler_type", "needed one of"),
     ("trainer: {total_steps: many}", "trainer.total_steps",
@@ -113,14 +114,6 @@ stages:
     assert [found[f"stages.{i}.stage_name"] for i in range(7)] == [
         "rft_2", "rft_2_2", "stage_tasks", "stage_4", "stage_3", "fine", "stage_bench"]
     assert [key for _, key in made.renamed] == [f"stages.{i}.stage_name" for i in (0, 1, 2, 4, 6)]
-
-
-def test_the_ranks_are_those_of_one_machine():
-    """Of 8 GPUs the engine has 2; those of the second machine are not counted."""
-    found = written(from_trinity(
-        "cluster: {node_num: 2, gpu_per_node: 8}\nexplorer: {rollout_model: {engine_num: 2}}"))
-    assert (found["cluster.gpu_per_node"], found["trainer.ranks"]) == (8, 6)
-    assert "cluster.node_num" not in found
 
 
 def test_a_configuration_with_every_such_fault_composes(tmp_path, capsys):

@@ -5,6 +5,8 @@ import pytest
 from tests.bridges import from_verl, launch
 from tests.bridges import values_of_verl as values
 
+ENGINES = "explorer.rollout_model.engine_num"
+
 INPUT = "buffer.explorer_input"
 
 
@@ -143,17 +145,28 @@ def test_never_saving_and_never_testing_are_left_out():
 
 
 @pytest.mark.parametrize(("script", "said"), [
-    ("trainer.nnodes=4", "trainer.nnodes=4"), ("trainer.nnodes=$WORLD", "known only where the run starts"),
+    ("trainer.nnodes=$WORLD", "known only where the run starts"),
     ("trainer.nnodes=$(nproc)", "trainer.nnodes is not known: the output of a command")])
-def test_more_machines_than_a_run_can_have_are_said(script, said):
+def test_an_unknown_number_of_machines_is_one(script, said):
     made = from_verl(launch(script, "trainer.n_gpus_per_node=8"))
     assert made.entries[("trainer", "ranks")].value == 8
     assert ("cluster", "node_num") not in made.entries
-    assert [(g.key, why) for g, why in made.left_out] == [
-        ("trainer.nnodes", "a run takes one machine: cluster.node_num is 1.")]
-    note = next(text for text in made.chosen if text.startswith("cluster.node_num=1"))
-    assert said in note
-    assert ("8 GPUs instead of 32" in note) == (script == "trainer.nnodes=4")
+    assert [g.key for g, _ in made.left_out] == ["trainer.nnodes"]
+    assert said in made.left_out[0][1]
+
+
+def test_several_machines_train_and_answer_on_all_their_gpus():
+    """4 machines of 8 GPUs: 32 ranks, and 32 / 2 = 16 engines of 2 GPUs, the same number on every machine."""
+    found = values(launch("trainer.nnodes=4", "trainer.n_gpus_per_node=8"))
+    assert [found[key] for key in ("cluster.node_num", "cluster.gpu_per_node", "trainer.ranks", ENGINES)] == [
+        4, 8, 32, 16]
+
+
+def test_a_model_that_scores_keeps_a_run_on_one_machine():
+    found = values(launch("trainer.nnodes=4", "trainer.n_gpus_per_node=8", "reward_model.enable=True",
+                          "reward_model.model.path=/m"))
+    assert "cluster.node_num" not in found
+    assert [found[key] for key in ("trainer.ranks", ENGINES)] == [8, 4]
 
 
 def test_numbers_that_only_the_environment_knows_are_read_as_numbers():

@@ -6,6 +6,7 @@ from tests.bridges import from_verl, launch, written
 
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+PLACES = ("cluster.node_num", "cluster.gpu_per_node", "trainer.ranks", "explorer.rollout_model.engine_num")
 STREAM = ["data.train_batch_size=0", f"{MINI}=32", "async_training.trigger_parameter_sync_step=4",
           "async_training.require_batches=2", "async_training.staleness_threshold=0.5",
           "rollout.total_rollout_steps=3200", "trainer.n_gpus_per_node=4", "rollout.n_gpus_per_node=4",
@@ -54,15 +55,28 @@ def test_evaluations_are_counted_in_hand_overs():
     assert written(made)["explorer.eval_interval"] == 40  # 5 x 8
 
 
-def test_several_machines_become_one_with_the_same_shares():
-    """2 machines of 8 that train and 2 that generate: of one with 8, half of it."""
-    made = made_of("trainer.n_gpus_per_node=8", "trainer.nnodes=2", "rollout.n_gpus_per_node=8", "rollout.nnodes=2",
+@pytest.mark.parametrize(("train", "generate", "wanted"), [(2, 2, (4, 8, 16, 8)), (3, 1, (4, 8, 24, 4))])
+def test_the_machines_of_both_are_one_set(train, generate, wanted):
+    """2 machines of 8 that train and 2 that generate are 4, each with 4 ranks and 2 engines of 2 GPUs."""
+    found = written(made_of("trainer.n_gpus_per_node=8", f"trainer.nnodes={train}", "rollout.n_gpus_per_node=8",
+                            f"rollout.nnodes={generate}", f"{TP}=2"))
+    assert tuple(found[key] for key in PLACES) == wanted
+
+
+def test_machines_that_do_not_come_out_become_one_with_the_same_shares():
+    """1 machine that trains and 2 that generate: 8 ranks on 3 machines do not come out. 8 of 24 GPUs train."""
+    made = made_of("trainer.n_gpus_per_node=8", "trainer.nnodes=1", "rollout.n_gpus_per_node=8", "rollout.nnodes=2",
                    f"{TP}=2")
-    assert {key: written(made)[key] for key in (
-        "cluster.gpu_per_node", "trainer.ranks", "explorer.rollout_model.engine_num", "cluster.node_num")
-        if key in written(made)} == {
+    assert {key: written(made)[key] for key in PLACES if key in written(made)} == {
         "cluster.gpu_per_node": 8, "trainer.ranks": 4, "explorer.rollout_model.engine_num": 2}
-    assert "whose machines for both are one here" in " ".join(made.chosen)
+    assert {given.key for given, _ in made.left_out} == {"trainer.nnodes", "rollout.nnodes"}
+
+
+@pytest.mark.parametrize(("share", "is_on"), [("0.5", True), ("0", None)])
+def test_answers_go_on_under_newer_weights_where_generation_is_ahead(share, is_on):
+    made = made_of(*STREAM, f"async_training.staleness_threshold={share}", "async_training.partial_rollout=True")
+    assert written(made).get("explorer.partial_rollout") == is_on
+    assert [given.key for given, _ in made.left_out] == ([] if is_on else ["async_training.partial_rollout"])
 
 
 @pytest.mark.parametrize("override", [

@@ -127,13 +127,19 @@ def test_a_switch_is_on_whatever_the_word(value, on):
 @pytest.mark.parametrize(("given", "kept"), [((), None), (("3",), 3), (("null",), None), (("-1",), None)])
 def test_all_checkpoints_are_kept_unless_a_number_above_0_is_given(given, kept):
     """veRL's checkpoint manager deletes only when the number is above 0."""
-    found = written(from_verl(launch("trainer.nnodes=1", *(f"trainer.max_actor_ckpt_to_keep={n}" for n in given))))
+    found = written(from_verl(launch("trainer.save_freq=5", *(f"trainer.max_actor_ckpt_to_keep={n}" for n in given))))
     assert found["trainer.max_checkpoints_to_keep"] == kept
 
 
-@pytest.mark.parametrize(("gpus", "split", "engines"), [("8", 2, 1), ("16", 2, 2), ("1", 1, 1)])
+@pytest.mark.parametrize("given", [(), ("trainer.save_freq=-1",), ("trainer.save_freq=-1",
+                                                                   "trainer.max_actor_ckpt_to_keep=null")])
+def test_where_veRL_saves_nothing_not_all_checkpoints_are_kept(given):
+    assert "trainer.max_checkpoints_to_keep" not in written(from_verl(launch("trainer.nnodes=1", *given)))
+
+
+@pytest.mark.parametrize(("gpus", "split", "engines"), [("8", 2, 4), ("16", 2, 8), ("1", 1, 1)])
 def test_engines_have_verls_gpus_where_the_script_is_silent(gpus, split, engines):
-    """veRL's default of tensor_model_parallel_size is 2; a quarter of the GPUs is for engines of 2 each."""
+    """veRL's default of tensor_model_parallel_size is 2; its engines take all GPUs, in turns with the trainer."""
     found = written(from_verl(launch(f"trainer.n_gpus_per_node={gpus}")))
     model = "explorer.rollout_model"
     assert (found[f"{model}.tensor_parallel_size"], found[f"{model}.engine_num"]) == (split, engines)

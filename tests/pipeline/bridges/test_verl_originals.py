@@ -13,7 +13,7 @@ def reasons(made) -> dict[str, str]:
     return {given.key: why for given, why in made.left_out}
 
 
-@pytest.mark.parametrize(("loss", "mode"), [("gspo", "seq-mean-token-mean"), ("cispo", "token-mean")])
+@pytest.mark.parametrize(("loss", "mode"), [("gspo", "token-mean"), ("cispo", "token-mean")])
 def test_losses_whose_defaults_are_not_ours_have_verls(loss, mode):
     found = values(launch("algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode={loss}"))
     assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (0.2, 0.2)  # of veRL's config/actor/actor.yaml
@@ -25,11 +25,25 @@ def test_a_clip_range_that_is_said_wins():
     assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (3e-4, 0.2)
 
 
-@pytest.mark.parametrize("loss", ["gspo", "sapo"])
-def test_verls_losses_over_responses_take_no_aggregation(loss):  # core_algos.py passes seq-mean-token-mean itself
-    made = from_verl(launch(f"{ACTOR}.policy_loss.loss_mode={loss}", f"{ACTOR}.loss_agg_mode=token-mean"))
+def test_sapo_takes_no_aggregation():  # core_algos.py passes seq-mean-token-mean itself
+    made = from_verl(launch(f"{ACTOR}.policy_loss.loss_mode=sapo", f"{ACTOR}.loss_agg_mode=token-mean"))
     assert written(made)["algorithm.loss_agg_mode"] == "seq-mean-token-mean"
     assert f"{ACTOR}.loss_agg_mode" in {given.key for given, _ in made.idle}
+
+
+@pytest.mark.parametrize(("mode", "notes"), [
+    ("token-mean", 1), ("seq-mean-token-sum", 1), ("seq-mean-token-mean", 0)])
+def test_gspo_is_aggregated_as_the_script_says(mode, notes):  # since veRL 0.9.1; older releases: over responses
+    made = from_verl(launch(f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode={mode}"))
+    assert written(made)["algorithm.loss_agg_mode"] == mode
+    assert sum("older releases" in note for note in made.chosen) == notes
+
+
+@pytest.mark.parametrize("section", [ACTOR, f"{ACTOR}.policy_loss"])
+def test_the_temperatures_of_sapo(section):
+    found = values(launch("algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode=sapo",
+                          f"{section}.tau_pos=1.0", f"{section}.tau_neg=1.05"))
+    assert [found[f"algorithm.policy_loss_fn_args.{name}"] for name in ("tau_pos", "tau_neg")] == [1.0, 1.05]
 
 
 def test_a_kl_loss_whose_switch_is_not_known_is_not_called_off():

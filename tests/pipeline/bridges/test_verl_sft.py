@@ -113,7 +113,7 @@ def test_torchrun_goes_before_the_key_that_verl_only_notes():
 
 @pytest.mark.parametrize(("number", "kept"), [(3, 3), (0, None), (-1, None)])
 def test_the_number_of_checkpoints_is_written_and_counted_once(number, kept):
-    made = from_verl(sft(FILE, f"trainer.max_ckpt_to_keep={number}"))
+    made = from_verl(sft(FILE, f"trainer.max_ckpt_to_keep={number}", "trainer.save_freq=9"))
     assert written(made)["trainer.max_checkpoints_to_keep"] == kept
     fates = [given.key for given in made.kept] + [given.key for given, _ in [*made.renamed, *made.left_out, *made.idle]]
     assert fates.count("trainer.max_ckpt_to_keep") == 1

@@ -23,7 +23,7 @@ WANTED = {
     "dapo_ray.sh": {
         "algorithm.algorithm_type": "dapo", "synchronizer.sync_interval": 16, "algorithm.repeat_times": 16,
         "algorithm.optimizer.lr_warmup_steps": 160, "algorithm.policy_loss_fn_args.clip_range_high": 0.28,
-        "algorithm.loss_agg_mode": "token-mean", "trainer.max_token_len_per_gpu": 6144, "trainer.ranks": 8},
+        "algorithm.loss_agg_mode": "token-mean", "trainer.max_token_len_per_gpu": 6144, "trainer.ranks": 128},
     "gspo_slurm.sbatch": {
         "algorithm.policy_loss_fn": "gspo", "algorithm.loss_agg_mode": "seq-mean-token-mean",
         "buffer.total_steps": 2000, "model.max_response_tokens": 8192, "cluster.gpu_per_node": 8,
@@ -37,7 +37,7 @@ WANTED = {
         "algorithm.algorithm_type": "sft", "algorithm.optimizer.lr": 1e-4, "model.model_path": "/models/half",
         "buffer.trainer_input.experience_buffer.format.prompt_key": "extra_info.question", "buffer.total_epochs": 2},
     "grpo_nodes_case.sh": {
-        "algorithm.algorithm_type": "grpo", "buffer.batch_size": 64, "trainer.ranks": 8, "algorithm.repeat_times": 8,
+        "algorithm.algorithm_type": "grpo", "buffer.batch_size": 64, "trainer.ranks": 16, "algorithm.repeat_times": 8,
         "explorer.rollout_model.tensor_parallel_size": 2},
 }
 UNKNOWN = {
@@ -48,7 +48,7 @@ UNKNOWN = {
 # lost, in the order of the lines; what stands on a branch of its own (adapters, dynamic sampling) is not looked at here
 LEFT = {
     "sft_torchrun.sh": ["data.val_files"],
-    "grpo_nodes_case.sh": ["data.max_prompt_length", "trainer.critic_warmup", "trainer.nnodes"],
+    "grpo_nodes_case.sh": ["data.max_prompt_length", "trainer.critic_warmup"],
 }
 
 
