@@ -226,7 +226,7 @@ def linked(stage: Path, directory: Path) -> None:
         if path.is_dir():
             (directory / path.name).mkdir()
         for file in path.iterdir() if path.is_dir() else [path]:
-            if file.name == hashes.LIST:  # appended to
+            if file.name in (hashes.LIST, hashes.OLD_LIST):  # appended to
                 shutil.copyfile(file, directory / file.relative_to(stage.resolve()))
                 continue
             (directory / file.relative_to(stage.resolve())).symlink_to(file)

@@ -40,7 +40,8 @@ class Follower:
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config, context.run)
         self.warned = False  # about failed rows, once per process
-        earlier = [*tables.read_steps(context.directory, self.table, range(1, self.next))]
+        kept = tables.steps_present(context.directory, self.table)  # not all of them, where some are lost
+        earlier = [*tables.read_steps(context.directory, self.table, [step for step in kept if step < self.next])]
         context.earlier_seconds = sum(self._seconds(step) for step in earlier)
         if reached:
             context.log.info("%s", self._resumed(reached))
@@ -179,6 +180,8 @@ def finish_training(context: Context) -> None:
     """Exports the last checkpoint's model for later stages and removes the children's working files."""
     stage = context.directory
     step = checkpoints.complete_checkpoints(stage)[-1]
+    if context.earlier_seconds:  # by hash, where a resume compared sizes
+        recovery.lose_damaged(stage, context.config.verify, lambda words: context.log.warning("warning: %s", words))
     last = checkpoints.checkpoint_directory(stage, step)
     for made in ("model", "adapter"):
         if (last / made).exists():
@@ -186,4 +189,4 @@ def finish_training(context: Context) -> None:
     versions.forget_before(stage, step + 1, context.config.synchronizer.keep, based=False)
     checkpoints.remove_damaged(stage)
     checkpoints.keep_newest(stage, context.config.trainer.max_checkpoints_to_keep)  # a trainer may have died before it
-    context.made |= {"steps": step, "weights_hash": files.read_json(last / files.MANIFEST)["weights_hash"]}
+    context.made |= {"steps": step, "weights_hash": checkpoints.read_manifest(stage, step)["weights_hash"]}

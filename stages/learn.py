@@ -113,7 +113,7 @@ class Trainer:
         if not found:
             return None, {}
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])
-        manifest = files.read_json(newest / files.MANIFEST)
+        manifest = checkpoints.read_manifest(self.context.directory, found[-1])
         if manifest["zero_stage"] != self.zero_stage:
             raise ModelError(f"{newest} was written with trainer.zero_stage={manifest['zero_stage']}, now it is "
                              f"{self.zero_stage}. Resume with the former, or delete the stage directory to start "

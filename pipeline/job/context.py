@@ -35,7 +35,7 @@ from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import depends_on_time
-from pipeline.store import files, hashes
+from pipeline.store import consistency, files, hashes, recovery
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
@@ -176,6 +176,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     (context.directory / NAME).unlink(missing_ok=True)
     require_intact(spec["kind"], context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
+    consistency.require(context.directory, spec["kind"], context.inputs, context.made)
     manifest = {
         "name": context.name,
         "identity": context.identity,
@@ -187,6 +188,8 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         **({"depends_on_time": keys} if (keys := depends_on_time(spec["kind"], context.config)) else {}),
         **({"slurm_job": this_job()} if this_job() else {}),
         **context.made,
+        **({"lost": [recovery.named(context.directory, one) for one in lost]}
+           if (lost := recovery.lost(context.directory)) else {}),
         hashes.FILES: hashes.seal(context.directory),
     }
     files.write_json(context.directory / files.MANIFEST, manifest)

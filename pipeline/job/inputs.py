@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 from pipeline.job.progress import FILE_ONLY
-from pipeline.store import checkpoints, files, hashes, tables
+from pipeline.store import checkpoints, files, hashes, recovery, tables
+from pipeline.store.errors import DataError
 
 TABLES = {f"{location.partition('/')[0]}/{hashes.LIST}" for location in tables.LOCATIONS.values() if "/" in location}
 
@@ -20,6 +21,8 @@ def require_intact(kind: str, inputs: dict[str, Path], root: str, verify: str, l
     unknown = []
     for place, role in made.items():
         lists = _lists_read(kind, role)
+        if role == "experience":
+            _require_whole(place)
         entries = hashes.contents(place, lambda name, lists=lists: name in lists)
         if entries is None:
             unknown.append(place.name)
@@ -35,6 +38,12 @@ def require_intact(kind: str, inputs: dict[str, Path], root: str, verify: str, l
     if total:
         log.info("%d files of its inputs (%.1f MB) are intact: checked by %s in %.2f s", len(total), sum(total) / 1e6,
                  verify, time.perf_counter() - begin, extra=FILE_ONLY)
+
+
+def _require_whole(place: Path) -> None:
+    """Raises DataError where steps of experience are lost: batches are counted through all of them."""
+    if gone := [recovery.named(place, one) for one in recovery.lost(place) if one[0] in ("experience", "rollouts")]:
+        raise DataError(f"{place} has lost {', '.join(gone)}, which this stage reads. {hashes.advice(place / gone[0])}")
 
 
 def _lists_read(kind: str, role: str) -> set[str]:

@@ -8,14 +8,17 @@
     model/, adapter/              the last checkpoint's, for the stages that follow and for other programs
 """
 
+import contextlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 from pipeline.store import files, hashes, tables
 from pipeline.store.errors import ModelError, StageError
 
 WEIGHTS = "model.safetensors"
 ASIDE = "damaged-step="
+LOST = "lost.json"  # table -> steps whose file is damaged or missing, and not made again (pipeline/store/recovery.py)
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf")  # of any framework
 
 
@@ -68,6 +71,16 @@ def complete_checkpoints(stage: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step=")) for path in found)
 
 
+def read_manifest(stage: Path, step: int) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint. Raises StageError where it is damaged, or of another step."""
+    path = checkpoint_directory(stage, step) / files.MANIFEST
+    found = files.read_json(path)
+    if (written := found.get("step", step)) != step:
+        raise StageError(f"{path} is of step {written!r}, in the directory of step {step}. Delete that directory and "
+                         "run the same command again.")
+    return found
+
+
 def difference(stage: Path, step: int, verify: str, part: str = "") -> str | None:
     """Returns which file of a checkpoint is damaged and how, or None. verify: as in hashes.difference.
 
@@ -75,7 +88,7 @@ def difference(stage: Path, step: int, verify: str, part: str = "") -> str | Non
     """
     directory = checkpoint_directory(stage, step)
     try:
-        entries = files.read_json(directory / files.MANIFEST).get(hashes.FILES, {})
+        entries = read_manifest(stage, step).get(hashes.FILES, {})
     except StageError as error:
         return str(error).partition(" Delete")[0]
     chosen = {name: entry for name, entry in entries.items() if name.startswith(part)}
@@ -115,7 +128,9 @@ def keep_newest(stage: Path, count: int | None) -> None:
 
 
 def is_unscheduled(stage: Path, step: int) -> bool:
-    return files.read_json(checkpoint_directory(stage, step) / files.MANIFEST).get("unscheduled", False)
+    with contextlib.suppress(StageError):  # a damaged one: reported where it would be used
+        return read_manifest(stage, step).get("unscheduled", False)
+    return False
 
 
 def copy_model_files(source: Path, target: Path) -> None:
@@ -149,3 +164,4 @@ def begin_anew(stage: Path) -> None:
     made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
     for name in ("checkpoints", "weights", *made, "model", "adapter"):
         files.remove_tree(stage / name)
+    (stage / LOST).unlink(missing_ok=True)

@@ -8,7 +8,6 @@ dotted text that may mean a definition counts.
 
 import ast
 import contextlib
-import json
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.store import files
+from pipeline.store.errors import StageError
 from pipeline.store.project_imports import base_of
 
 PACKAGES = ("operators", "workflows", "stages")
@@ -61,8 +61,8 @@ def _known(home: Path, stamps: tuple[tuple[int, int], ...]) -> dict[str, str]:
     Parsing the sources takes a quarter of a second. The digests are kept beside Python's compiled modules and trusted
     like these: while every source has the same size and time of change.
     """
-    with contextlib.suppress(OSError, ValueError):
-        kept = json.loads(_kept_file().read_text(encoding="utf-8")) if home == files.HOME else {}
+    with contextlib.suppress(OSError, StageError):
+        kept = files.read_json(_kept_file()) if home == files.HOME else {}
         if kept.get("sources") == _version(home, stamps):
             return kept["digests"]
     return {}
@@ -72,7 +72,7 @@ def _keep(content: dict[str, Any]) -> None:
     temporary = _kept_file().with_suffix(f".{os.getpid()}.tmp")
     with contextlib.suppress(OSError):  # a directory that cannot be written to: computed again by the next process
         temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.write_text(files.json_text(content), encoding="utf-8")
         temporary.replace(_kept_file())
 
 

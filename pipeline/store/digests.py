@@ -1,13 +1,14 @@
 """Content hashes of what a stage depends on besides settings: the user's files, models and code."""
 
 import ast
+import contextlib
 import importlib.util
 import io
 import tokenize
 from pathlib import Path
 
 from pipeline.store import files
-from pipeline.store.errors import ConfigError, DataError, nearest
+from pipeline.store.errors import ConfigError, DataError, StageError, nearest
 from pipeline.store.files import CONF
 from pipeline.store.project_imports import taken_in
 
@@ -183,7 +184,9 @@ def digest_tree(path: Path, root: str) -> str:
     if not found:
         raise DataError(f"{path} {EMPTY}")
     cache_file = Path(root) / "store" / ".digests.json"
-    cache = files.read_json(cache_file) if cache_file.exists() else {}
+    cache = {}
+    with contextlib.suppress(StageError):  # damaged: all are computed again
+        cache = files.read_json(cache_file) if cache_file.exists() else {}
     fresh = dict(cache)
     names = []
     for file in found:

@@ -1,7 +1,8 @@
 """Atomic files, hashes and locks, for processes that share a disk.
 
 A file is either complete or absent: written under a temporary name in the same directory, flushed to the disk, renamed.
-A directory is complete when its `manifest.json`, written last, exists; readers ignore those without.
+A directory is complete when its `manifest.json`, written last, exists; readers ignore those without. A JSON object ends
+with the hash of its text, so that a changed digit is noticed; those of older releases have none, and pass.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import IO
 from pipeline.store.errors import DataError, StageError
 
 MANIFEST = "manifest.json"
+CHECKSUM = "sha256_of_the_rest"  # the last key of a JSON object that we write, its first 16 hex digits
 HOME = Path(__file__).resolve().parents[2]  # the checkout: our packages, Snakefile, conf/
 CONF = HOME / "conf"  # configuration files shipped with the code
 TEMPLATES = HOME / "pipeline" / "templates"
@@ -70,8 +72,13 @@ def write_json_if_new(path: Path, value: object) -> None:
 
 
 def json_text(value: object) -> str:
-    """Returns JSON with sorted keys, so that equal values give equal files."""
-    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    """Returns JSON with sorted keys, so that equal values give equal files. An object has its CHECKSUM at the end."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    body = text.removesuffix(_END)
+    return text if body == text else f'{body},\n "{CHECKSUM}": "{hash_text(text)}"{_END}'
+
+
+_END = "\n}\n"  # of an object that is not empty
 
 
 def require_plain(path: Path, named: str) -> Path:
@@ -93,11 +100,19 @@ def require_file(path: Path, named: str) -> Path:
 
 
 def read_json(path: Path) -> dict:
-    """Reads a JSON file; raises StageError with the file's name for invalid JSON."""
+    """Reads a JSON file, without its CHECKSUM; raises StageError with the file's name where it is not what was written.
+    """
+    again = "Delete it and run the same command again."
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        value = json.loads(text)
     except ValueError as error:  # invalid JSON, or not text
-        raise StageError(f"{path} is not valid JSON ({error}). Delete it and run the same command again.") from error
+        raise StageError(f"{path} is not valid JSON ({error}). {again}") from error
+    if isinstance(value, dict) and (written := value.pop(CHECKSUM, None)) is not None:
+        found = hash_text(text.rpartition(f',\n "{CHECKSUM}"')[0] + _END)
+        if found != written:
+            raise StageError(f"{path} is damaged: the sha256 of its text is {found}; {written} was written. {again}")
+    return value
 
 
 def in_store(directory: str | Path, root: str | Path) -> bool:

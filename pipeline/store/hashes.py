@@ -1,8 +1,10 @@
 """Sizes and hashes of stored files: recorded when a file is written, compared before it is used.
 
-A directory of tables has a list, `hashes.jsonl`, with a line [name, bytes, xxh3] per file; a later line of the same
-name replaces an earlier one, and nulls mean that the file was deleted. A checkpoint's list is in its manifest. A
-complete stage also has a list of its other files (model, report), and its manifest has the hashes of all its lists.
+A directory of tables has a list, `_hashes.jsonl` (readers of Parquet directories skip names that begin so; older
+releases wrote `hashes.jsonl`), with a line [name, bytes, xxh3, crc32 of the line's first three] per file; a later line
+of the same name replaces an earlier one, and nulls mean that the file was deleted. A checkpoint's list is in its
+manifest. A complete stage also has a list of its other files (model, report), and its manifest has the hashes of all
+its lists.
 This detects damage, not tampering. Files of older releases have no hashes, and pass.
 """
 
@@ -10,6 +12,7 @@ import contextlib
 import json
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,11 +24,12 @@ import xxhash
 from pipeline.store import files
 from pipeline.store.errors import DataError
 
-LIST = "hashes.jsonl"
+LIST, OLD_LIST = "_hashes.jsonl", "hashes.jsonl"
 FILES = "files"  # key of a manifest: name -> [bytes, xxh3]
 CHUNK = 4 << 20
 THREADS = 4
-WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json", LIST}  # of a stage, read by no other
+ANEW = "add continue_from_checkpoint=false to it: the stage then starts again at step 1"
+WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json", LIST, OLD_LIST}  # of a stage, read by no other
 LOGS = (".log", ".error")
 PARTS = ("model", "adapter")  # directories of a stage that other stages read
 
@@ -95,13 +99,19 @@ def remove(path: Path) -> None:
 
 def add(directory: Path, entries: dict[str, tuple]) -> None:
     """Appends lines to a directory's list and flushes it: after a power loss a complete file has its line."""
-    lines = "".join(json.dumps([name, *entry]) + "\n" for name, entry in entries.items())
+    lines = "".join(_line([name, *entry]) for name, entry in entries.items())
+    if (directory / OLD_LIST).exists() and not (directory / LIST).exists():
+        (directory / OLD_LIST).rename(directory / LIST)
     with files.explained(directory / LIST), open(directory / LIST, "ab+") as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             lines = f"\n{lines}"
         file.write(lines.encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def _line(entry: list) -> str:
+    return json.dumps([*entry, f"{zlib.crc32(json.dumps(entry).encode()):08x}"]) + "\n"
 
 
 def recorded(directory: Path) -> dict[str, Entry]:
@@ -131,6 +141,8 @@ _READING = threading.Lock()
 def _entries(directory: Path) -> dict[str, Entry]:
     """Returns the entries of a list. Only what was appended since the last call is read: a long stage has many."""
     path = Path(os.path.abspath(directory)) / LIST
+    if not path.exists():
+        path = path.with_name(OLD_LIST)
     with _READING:
         if not path.exists():
             _READ.pop(path, None)
@@ -152,8 +164,11 @@ def _entries(directory: Path) -> dict[str, Entry]:
 
 
 def _apply(line: bytes, entries: dict[str, Entry]) -> None:
+    """Reads a line; one that is cut short or damaged does not count: its file is then used unchecked."""
     with contextlib.suppress(ValueError):
-        name, size, digest = json.loads(line)
+        name, size, digest, *check = json.loads(line)
+        if check and _line([name, size, digest]).encode() != line + b"\n":
+            return
         if size is None:
             entries.pop(name, None)
         else:
@@ -213,7 +228,8 @@ def advice(path: Path) -> str:
     """Returns what makes a file of a stage again."""
     if (stage := stage_of(path)) is None:
         return "Make the file again, or point the configuration at another one."
-    return f"Delete {stage} and run the same command again: that stage is then made again."
+    return (f"Delete {stage} and run the same command again: that stage is then made again. Or put a copy of the file "
+            "back.")
 
 
 # ----------------------------------------------------------------------------------------------- stages as a whole
@@ -233,7 +249,8 @@ def seal(stage: Path) -> dict[str, Entry]:
     if new := [name for name in names if name not in known]:
         entries = in_threads(lambda name: linked.get(name) or hash_of(stage / name), new)
         add(stage, dict(zip(new, entries, strict=True)))
-    lists = [path for path in (stage / LIST, *sorted(stage.glob(f"*/{LIST}"))) if path.exists()]
+    lists = [path for place in (stage, *sorted(stage.glob("*/"))) for path in (place / LIST, place / OLD_LIST)
+             if path.exists()]
     return {str(path.relative_to(stage)): hash_of(path) for path in lists}
 
 
@@ -248,14 +265,14 @@ def _linked(stage: Path) -> dict[str, Entry]:
 def contents(stage: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Entry] | None:
     """Maps the files of a complete stage to what was written; None for one of a release without hashes.
 
-    wanted: chooses lists by name, such as `steps/hashes.jsonl`.
+    wanted: chooses lists by name, such as `steps/_hashes.jsonl`, whatever an older release called them.
     """
     lists = files.read_json(stage / files.MANIFEST).get(FILES)
     if lists is None:
         return None
     found: dict[str, Entry] = {}
     for name, entry in lists.items():
-        if wanted(name):
+        if wanted(str(Path(name).with_name(LIST))):
             home = (stage / name).parent
             found[name] = entry
             found |= {str((home / file).relative_to(stage)): listed for file, listed in recorded(home).items()}

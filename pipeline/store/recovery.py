@@ -1,10 +1,11 @@
 """What an interrupted stage keeps: its newest intact checkpoint, and the rows that belong before it.
 
 Files are compared with their hashes first (pipeline/store/hashes.py); rows that a resumed stage reads no more, from
-before its oldest checkpoint, only with their sizes, because they may be terabytes. A damaged checkpoint is set aside,
-and the next older one is used. A damaged row file is made again, so the stage ends as if undisturbed: optimizer step t
-from a checkpoint of an earlier step; explorer step s with the weights version that it used, from weights/, or else from
-a checkpoint of at most that step, since the trainer then publishes that version again.
+before its oldest checkpoint, only with their sizes, because they may be terabytes (with their hashes when it ends). A
+damaged checkpoint is set aside, and the next older one is used. A damaged row file is made again, so the stage ends as
+if undisturbed: optimizer step t from a checkpoint of an earlier step; explorer step s with the weights version that it
+used, from weights/, or else from a checkpoint of at most that step, since the trainer then publishes that version
+again. Where no such checkpoint is left and no later step reads the file, it is lost: the stage goes on and lists it.
 """
 
 from collections.abc import Callable
@@ -32,20 +33,39 @@ def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash",
 
     Deletes rows and weights of later, lost optimizer steps, so that the files have a single history; rollouts by
     weights up to the checkpoint are kept and not generated again. first_read: trainer step -> the first explorer step
-    that optimizer steps after it read. Raises StageError when only a start from step 1 could make a damaged file again.
+    that optimizer steps after it read. What only a start from step 1 could make again is lost, with a warning, and
+    listed in lost.json; where a later step reads it, StageError is raised.
     """
+    for kept in (0, *checkpoints.complete_checkpoints(stage)):  # as little as possible
+        begins = dict.fromkeys(OF_TRAINER, kept + 1) if kept else {}
+        if kept and (stage / "experience").exists():
+            begins |= dict.fromkeys(OF_EXPLORER, first_read(kept))
+        damage = _damaged_rows(stage, verify) if kept else {}
+        try:
+            return _rewind(stage, warn, verify, first_read,
+                           {key: damage[key] for key in damage if key[1] < begins.get(key[0], 0)})
+        except StageError as error:
+            refusal = error
+    raise refusal
+
+
+def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: Callable[[int], int],
+            old: Damage) -> int:
+    """old: what is lost where that lets the stage go on."""
     oldest = min(checkpoints.complete_checkpoints(stage), default=0)
     begins = {"trained": oldest + 1} if oldest else {}
     if oldest and (stage / "experience").exists():
         begins |= dict.fromkeys(("experience", "calls", "tool_calls", *SCORED), first_read(oldest))
-    damage = _damaged_rows(stage, verify, begins)
+    given_up = {*lost(stage), *old}
+    damage = {key: words for key, words in _damaged_rows(stage, verify, begins).items() if key not in given_up}
     first = min((step for table, step in damage if table in OF_EXPLORER), default=UNKNOWN)
-    versions = _versions(stage, damage, oldest, first)
+    versions = _versions(stage, damage, given_up, oldest, first)
     damage |= _damaged_weights(stage, min(_next_version(versions), *(
         version for explored, version in versions.items() if explored >= first), UNKNOWN))
     step = _choose(stage, _bounds(stage, damage, versions, first), verify, warn)
+    _lose(stage, old, warn)
     if step < oldest:  # no checkpoint was intact
-        versions = _versions(stage, damage, step, first)
+        versions = _versions(stage, damage, given_up, step, first)
     _report(damage, f"made again from {f'the checkpoint of step {step}' if step else 'the start'}", warn)
     for later in [one for one in checkpoints.complete_checkpoints(stage) if one > step]:
         files.remove_tree(checkpoints.checkpoint_directory(stage, later))
@@ -80,6 +100,42 @@ def rewind_explorer(stage: Path, warn: Callable[[str], None], verify: str = "has
     return last
 
 
+def lose_damaged(stage: Path, verify: str, warn: Callable[[str], None]) -> None:
+    """Compares all rows of a stage that has its last checkpoint; nothing makes damaged ones again."""
+    rows = {key: words for key, words in _damaged_rows(stage, verify).items() if key[0] in (*OF_TRAINER, *OF_EXPLORER)}
+    _lose(stage, rows, warn)
+
+
+def lost(stage: Path) -> list[tuple[str, int]]:
+    """Returns table and step of each file that is lost."""
+    listed = files.read_json(stage / checkpoints.LOST) if (stage / checkpoints.LOST).exists() else {}
+    return [(table, step) for table, steps in listed.items() for step in steps
+            if not tables.step_file(stage, table, step).exists()]
+
+
+def named(stage: Path, one: tuple[str, int]) -> str:
+    """Returns the name of a table's file in its stage."""
+    return str(tables.step_file(stage, *one).relative_to(stage))
+
+
+def _lose(stage: Path, damage: Damage, warn: Callable[[str], None]) -> None:
+    """Lists files as lost; those that are there get a name that no reader takes."""
+    if not damage:
+        return
+    known: dict[str, list[int]] = {}
+    for table, step in sorted({*lost(stage), *damage}):
+        known.setdefault(table, []).append(step)
+        path = tables.step_file(stage, table, step)
+        hashes.forget(path)
+        if path.exists():
+            path.rename(path.with_name(f"_{path.name}.damaged"))
+    files.write_json(stage / checkpoints.LOST, known)
+    words = [*damage.values()]
+    more = f" (and {len(words) - 1} more files)" if len(words) > 1 else ""
+    warn(f"{words[0]}{more}: no checkpoint before it is left to make it again, and no later step reads it. The stage "
+         f"goes on without it, and {stage / checkpoints.LOST} lists it.")
+
+
 def _remove_explored(stage: Path, step: int) -> None:
     """Deletes an explorer step, and what fixed models scored of it."""
     for table in (*OF_EXPLORER, *SCORED):
@@ -106,7 +162,7 @@ def _step_of(name: str) -> int:
 
 
 def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None) -> Damage:
-    """Finds files of tables that differ from what was written, and gaps in numbered tables.
+    """Finds files of tables that differ from what was written, and gaps in numbered tables; without lost ones.
 
     begins: table -> the first step whose file is compared by hash, those before only by size; by default all.
     """
@@ -126,7 +182,8 @@ def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None
     for step in tables.steps_present(stage, "rollouts"):
         if not (path := tables.step_file(stage, "experience", step)).exists():
             found.setdefault(("experience", step), f"{path} is missing")
-    return found
+    given_up = {*lost(stage)}
+    return {key: words for key, words in found.items() if key not in given_up}
 
 
 def _damaged_weights(stage: Path, from_version: int) -> Damage:
@@ -136,12 +193,12 @@ def _damaged_weights(stage: Path, from_version: int) -> Damage:
     return {("weights", version): words for version, words in found.items() if words}
 
 
-def _versions(stage: Path, damage: Damage, since: int, first: int) -> dict[int, int]:
+def _versions(stage: Path, damage: Damage, given_up: set[tuple[str, int]], since: int, first: int) -> dict[int, int]:
     """Maps explorer steps to the weights version that they used; where unreadable, to that of the step before.
 
     Without those before step `first` whose version is at most `since`: nothing depends on them.
     """
-    complete = {*tables.steps_present(stage, "rollouts")}
+    complete = {step for step in tables.steps_present(stage, "rollouts") if ("rollouts", step) not in given_up}
     damaged = {step for table, step in damage if table == "rollouts"}
     intact, read = sorted(complete - damaged), {}
     while intact and not (read and min(read) < first and read[min(read)] <= since):  # versions never fall
@@ -150,7 +207,7 @@ def _versions(stage: Path, damage: Damage, since: int, first: int) -> dict[int, 
         read |= {step: row.weights_version for step, row in zip(part, rows, strict=True)}
     found, last = {}, 0
     for step in sorted({*damaged, *(one for table in OF_EXPLORER for one in _steps(stage, table))}):
-        if intact and step < min(read):
+        if (intact and step < min(read)) or ("rollouts", step) in given_up:
             continue
         if step in read:
             last = read[step]
@@ -195,8 +252,7 @@ def _choose(stage: Path, bounds: dict[int, str], verify: str, warn: Callable[[st
     if not able:
         raise StageError(f"{bounds[bound]}. Its rows can only be made again from step 1: needed a checkpoint of step "
                          f"{bound} or before, found {', '.join(map(str, kept))}. Put a copy of the file back and run "
-                         "the same command again, or add continue_from_checkpoint=false to it: the stage then starts "
-                         "again at step 1.")
+                         f"the same command again, or {hashes.ANEW}.")
     return able[-1]
 
 

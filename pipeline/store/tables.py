@@ -1,5 +1,6 @@
 """Parquet tables with one schema each (pipeline/store/records.py), and the DuckDB session that queries them."""
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -197,19 +198,36 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
         try:
             session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
         except duckdb.Error as error:
-            refuse_damaged(error)
+            refuse_damaged(error, [stage for _, stage in pairs])
             where = ", ".join(str(stage) for _, stage in pairs if any(Path(stage).glob(LOCATIONS[name])))
             raise DataError(f"no view '{name}' over {where}: {error}\nDelete the stage whose files are not of this "
                             "project, and run the same command again.") from error
     return session
 
 
-def refuse_damaged(error: Exception) -> None:
-    """Raises DataError when DuckDB's error is about an existing Parquet file that cannot be read."""
+def refuse_damaged(error: Exception, stages: Iterable[Path] = ()) -> None:
+    """Raises DataError when DuckDB's error is about an existing Parquet file that cannot be read: one that it names,
+    else one of these stages that is not what was written."""
     words = str(error).partition("\n")[0]
     named = re.search(r"""['"](.+\.parquet)['"]""", words)
     if named and (path := Path(named[1])).exists():
         raise DataError(f"{path} is not a readable Parquet file ({words}). {hashes.advice(path)}") from error
+    for stage in stages:
+        for home in (Path(stage), *(Path(stage) / one.partition("/")[0] for one in LOCATIONS.values() if "/" in one)):
+            for name, found in hashes.differences(home, hashes.recorded(home)).items():
+                raise hashes.damaged(home / name, found) from error
+
+
+@contextlib.contextmanager
+def blamed(*stages: Path) -> Iterator[None]:
+    """Turns an error of DuckDB within the block into a DataError, where a damaged file of these stages caused it."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        refuse_damaged(error, stages)
+        raise
 
 
 def source(paths: Iterable[Path]) -> str:

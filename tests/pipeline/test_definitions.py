@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.plan.code import ENTRIES, NAMED, OPTIONAL, ROWS
 from pipeline.settings.arguments import TABLES
-from pipeline.store import definitions
+from pipeline.store import definitions, files
 from pipeline.store.definitions import closure, uses_of_file
 from pipeline.store.files import HOME
 
@@ -47,8 +47,13 @@ def test_digests_are_kept_for_the_next_process_until_a_source_changes(tmp_path, 
 
     found = digest()
     (kept,) = tmp_path.rglob("*.json")
-    kept.write_text(kept.read_text().replace(found, "kept"))
+    another = files.read_json(kept)
+    another["digests"] = dict.fromkeys(another["digests"], "kept")
+    files.write_json(kept, another)
     assert digest() == "kept"
+    kept.write_text(kept.read_text().replace("kept", "sept"))  # damaged: computed again
+    assert digest() == found
+    files.write_json(kept, another)
     sources = definitions._sources(HOME)
     monkeypatch.setattr(definitions, "_sources", lambda home: [*sources, Path(__file__)])  # one more
     assert digest() == found

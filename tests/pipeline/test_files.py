@@ -1,6 +1,8 @@
 """Files appear complete or not at all; locks end with their holder."""
 
 import errno
+import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -168,3 +170,26 @@ def test_a_lock_is_given_back_by_an_error(tmp_path):
         raise RuntimeError
     with files.locked(tmp_path / "lock", lambda who: pytest.fail(f"still held by {who}")):
         pass
+
+
+# ------------------------------------------------------------------------------------------------------------ JSON
+
+
+def test_a_json_object_carries_the_hash_of_its_text(tmp_path):
+    path, value = tmp_path / "a.json", {"step": 8, "names": {"é": [1, 2.5, None]}}
+    files.write_json(path, value)
+    assert files.read_json(path) == value
+    text = path.read_text()
+    rest = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    assert json.loads(text) == {**value, files.CHECKSUM: hashlib.sha256(rest.encode()).hexdigest()[:16]}
+    path.write_text(text.replace('"step": 8', '"step": 9'))
+    with pytest.raises(StageError, match=r"a\.json is damaged"):
+        files.read_json(path)
+    path.write_text(rest)  # of an older release
+    assert files.read_json(path) == value
+
+
+@pytest.mark.parametrize("value", [{}, [], ["a", 1], [{"a": 1}]])
+def test_other_json_is_written_as_it_is(tmp_path, value):
+    files.write_json(tmp_path / "a.json", value)
+    assert json.loads((tmp_path / "a.json").read_text()) == value == files.read_json(tmp_path / "a.json")

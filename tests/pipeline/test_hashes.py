@@ -2,6 +2,9 @@
 
 import shutil
 
+import duckdb
+import pandas
+import pyarrow.dataset
 import pytest
 import xxhash
 
@@ -32,6 +35,42 @@ def test_experience_of_all_steps_has_one_list(tmp_path):
     hashes.remove(tables.step_file(tmp_path, "experience", 1))
     assert list(hashes.recorded(tmp_path / "experience")) == ["step=000002/part-0.parquet"]
     assert tables.steps_present(tmp_path, "experience") == [2]
+
+
+def test_no_changed_bit_of_a_line_counts(tmp_path):
+    """A line that is not what was written names no other file, and no other size or hash."""
+    task(tmp_path / "tasks.parquet")
+    line, written = (tmp_path / hashes.LIST).read_bytes(), dict(hashes.recorded(tmp_path))
+    for bit in range(8 * (len(line) - 1)):
+        changed = bytearray(line)
+        changed[bit // 8] ^= 1 << bit % 8
+        entries = {}
+        for part in bytes(changed).splitlines():
+            hashes._apply(part, entries)
+        assert entries in ({}, written)
+
+
+def test_a_list_of_an_older_release_is_read_and_goes_on_under_the_new_name(tmp_path):
+    old = tmp_path / "hashes.jsonl"
+    old.write_text('["tasks.parquet", 3, "0123456789abcdef"]\n')
+    assert hashes.recorded(tmp_path) == {"tasks.parquet": (3, "0123456789abcdef")}
+    hashes.add(tmp_path, {"raw.parquet": (4, "89abcdef01234567")})
+    assert hashes.recorded(tmp_path) == {"tasks.parquet": (3, "0123456789abcdef"),
+                                         "raw.parquet": (4, "89abcdef01234567")}
+    assert not old.exists()
+
+
+def test_other_readers_of_parquet_directories_skip_the_list(tmp_path):
+    for step in (1, 2):
+        tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [
+            row(records.Experience, step=step)])
+    for step in (1, 2):
+        tables.write(tables.step_file(tmp_path, "trained", step), records.Trained, [row(records.Trained)])
+    assert len(pandas.read_parquet(tmp_path / "trained")) == 2
+    # directories of names such as step=000001 would be a second column `step`
+    assert len(pandas.read_parquet(tmp_path / "experience", partitioning=None)) == 2
+    assert len(pyarrow.dataset.dataset(tmp_path / "experience").to_table()) == 2
+    assert len(duckdb.sql(f"FROM '{tmp_path}/experience/**/*.parquet'").fetchall()) == 2
 
 
 def test_a_file_that_is_written_again_has_its_new_hash(tmp_path):
@@ -81,7 +120,7 @@ def trained(tmp_path):
 
 def test_the_manifest_of_a_stage_covers_its_model_and_its_tables(trained):
     assert set(hashes.contents(trained)) == {
-        "hashes.jsonl", "model/config.json", "model/model.safetensors", "steps/hashes.jsonl",
+        "_hashes.jsonl", "model/config.json", "model/model.safetensors", "steps/_hashes.jsonl",
         "steps/step=000001.parquet", "steps/step=000002.parquet"}
     assert hashes.differences(trained, hashes.contents(trained)) == {}
 

@@ -1,5 +1,6 @@
 """What a resumed stage makes of damaged files: the next older checkpoint, rows that are made again, or a refusal."""
 
+import json
 import shutil
 
 import pytest
@@ -167,8 +168,92 @@ def test_rows_that_are_read_no_more_are_compared_by_size_alone(stage, table, old
     flip(tables.step_file(stage, table, later))
     assert rewind() == 2
     cut_short(tables.step_file(stage, table, old))
+    assert rewind() == 2
+    assert recovery.lost(stage) == [(table, old)]
+
+
+@pytest.mark.parametrize("damage", [cut_short, lambda path: path.unlink()])
+@pytest.mark.parametrize("table", ["steps", "trained", "experience", "rollouts"])
+def test_an_old_row_that_nothing_makes_again_is_lost_and_the_stage_goes_on(stage, table, damage):
+    """Checkpoint 2 is deleted: nothing before step 4 makes step 3 again, and what follows 4 reads from step 5 on."""
+    shutil.rmtree(checkpoints.checkpoint_directory(stage, 2))
+    path = tables.step_file(stage, table, 3)
+    damage(path)
+    said = []
+    for launch in (1, 2):
+        assert recovery.rewind(stage, said.append, "hash", lambda step: step + 1) == 6
+        assert recovery.lost(stage) == [(table, 3)]
+        assert len(said) == 1, launch
+    assert str(path) in said[0]
+    assert not path.exists()
+    for other in ("steps", "trained", "experience", "rollouts"):
+        made = {*range(1, 7 if other in recovery.OF_TRAINER else 8)}
+        assert {*tables.steps_present(stage, other)} == made - ({3} if other == table else set())
+    flip(state(stage, 6))
+    train(stage, 3) if table in recovery.OF_TRAINER else explore(stage, 3, 2)  # a copy was put back
+    assert recovery.rewind(stage, said.append, "hash", lambda step: step + 1) == 4
+    assert recovery.lost(stage) == []
+
+
+def test_an_old_row_costs_nothing_where_another_one_can_not_be_lost(stage):
+    """Step 5 is read after checkpoint 4, the only one left, and was explored with version 3."""
+    for step in (2, 6):
+        shutil.rmtree(checkpoints.checkpoint_directory(stage, step))
+    explore(stage, 5, 3)
+    old, read = cut_short(tables.step_file(stage, "steps", 2)), cut_short(tables.step_file(stage, "experience", 5))
     with pytest.raises(StageError, match="can only be made again from step 1"):
-        rewind()
+        recovery.rewind(stage, [].append, "hash", lambda step: step + 1)
+    assert old.exists()
+    assert read.exists()
+    assert recovery.lost(stage) == []
+
+
+def test_at_the_end_damaged_rows_of_any_age_are_lost(stage):
+    said, path = [], flip(tables.step_file(stage, "experience", 2))
+    recovery.lose_damaged(stage, "size", said.append)
+    assert not said
+    recovery.lose_damaged(stage, "hash", said.append)
+    assert str(path) in said[0]
+    assert recovery.lost(stage) == [("experience", 2)]
+    assert path.with_name("_part-0.parquet.damaged").exists()
+
+
+# -------------------------------------------------------------------------------- one bit of the small files
+
+
+def bits(path):
+    """The content of a file with each of its bits changed in turn."""
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bytes(changed)
+    path.write_bytes(content)
+
+
+def test_no_bit_of_a_checkpoints_manifest_changes_what_a_resume_does(stage):
+    """Equal, or the checkpoint before it: the bits of the key of the checksum alone change nothing."""
+    directory = checkpoints.checkpoint_directory(stage, 6)
+    manifest, found = directory / files.MANIFEST, []
+    written = files.read_json(manifest)
+    for changed in bits(manifest):
+        manifest.write_bytes(changed)
+        words = checkpoints.difference(stage, 6, "size")
+        found.append(words is None)
+        assert words is None or str(manifest) in words
+        if words is None:
+            assert {**checkpoints.read_manifest(stage, 6), **written} == checkpoints.read_manifest(stage, 6)
+    assert sum(found) <= 8 * len(files.CHECKSUM)
+
+
+def test_a_checkpoint_of_an_older_release_with_another_step_than_its_directory_is_damaged(stage):
+    manifest = checkpoints.checkpoint_directory(stage, 6) / files.MANIFEST
+    for step, resumed in ((6, 6), (9, 4)):
+        manifest.write_text(json.dumps({**files.read_json(manifest), "step": step}))
+        found, *_, said = rewound(stage)
+        assert found == resumed
+    assert "step 9" in said[0]
+    assert str(manifest) in said[0]
 
 
 def test_without_an_intact_checkpoint_all_rows_of_later_weights_go(stage):

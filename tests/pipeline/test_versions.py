@@ -1,6 +1,5 @@
 """Published weights as full files and deltas: what is written, what a reader gets back, and what damage does."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -211,7 +210,7 @@ def test_a_version_that_could_not_be_written_is_not_there(tmp_path):
 
 
 def test_a_manifest_names_version_probe_and_every_tensor(stage):
-    manifest = json.loads((place(stage, 5) / files.MANIFEST).read_text())
+    manifest = files.read_json(place(stage, 5) / files.MANIFEST)
     assert manifest.keys() == {"version", "probe", "hash", "tensors", "base"}
     assert (manifest["version"], manifest["probe"], manifest["base"][0]) == (5, PROBE, 4)
     assert manifest["tensors"].keys() == {"a", "b"}

@@ -1,0 +1,98 @@
+"""Rows that do not belong together keep a stage from being complete, and resuming makes missing steps again."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.job.context import run_stage
+from pipeline.store import consistency, files, hashes, records, recovery, tables
+from pipeline.store.errors import DataError
+from tests.damage import cut_short, flip
+from tests.factories import row
+from tests.fake_run import FakeRun
+
+
+@pytest.fixture
+def rft(tmp_path):
+    """A stage with four steps of explorer and trainer, and its inputs."""
+    run = FakeRun(tmp_path).whole()
+    found = next(one for one in run.stages if one["kind"] == "rft")
+    return Path(found["directory"]), {role: Path(place) for role, place in found["inputs"].items()}
+
+
+def problems(rft, **made):
+    return list(consistency.problems(rft[0], "rft", rft[1], made))
+
+
+def test_rows_as_they_were_written_belong_together(rft):
+    assert problems(rft, steps=4) == []
+
+
+@pytest.mark.parametrize(("made", "removed", "found"), [
+    (5, None, "1 optimizer steps missing before the last one: 5"),
+    (4, 2, "1 optimizer steps missing before the last one: 2"),
+    (4, 4, "1 optimizer steps missing before the last one: 4"), (3, None, "optimizer steps after the last one, 3: 4")])
+def test_all_steps_up_to_the_last_one_must_be_there(rft, made, removed, found):
+    if removed:
+        tables.step_file(rft[0], "steps", removed).unlink()
+    assert found in problems(rft, steps=made)
+
+
+def test_a_step_has_one_row(rft):
+    path = tables.step_file(rft[0], "steps", 2)
+    (made,) = tables.read(path, records.Step).to_pylist()
+    tables.write(path, records.Step, 2 * [row(records.Step, **made)])
+    assert "1 optimizer steps with more than one row" in problems(rft, steps=4)
+
+
+def test_trained_rows_must_be_as_many_as_recorded(rft):
+    tables.write(tables.step_file(rft[0], "trained", 3), records.Trained, [])
+    assert problems(rft, steps=4) == ["1 optimizer steps with another number of trained rows than recorded"]
+
+
+@pytest.mark.parametrize("table", ["steps", "trained", "experience", "rollouts"])
+def test_lost_rows_are_not_missed(rft, table):
+    said = []
+    flip(tables.step_file(rft[0], table, 2))
+    recovery.lose_damaged(rft[0], "hash", said.append)
+    assert recovery.lost(rft[0]) == [(table, 2)]
+    assert problems(rft, steps=4) == []
+
+
+def test_a_damaged_file_is_named_whatever_duckdb_says(rft):
+    path = tables.step_file(rft[0], "experience", 1)
+    content = bytearray(path.read_bytes())
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[begin : begin + 8] = b"\xff" * 8  # the footer: what DuckDB says of it names no file
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        problems(rft, steps=4)
+    assert str(path) in str(caught.value)
+    assert str(rft[0]) in str(caught.value)
+
+
+def test_a_stage_whose_rows_do_not_belong_together_is_not_complete(rft, monkeypatch, capsys, environment_kept):
+    stage = rft[1]["tasks"]
+    (stage / files.MANIFEST).unlink()
+    files.write_json(stage / "stage.json", files.read_json(stage / "stage.json") | {"config": {
+        "seed": 1, "continue_from_checkpoint": True, "verify": "hash", "log": {"level": "INFO"}}})
+    monkeypatch.setattr(sys, "argv", ["curate", str(stage)])
+    rejected, none = stage / "rejected.parquet", stage / "none.parquet"
+    tables.write(none, records.Rejected, [])
+    kept = rejected.read_bytes()
+    rejected.write_bytes(none.read_bytes())
+    with pytest.raises(SystemExit):
+        run_stage(lambda context: None, "doc")
+    assert "2 rows of raw.parquet in neither tasks.parquet nor rejected.parquet" in capsys.readouterr().err
+    assert not files.is_complete(stage)
+    rejected.write_bytes(kept)
+    run_stage(lambda context: None, "doc")
+    assert files.is_complete(stage)
+
+
+def test_a_damaged_file_of_a_complete_stage_is_named_with_two_ways_to_have_it_again(rft):
+    path = cut_short(tables.step_file(rft[0], "experience", 1))
+    words = str(hashes.damaged(path, "it is short"))
+    assert f"Delete {rft[0]} and run the same command again" in words
+    assert "copy" in words
