@@ -12,8 +12,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,7 +186,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         copy.mkdir(parents=True)
         linked(Path(request["directory"]), copy)
         try:
-            with _damage_named(copy):
+            with tables.blamed(copy):
                 replay = Replay(request, copy)
                 original = replay.under(replay.original)
                 rows = {ORIGINAL: compared(original, original)}
@@ -197,21 +195,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 return {"proof": replay.proof(original), "rows": rows}
         except OuroError as error:  # an error in one of the stage's own files
             raise type(error)(str(error).replace(str(copy), request["directory"])) from error
-
-
-@contextmanager
-def _damage_named(stage: Path) -> Iterator[None]:
-    """Raises a named error for a table of the stage that DuckDB cannot read; its own may name no file."""
-    import duckdb
-
-    try:
-        yield
-    except duckdb.Error as error:
-        tables.refuse_damaged(error)
-        for table, record in records.TABLES.items():
-            for file in sorted(stage.glob(tables.LOCATIONS[table])):
-                tables.read(file, record)
-        raise
 
 
 def _require_intact(weights: Path) -> None:

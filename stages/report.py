@@ -65,21 +65,11 @@ def _write(context: Context, file: str, absent: list[str]) -> int:
     """Writes and links the page about the inputs; returns its size in bytes. absent: incomplete stages."""
     specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
                       for name, d in context.inputs.items()})
-    html = render("report.html.j2", {**_page(context, specs), "absent": absent})
+    with tables.blamed(*context.inputs.values()):
+        html = render("report.html.j2", {**page(context, specs), "absent": absent})
     files.write_atomic(context.directory / file, lambda temporary: temporary.write_text(html, encoding="utf-8"))
     link(context, file)
     return len(html.encode())
-
-
-def _page(context: Context, specs: list[dict]) -> dict:
-    """`page`, with an error that names a damaged table."""
-    import duckdb
-
-    try:
-        return page(context, specs)
-    except duckdb.Error as error:
-        tables.refuse_damaged(error)
-        raise
 
 
 def link(context: Context, file: str) -> None:

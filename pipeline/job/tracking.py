@@ -201,6 +201,8 @@ class Mlflow:
         from mlflow.tracking import MlflowClient
 
         path = Path(self.uri.removeprefix("sqlite:///"))
+        if self.uri.startswith("sqlite:///"):
+            files.remove_leftovers_of(path)
         if self.uri.startswith("sqlite:///") and not path.exists():
             files.write_atomic(path, lambda temporary: MlflowClient(f"sqlite:///{temporary}").search_experiments())
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from pipeline.plan.data import PATHS
 from pipeline.plan.identity import EXTERNAL, Stage
-from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, snapshot
+from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
 from pipeline.settings.config import Config
 from pipeline.settings.setting import Section, at, values_of
 from pipeline.store import files
 from pipeline.store.digests import HubPath, resolve
-from pipeline.store.errors import OuroError
+from pipeline.store.errors import OuroError, StageError
 
 PINS = "OURO_HUB_PINS"  # variable by which `ouro run` passes its pins to snakemake: run -> id -> commit
 MODELS = ("model.model_path", "model.critic_model_path", "model.teacher_model_path",
@@ -108,7 +108,16 @@ def pinned(config: Config) -> dict[str, str]:
     """Returns id -> commit as pinned by a run, or by the `ouro run` that starts it."""
     launched = json.loads(os.environ.get(PINS, "{}")).get(f"{config.project}/{config.name}")
     view = Path(config.checkpoint_root_dir) / "runs" / config.project / config.name / "plan.json"
-    return launched if launched is not None else files.read_json(view).get("hub", {}) if view.exists() else {}
+    if launched is not None or not view.exists():
+        return launched or {}
+    try:
+        return files.read_json(view).get("hub", {})
+    except StageError as error:  # it is made again; the commits in it are kept by the stages too, without their ids
+        kept = {one for spec in view.parent.glob("stages/*/stage.json") for one in files.read_json(spec).get("hub", [])}
+        if kept:
+            raise StageError(f"{error} It then takes the newest commits, unless the recipe names those that the run "
+                             f"had: {', '.join(sorted(kept))}") from error
+        return {}
 
 
 def agree(configs: list[Config]) -> None:
@@ -147,10 +156,9 @@ def variable(planned: Any) -> dict[str, str]:
 def missing(stages: Iterable[Stage]) -> dict[str, dict[str, int]]:
     """Maps repository and commit to the files, with sizes, that incomplete stages read and the cache lacks."""
     found: dict[str, dict[str, int]] = {}
-    for stage in stages:
-        for path, subset, split in [] if not stage.hub or files.is_complete(stage.directory) else _read_by(stage):
-            repository = path.pinned.partition("@")[0] + f"@{path.commit}"
-            found.setdefault(repository, {}).update(lacking(path, subset, split))
+    for _, path, subset, split in _unmade(stages):
+        repository = path.pinned.partition("@")[0] + f"@{path.commit}"
+        found.setdefault(repository, {}).update(lacking(path, subset, split))
     return {name: files_of_it for name, files_of_it in found.items() if files_of_it}
 
 
@@ -160,6 +168,13 @@ def is_here(path: str, split: str) -> bool:
         return not (isinstance(path, HubPath) and lacking(path, split=split))
     except OuroError:  # reported when the plan is checked
         return False
+
+
+def _unmade(stages: Iterable[Stage]) -> Iterator[tuple[Stage, HubPath, str | None, str]]:
+    """Yields each incomplete stage with what it reads from the hub."""
+    for stage in stages:
+        if stage.hub and not files.is_complete(stage.directory):
+            yield from ((stage, *one) for one in _read_by(stage))
 
 
 def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
@@ -174,9 +189,14 @@ def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
 
 
 def fetch_missing(stages: Iterable[Stage]) -> None:
-    """Fetches what incomplete stages read from the hub; makes no request if nothing is missing."""
+    """Fetches what incomplete stages read from the hub, and compares all of it with the hub's hashes.
+
+    Makes no request if nothing is missing.
+    """
     for repository, names in missing(stages).items():
         fetch(repository, names)
+    for stage, *read in _unmade(stages):
+        require_whole(*read, stage.root)
 
 
 def judge_downloads(report) -> None:

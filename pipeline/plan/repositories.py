@@ -1,11 +1,14 @@
 """Queries the Hugging Face hub or its cache for commits, listings, files; the only user of huggingface_hub.
 
 Small files of a model (configuration, tokenizer) are fetched during planning, rows never; `lacking` lists the rest,
-fetched before the run's first job. huggingface_hub prevents the use of incomplete files.
+fetched before the run's first job. huggingface_hub prevents the use of incomplete files, `require_whole`
+that of damaged ones.
 """
 
 import glob
+import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from functools import cache
@@ -13,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.store.data_files import READERS, SAVED, of_split
-from pipeline.store.digests import HubPath
+from pipeline.store.digests import HubPath, hashes_of
 from pipeline.store.errors import DataError, ModelError, nearest
 
 SCHEME, DATASETS = "hf://", "hf://datasets/"
@@ -75,11 +78,43 @@ def _listed(names: Iterable[str]) -> str:
 
 def lacking(path: HubPath, subset: str | None = None, split: str = "") -> dict[str, int]:
     """Returns the files of a path, with sizes, that are read and that the cache lacks."""
+    root, chosen = _read(path, subset, split)
+    return {name: size for name, size in chosen.items() if not Path(root, name).exists()}
+
+
+def require_whole(path: HubPath, subset: str | None, split: str, cached_at: str) -> None:
+    """Raises ModelError or DataError for a file that is read of a path and has another hash than the hub's.
+
+    The cache names a file by its hash: its sha256 (of large files), or that of git. cached_at: the root of the store
+    that keeps hashes of unchanged files.
+    """
+    root, chosen = _read(path, subset, split)
+    blobs = [Path(root, name).resolve() for name in chosen if Path(root, name).exists()]
+    large = [blob for blob in blobs if SHA256.fullmatch(blob.name)]
+    found = {blob: blob.name[:16] for blob in blobs} | dict(zip(large, hashes_of(large, cached_at), strict=True))
+    found |= {blob: _git_hash(blob)[:16] for blob in blobs if SHA1.fullmatch(blob.name)}
+    for blob, digest in found.items():
+        if digest != blob.name[:16]:
+            kind = ModelError if _parsed(path.pinned).type == "model" else DataError
+            raise kind(f"{blob}, a file of {path.pinned}, is damaged: its hash is {digest}…; the hub's is "
+                       f"{blob.name[:16]}…. Delete it and run the same command again, which fetches it again.")
+
+
+SHA256, SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
+
+
+def _git_hash(path: Path) -> str:
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _read(path: HubPath, subset: str | None, split: str) -> tuple[str, dict[str, int]]:
+    """Returns the directory of a snapshot, and the files, with sizes, that are read of it."""
     uri = _parsed(path.pinned)
     root = path.removesuffix(f"/{uri.path_in_repo}") if uri.path_in_repo else str(path)
     names = _listing(uri.id, uri.type, path.commit, root)
     chosen = _of_model(names, uri) if uri.type == "model" else _of_rows(names, uri, subset, split)
-    return {name: names[name] for name in chosen if not Path(root, name).exists()}
+    return root, {name: names[name] for name in chosen}
 
 
 def _of_model(names: Iterable[str], uri) -> list[str]:

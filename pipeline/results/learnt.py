@@ -136,6 +136,11 @@ def _failed(session, view: View, stage: Node, table: str) -> str:
 
 def summary(view: View) -> str:
     """Returns the last lines of a run: scores with intervals, what was learnt, failed attempts, the report's path."""
+    with tables.blamed(*(stage.directory for stage in view.stages)):
+        return _summary(view)
+
+
+def _summary(view: View) -> str:
     benched = [(s, f"{s.model}, step {s.step},") for s in scores(view, "bench")]
     found_scores = scores(view)
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "

@@ -148,7 +148,9 @@ def _checked(connection, question: str, work: Callable[[], Any]) -> Any:
     except duckdb.InterruptException:  # of time_limit
         raise
     except duckdb.Error as error:
-        tables.refuse_damaged(error)
+        if not isinstance(error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException):
+            ((places,),) = connection.execute("SELECT current_setting('allowed_directories')").fetchall()
+            tables.refuse_damaged(error, map(Path, places))
         raise _mistake(connection, question, error) from error
     except RuntimeError as error:  # raised by DuckDB on Ctrl-C
         if "interrupted" in str(error):

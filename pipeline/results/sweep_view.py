@@ -43,7 +43,7 @@ def of_sweep(sweep) -> SweepView:
 
 def open_sweep(path: Path) -> SweepView:
     """Opens the sweep whose directory under runs/ is `path`; points whose run was deleted are left out."""
-    kept = files.read_json(path / SWEEP)
+    kept = files.read_json(path / SWEEP, "`ouro run` with the words of that sweep makes it again.")
     project = path.parent.parent
     entries = [Entry(view.open_view(project / point["run"]), point["differs"]) for point in kept["points"]
                if (project / point["run"] / "plan.json").exists()]
@@ -52,7 +52,7 @@ def open_sweep(path: Path) -> SweepView:
 
 def known(root: Path) -> list[View | SweepView]:
     """Returns every run and sweep below root/runs, the one launched last first; optionally only of one name."""
-    found = [*view.views(root), *(open_sweep(p.parent) for p in Path(root).glob(f"runs/*/*/{SWEEP}"))]
+    found = [*view.views(root), *view.opened(open_sweep, Path(root).glob(f"runs/*/*/{SWEEP}"))]
     found.sort(key=lambda one: one.launched, reverse=True)
     latest: dict[str, View | SweepView] = {}
     for one in found:

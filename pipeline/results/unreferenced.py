@@ -1,5 +1,6 @@
 """`ouro gc`: finds what no run needs in store/: stages, checkpoints, leftovers of killed processes."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pipeline.store.checkpoints import ASIDE
 from pipeline.store.errors import DataError
 
 KILLED = "left by a killed process"
+OLD_SECONDS = 3600.0  # age of a temporary file that no living process writes
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,15 @@ def find(root: Path) -> list[Unneeded]:
     plan cannot be read."""
     if not (root / "store").is_dir():
         raise DataError(f"no store/ below {root}. Say with --root where runs/ and store/ are (checkpoint_root_dir).")
-    runs = view.views(root)
+    runs = [view.open_view(path.parent) for path in root.glob("runs/*/*/plan.json")]  # all: others' stages are listed
     # by name in all that a run names: a setting may be the path of a model in another run's stage
     named = "".join(path.read_text(encoding="utf-8") for run in runs
                     for path in (run.path / "plan.json", run.path / "config.yaml") if path.exists())
     benched = {Path(directory).name for run in runs for stage in run.stages if stage.kind == "bench"
                for directory in _inputs(stage.directory)}
-    found = []
+    left = [path for pattern in (".mlflow.db.*.tmp*", "store/.*.tmp", "runs/*/*/.*.tmp") for path in root.glob(pattern)]
+    found = [_unneeded(path, KILLED) for path in sorted(left)
+             if path.is_file() and time.time() - path.stat().st_mtime > OLD_SECONDS]
     for stage in sorted(path for path in (root / "store").glob("*") if path.is_dir() and not path.is_symlink()):
         if view.is_locked(stage / ".lock"):
             continue

@@ -1,14 +1,16 @@
 """Reads a run back: the list of runs, the state of each stage.
 
 A run is a directory runs/<project>/<name>/ with a plan.json and a link to each of its stages (created by plan/plan.py).
-Nothing here writes.
+Nothing here writes files.
 """
 
 import contextlib
 import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pipeline.job.activity import Doing
 from pipeline.job.ending import INTERRUPTED
@@ -19,7 +21,7 @@ from pipeline.job.progress import rollout_words, step_line
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import depends_on_time
 from pipeline.store import files, tables
-from pipeline.store.errors import DataError, nearest
+from pipeline.store.errors import DataError, StageError, nearest
 from pipeline.store.records import TABLES
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -68,9 +70,10 @@ class View(Shown):
 
 def open_view(path: Path) -> View:
     """Opens the run whose directory under runs/ is `path`. Raises DataError when its plan.json is invalid."""
-    plan = files.read_json(path / "plan.json")
+    again = "`ouro run` with the words of that run makes it again."
+    plan = files.read_json(path / "plan.json", again)
     if not isinstance(plan, dict) or not {"stages", "project", "name"} <= plan.keys():
-        raise DataError(f"{path / 'plan.json'} is no plan of a run. Delete it and run the same command again.")
+        raise DataError(f"{path / 'plan.json'} is no plan of a run. {again}")
     stages = [Node(s["name"], s["kind"], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
     return View(f"{plan['project']}/{plan['name']}", path, stages)
 
@@ -82,9 +85,19 @@ def of_plan(plan) -> View:
 
 
 def views(root: Path) -> list[View]:
-    """Returns every run below root/runs, the most recently launched first."""
-    found = [open_view(p.parent) for p in Path(root).glob("runs/*/*/plan.json")]
+    """Returns every run below root/runs, the most recently launched first; without those whose plan.json is damaged,
+    of each of which it warns."""
+    found = list(opened(open_view, Path(root).glob("runs/*/*/plan.json")))
     return sorted(found, key=lambda run: run.launched, reverse=True)
+
+
+def opened(open_one: Callable[[Path], Any], paths: Iterable[Path]) -> Iterator[Any]:
+    """Yields what is opened of the directory of each file, and warns of those that are damaged."""
+    for path in paths:
+        try:
+            yield open_one(path.parent)
+        except (DataError, StageError) as error:
+            print(f"ouro: left out: {error}", file=sys.stderr)
 
 
 def find_view(root: Path, name: str | None = None) -> View:

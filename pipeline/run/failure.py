@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,9 +72,8 @@ def how_far(shown: View | SweepView) -> str:
 def _failure_lines(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
     first, *more = shortened(reason, max(room - 1, 1))
     points = f" ({points_with(shown, stage)})" if isinstance(shown, SweepView) else ""
-    free = shutil.disk_usage(stage.directory).free
-    if free < FULL and "no space left" not in reason:
-        more.append(f"only {free / 2**20:.1f} MiB are free on its disk: free some space (old stages lie in store/)")
+    if (lack := files.lack(stage.directory, least=FULL)) and lack.partition(" (")[0] not in reason:
+        more.append(f"{lack}. {files.ROOM}")
     return "\n".join([f"ouro: {stage.name} failed{points}: {first}", *(f"  {line}" for line in more),
                       f"  log: {near(stage.directory / 'stage.log')}"])
 

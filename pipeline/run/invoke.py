@@ -48,6 +48,8 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
+    for line in outcome.damaged_plans(plan):
+        print(f"ouro: {line}")
     for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
     if not profile and not to_slurm(extra):

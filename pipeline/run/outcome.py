@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pipeline.job.context import our_environment
+from pipeline.plan.hub import plans_of
 from pipeline.plan.identity import settings_of
 from pipeline.plan.modes import TRAINING
 from pipeline.results import learnt, sweep_view, view
@@ -14,6 +15,7 @@ from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
 from pipeline.run.sweep import Sweep
 from pipeline.store import files
+from pipeline.store.errors import StageError
 
 
 def of(planned) -> View | SweepView:
@@ -55,6 +57,17 @@ def made_again(planned) -> list[str]:
             found[stage.directory] = os.path.normpath(link.parent / link.readlink())
     names = [f"{Path(here).name} in place of {Path(there).name}" for here, there in found.items()]
     return [f"re-runs because code, table format or a file changed: {', '.join(names)}"] if names else []
+
+
+def damaged_plans(planned) -> list[str]:
+    """Returns a line for each run whose plan.json is damaged: it is made again from the recipe."""
+    lines = []
+    for path in (one.view / View.PLAN for one in plans_of(planned)):
+        try:
+            files.read_json(path) if path.exists() else {}
+        except StageError as error:
+            lines.append(f"made again: {str(error).partition(' Delete it')[0]}")
+    return lines
 
 
 def _inputs_of_same(stage, link: Path) -> dict[str, str] | None:

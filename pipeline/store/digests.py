@@ -174,25 +174,26 @@ def _meaning(path: Path, named: str) -> str:
 
 
 def digest_tree(path: Path, root: str) -> str:
-    """Hashes the content of a file, or the names and contents of all files below a directory.
-
-    Hashes of unchanged files (path, inode, size, times) are cached in store/.digests.json.
-    """
+    """Hashes the content of a file, or the names and contents of all files below a directory."""
     if not path.exists():
         raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
     found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     if not found:
         raise DataError(f"{path} {EMPTY}")
-    cache_file = Path(root) / "store" / ".digests.json"
-    cache = {}
+    names = [str(file.relative_to(path)) for file in found]
+    return files.hash_json([list(pair) for pair in zip(names, hashes_of(found, root), strict=True)])
+
+
+def hashes_of(found: list[Path], root: str) -> list[str]:
+    """Returns `files.hash_file` of each file.
+
+    Those of unchanged files (path, inode, size, times) are cached in store/.digests.json.
+    """
+    cache_file, cache = Path(root) / "store" / ".digests.json", {}
     with contextlib.suppress(StageError):  # damaged: all are computed again
         cache = files.read_json(cache_file) if cache_file.exists() else {}
-    fresh = dict(cache)
-    names = []
-    for file in found:
-        key = f"{file.resolve()}|{files.stamp(file)}"
-        fresh[key] = cache.get(key) or files.hash_file(file)
-        names.append([str(file.relative_to(path)), fresh[key]])
+    keys = [f"{file.resolve()}|{files.stamp(file)}" for file in found]
+    fresh = cache | {key: cache.get(key) or files.hash_file(file) for key, file in zip(keys, found, strict=True)}
     if fresh != cache:
         files.write_json(cache_file, fresh)
-    return files.hash_json(names)
+    return [fresh[key] for key in keys]

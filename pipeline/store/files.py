@@ -31,10 +31,10 @@ TEMPLATES = HOME / "pipeline" / "templates"
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Calls `write(temporary path)` and renames the result to `path`. Leaves nothing behind on failure."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -45,19 +45,42 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns a full or read-only disk below `path` into a StageError within the block."""
+    """Turns a full or read-only file system below `path` into a StageError within the block."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(path.parent).free / 2**20
-            raise StageError(f"no space left for {path}: {free:.0f} MiB are free on that disk. Nothing half-written "
-                             "was kept. Free some space (old stages lie in store/) and run the same command again."
-                             ) from error
-        if error.errno == errno.EROFS:
-            raise StageError(f"{error.filename or path} cannot be written: its disk is read-only. Have it mounted for "
-                             "writing, or set checkpoint_root_dir to a directory of another one.") from error
-        raise
+        if error.errno not in FULL:
+            raise
+        place = error.filename or path
+        raise StageError(f"{place} cannot be written: {lack(path, error.errno)}. Nothing half-written was kept. "
+                         f"{ROOM}; then run the same command again.") from error
+
+
+ROOM = ("Make room there (`ouro gc` lists what no run needs in store/) or have it mounted for writing, or set "
+        "checkpoint_root_dir to a directory of another file system")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def lack(path: Path, code: int = 0, least: int = 0) -> str:
+    """Returns what the file system of a path has too little of, and where it is mounted; empty if nothing.
+
+    code: of the error that it gave, in FULL. least: bytes, of which fewer are too few.
+    """
+    place = next(one for one in (Path(path).absolute(), *Path(path).absolute().parents) if one.exists())
+    found, mounted = os.statvfs(place), next(one for one in (place, *place.parents) if os.path.ismount(one))
+    kinds = [line.split()[2] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+             if line.split()[1] == str(mounted)]
+    where, room = f"{mounted} ({kinds[-1] if kinds else 'unknown type'})", found.f_frsize * found.f_bavail
+    if code == errno.EROFS or found.f_flag & os.ST_RDONLY:
+        return f"the file system {where} is read-only"
+    if code == errno.EDQUOT:
+        return f"your quota of the file system {where} is used up, of space or of files"
+    if found.f_files and not found.f_favail:
+        return (f"no inode is left on the file system {where}: it has all the {found.f_files:,} files that it can "
+                f"hold, with {room / 2**20:.0f} MiB free")
+    if code == errno.ENOSPC or room < least:
+        return f"no space left on the file system {where}, {room / 2**20:.1f} MiB are free"
+    return ""
 
 
 def write_json(path: Path, value: object) -> None:
@@ -99,10 +122,11 @@ def require_file(path: Path, named: str) -> Path:
     return path
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path, again: str = "Delete it and run the same command again.") -> dict:
     """Reads a JSON file, without its CHECKSUM; raises StageError with the file's name where it is not what was written.
+
+    again: how to have it again.
     """
-    again = "Delete it and run the same command again."
     try:
         text = Path(path).read_text(encoding="utf-8")
         value = json.loads(text)
@@ -132,12 +156,11 @@ def new_directory(path: Path, flush: bool = True) -> Iterator[Path]:
     flush: its files to the disk before.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
     try:
         with explained(path):
+            temporary.mkdir(parents=True)
             yield temporary
             assert is_complete(temporary), f"no manifest written in {temporary}"
             if flush:
@@ -172,6 +195,12 @@ def remove_leftovers(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def remove_leftovers_of(path: Path) -> None:
+    """Deletes temporary files of one file, SQLite's beside them too. Its lock must be held."""
+    for left in path.parent.glob(f".{path.name}.*.tmp*"):
+        left.unlink(missing_ok=True)
 
 
 def hash_text(text: str) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +35,9 @@ NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
 # on one node: nothing listens to the network
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+# what libraries print when an interpreter ends, whatever ended it
+AT_EXIT = re.compile(r"^nanobind: |^ - (leaked |\.\.\. skipped)|^See https://nanobind|resource_tracker: |"
+                     r"destroy_process_group\(\) was not called|^ *warnings\.warn\(")
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -171,15 +173,19 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
         return Stopped(signal.Signals[asked[1]], asked[2])
     if -code in SIGNALS and not error.exists():  # while it was starting
         return Stopped(-code)
-    free = shutil.disk_usage(directory).free
-    note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
+    note = f" ({lack})" if (lack := files.lack(directory, least=2**26)) and lack not in reason else ""
     if not error.exists() and not note and code in (1, 127, -signal.SIGABRT):  # ended before writing its error file
-        reason += "".join(f": {line}" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
+        reason += "".join(f": {line}" for line in last_line(log.read_text(errors="replace")))
     if (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         note += f" (`ulimit -v` allows each process {limit / 2**30:.1f} GiB of addresses)"
     busy = "".join(f"\n  meanwhile the {other.name}: {other.activity}, without a sign of life for {other.seconds:.0f} s"
                    for other in others if other.seconds > NOTABLE_SECONDS)
     return StageError(f"the {name} of stage {directory.name} died: {reason}{note}{busy}\n  its log: {log}")
+
+
+def last_line(log: str) -> list[str]:
+    """Returns the last line of a log that may be a reason, or none."""
+    return [line for line in log.splitlines() if line.strip() and not AT_EXIT.search(line)][-1:]
 
 
 def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,

@@ -25,6 +25,8 @@ from workflows.endpoint.dialect import Refusal
 
 LOCK = "lock"
 SECONDS = 5.0  # between parts of the journal: what a killed server loses at most
+ADVICE = ("Put a copy of it back, or delete it and start the server again: attempts that have replies or feedback in "
+          "it are then left out.")
 RECORDED = Refusal(409, "the feedback came too late, or twice: the attempt is recorded", "already_recorded")
 
 
@@ -41,6 +43,7 @@ class Recording:
         self.open: dict[str, Attempt] = {}  # in no step yet, in order of their first replies
         self._ready: dict[str, Attempt] = {}  # those with a reward, in the order of their feedback
         self._events: list[dict] = []  # since the last part
+        self.torn: set[str] = set()  # attempts of the journal that lack replies, and are left out
         self._parts: dict[Path, set[str]] = {}  # the journal: file -> its attempts
         self._journal = journal_of(directory)
         self._journal.mkdir(parents=True, exist_ok=True)
@@ -57,10 +60,11 @@ class Recording:
         """Adds a reply to an attempt, new or known; one that comes after the feedback is in no row."""
         if attempt.components is not None:
             return
+        self._events.append({"attempt": attempt.id, "session": attempt.session, "reply": vars(reply),
+                             "place": len(attempt.replies)})
         attempt.replies.append(reply)
         attempt.touched = reply.unix
         self.open[attempt.id] = attempt
-        self._events.append({"attempt": attempt.id, "session": attempt.session, "reply": vars(reply)})
 
     def rewarded(self, feedback: Feedback) -> Attempt:
         """Ends an attempt with its reward; several responses become one attempt. Raises Refusal for unknown ones."""
@@ -145,13 +149,14 @@ class Recording:
     def _restore(self, done: list[int]) -> None:
         """Reads the attempts of the journal that are in no step."""
         paths = sorted(self._journal.glob("*.json"))
-        parts = {path: files.read_json(path) for path in paths}
+        parts = {path: files.read_json(path, ADVICE) for path in paths}
         since = min((part["step"] for part in parts.values()), default=0)
         written = {name for step in done if step >= since for name in self._written(step)}
         for path, part in parts.items():
             for event in part["events"]:
                 self._replay(event, written)
             self._parts[path] = _attempts(part["events"])
+        self._forget([self.open[name] for name in self.torn if name in self.open])
 
     def _written(self, step: int) -> set[str]:
         path = tables.step_file(self.directory, "experience", step)
@@ -161,6 +166,8 @@ class Recording:
         if "reply" in event and event["attempt"] not in written:
             reply = Reply(**event["reply"])
             attempt = self.open.setdefault(event["attempt"], Attempt(event["attempt"], event["session"]))
+            if event.get("place", len(attempt.replies)) != len(attempt.replies):
+                self.torn.add(attempt.id)
             attempt.replies.append(reply)
             attempt.touched = reply.unix
         elif "feedback" in event:
@@ -168,6 +175,8 @@ class Recording:
             if event["attempts"][0] in written:
                 self._forget(known)
             elif known:
+                if len(known) < len(event["attempts"]):
+                    self.torn |= {one.id for one in known}
                 self._end(known, Feedback(**event["feedback"]))
 
 

@@ -130,11 +130,15 @@ def serve(model: Path, config, options: Options) -> None:
 
 
 def _recording(model: Path, options: Options, engine: str, sampling: Sampling, tokenizer) -> Recording:
-    made = checkpoints.weights_hash(model)
-    config_hash = files.hash_json([made, engine, sampling.temperature, sampling.top_p, sampling.top_k])
-    source = Source(options.record.resolve().name, made, config_hash, commit(), engine)
-    return Recording(options.record, source, lambda tokens, skip: tokenizer.decode(tokens, skip_special_tokens=skip),
+    weights = checkpoints.weights_hash(model)
+    config_hash = files.hash_json([weights, engine, sampling.temperature, sampling.top_p, sampling.top_k])
+    source = Source(options.record.resolve().name, weights, config_hash, commit(), engine)
+    made = Recording(options.record, source, lambda tokens, skip: tokenizer.decode(tokens, skip_special_tokens=skip),
                      options.per_step, options.wait, options.keep)
+    if made.torn:
+        print(f"left out: attempts with replies that are in no part of the journal: {', '.join(sorted(made.torn))}",
+              file=sys.stderr)
+    return made
 
 
 def _listener(options: Options) -> socket.socket:

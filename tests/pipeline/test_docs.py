@@ -7,6 +7,8 @@ from omegaconf import OmegaConf
 
 from pipeline.check import preflight
 from pipeline.check.judge import compose
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.modes import planned
 from pipeline.settings.config import Config
 from pipeline.store.files import CONF
 
@@ -34,3 +36,20 @@ def test_a_recipe_of_the_pages_has_no_problem(tmp_path, monkeypatch, name):
     OmegaConf.save(given, "recipe.yaml")
     report = preflight.check(compose(["recipe=recipe.yaml"]), elsewhere=True)
     assert report.problems == []
+
+
+def test_the_steps_that_the_pages_replay_are_there_after_the_default_run():
+    """Step 1 has the initial model; others need the checkpoint before them, among those that a run keeps."""
+    (rft,) = (entry for entry in effective_stages() if entry.algorithm.algorithm_type == "grpo")
+    total, every = rft.buffer.total_steps, rft.trainer.save_interval
+    saved = [step for step in range(1, total + 1) if step % every == 0 or step == total]
+    kept = saved[-rft.trainer.max_checkpoints_to_keep :]
+    named = {int(step) for page in PAGES for step in re.findall(r"^    ouro replay .*--step (\d+)",
+                                                               page.read_text(encoding="utf-8"), re.M)}
+    assert kept == [425, 450]
+    assert named == {1, 426} <= {1, *(step + 1 for step in kept)}
+
+
+def effective_stages():
+    config = compose([])
+    return [effective(config, entry) for entry in planned(config)]

@@ -5,9 +5,11 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,16 +44,65 @@ def test_a_temporary_name_is_hidden_and_has_another_suffix(tmp_path):
     assert seen[0].suffix == ".tmp"
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_named_with_what_is_free(tmp_path, monkeypatch, code):
+@pytest.mark.parametrize(("code", "words"), [
+    (errno.ENOSPC, "no space left"), (errno.EDQUOT, "quota"), (errno.EROFS, "read-only")])
+def test_a_full_file_system_is_named_with_what_it_lacks(tmp_path, monkeypatch, code, words):
     def full(*_):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(files.os, "replace", full)
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3 * 2**20}))
-    with pytest.raises(StageError, match=r"no space left for .*a\.json: 3 MiB are free"):
+    with pytest.raises(StageError, match=rf"a\.json cannot be written: .*{words}") as caught:
         files.write_json(tmp_path / "a.json", {})
+    mounted = next(one for one in (tmp_path, *tmp_path.parents) if one.is_mount())
+    assert f"file system {mounted} (" in str(caught.value)
     assert names(tmp_path) == []
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """mounted(options): a tmpfs of one mebibyte, where this may be done."""
+    places = []
+
+    def make(options: str) -> Path:
+        place = tmp_path / f"disk{len(places)}"
+        place.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", f"size=1m,{options}", "tmpfs", str(place)]
+        if shutil.which("mount") is None or subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("nothing can be mounted here")
+        places.append(place)
+        return place
+
+    yield make
+    for place in places:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_of_what_a_real_file_system_has_no_more(mounted):
+    few, small, fixed = mounted("nr_inodes=5"), mounted("nr_inodes=100"), mounted("ro")
+    for number in range(4):  # the root is one, too
+        assert files.lack(few) == ""
+        (few / str(number)).touch()
+    for place, words in ((few, "no inode is left"), (fixed, "is read-only")):
+        assert words in files.lack(place)
+        assert f"{place} (tmpfs)" in files.lack(place / "not" / "there")
+        with pytest.raises(StageError, match=words):
+            files.write_json(place / "new" / "a.json", {"a": 1})
+        with pytest.raises(StageError, match=words), files.new_directory(place / "made"):
+            pass
+    with pytest.raises(StageError, match="no space left") as caught:
+        files.write_atomic(small / "a", lambda path: path.write_bytes(bytes(2 << 20)))
+    assert f"{small} (tmpfs)" in str(caught.value)
+    assert files.lack(small) == ""
+    assert "no space left" in files.lack(small, least=2 << 20)
+
+
+def test_leftovers_of_one_file_go_with_those_of_its_database(tmp_path):
+    left = [tmp_path / f".mlflow.db.7.tmp{end}" for end in ("", "-journal")]
+    others = [tmp_path / name for name in ("mlflow.db", ".other.db.7.tmp")]
+    for path in (*left, *others):
+        path.touch()
+    files.remove_leftovers_of(tmp_path / "mlflow.db")
+    assert names(tmp_path) == sorted(path.name for path in others)
 
 
 def test_other_errors_of_the_disk_stay_what_they_are(tmp_path, monkeypatch):

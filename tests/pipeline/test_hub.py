@@ -20,7 +20,8 @@ from pipeline.store.digests import HubPath, digest_input, digest_tree
 from pipeline.store.errors import ConfigError, OuroError
 from stages.model import character_tokenizer
 from tests.configs import changed
-from tests.hub import Hub, model, serving, use
+from tests.damage import flip
+from tests.hub import QWEN2, Hub, model, serving, use
 
 SETS, POOL = "buffer.explorer_input", "data_processor.task_pipeline"
 ROWS = "\n".join(json.dumps({"question": f"{i} 1 2 to {i}", "answer": str(i)}) for i in range(1, 9))
@@ -364,3 +365,43 @@ def test_config_check_and_run_by_their_commands(served, config, tmp_path, capsys
     assert f"org/m is at {sha[:12]}" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     assert ("GET", WEIGHTS.format(sha)) not in served.requests
+
+
+# ------------------------------------------------------------------------------------------------------ damaged files
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_that_a_bit_was_changed_of_on_the_way_is_not_used(served, config, name):
+    """Its sha256 is known, of small files the hash that git has."""
+    served.push("org/m", model(**{"config.json": " " + json.dumps(QWEN2)}))
+    served.flip = {name}
+    with pytest.raises(OuroError, match=r"a file of org/m@.* is damaged") as caught:
+        checked_plan(config()).freeze()
+    served.flip = set()
+    Path(str(caught.value).partition(",")[0]).unlink()  # as it says
+    again()
+    checked_plan(config()).freeze()
+
+
+def test_a_file_that_is_damaged_in_the_cache_is_not_used(served, config):
+    served.push("org/m", model())
+    plan = checked_plan(config())
+    plan.freeze()
+    weights = Path(next(s for s in plan.stages if s.name == "sft").inputs["model"], "model.safetensors").resolve()
+    flip(weights)
+    with pytest.raises(OuroError, match="is damaged") as caught:
+        plan.freeze()
+    assert str(weights) in str(caught.value)
+
+
+def test_a_run_whose_plan_is_damaged_keeps_the_commits_that_it_had(served, config):
+    """Those are in stage.json too; without repositories the plan is made again."""
+    sha = served.push("org/m", model())
+    plan = checked_plan(config())
+    plan.freeze()
+    flip(plan.view / "plan.json")
+    again()
+    with pytest.raises(OuroError, match=f"org/m@{sha}"):
+        checked_plan(config())
+    (plan.view / "plan.json").unlink()
+    assert identities(checked_plan(config())) == identities(plan)

@@ -9,11 +9,12 @@ import sys
 import pytest
 
 from pipeline.job.activity import Activity
-from pipeline.results import view
+from pipeline.results import unreferenced, view
 from pipeline.store import files, tables
-from pipeline.store.errors import DataError
+from pipeline.store.errors import DataError, StageError
 from pipeline.store.files import HOME
 from pipeline.store.records import Rollout
+from tests.damage import flip
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.kills.shim import shimmed
@@ -117,3 +118,28 @@ def test_how_far_a_stage_is_that_only_explores(tmp_path):
     found = view.state(view.open_view(run.view()).stages[-1])
     assert found.state == "partial, step 3 of 4"
     assert found.latest == "explorer step 3/4  8 rows (1 failed)  rollout 2.0k tokens/s  0.30 s"
+
+
+def test_a_damaged_plan_hides_its_run_alone_and_says_so(tmp_path, capsys):
+    whole, damaged = FakeRun(tmp_path, "toy/whole").view(), FakeRun(tmp_path, "toy/damaged").view()
+    flip(damaged / "plan.json")
+    assert [one.run for one in view.views(tmp_path)] == ["toy/whole"]
+    said = capsys.readouterr().err
+    assert str(damaged / "plan.json") in said
+    assert str(whole) not in said
+    (tmp_path / "store").mkdir()
+    with pytest.raises(StageError, match=r"plan\.json"):  # what that run needs is not known
+        unreferenced.find(tmp_path)
+
+
+def test_gc_lists_old_temporary_files_outside_of_stages(tmp_path):
+    run = FakeRun(tmp_path).whole()
+    run.view()
+    names = (".mlflow.db.12.tmp", ".mlflow.db.12.tmp-journal", "store/.digests.json.3.tmp")
+    left = [*(tmp_path / name for name in names), run.path / ".plan.json.4.tmp"]
+    for path in left:
+        path.touch()
+    assert unreferenced.find(tmp_path) == []  # a living process may write them
+    for path in left:
+        os.utime(path, (1, 1))
+    assert {one.path for one in unreferenced.find(tmp_path)} == {*left}

@@ -16,7 +16,7 @@ from pipeline.job.watchdog import Watchdog
 from pipeline.store import files
 from pipeline.store.errors import StageError
 from stages.explorer import children
-from stages.explorer.children import Child, supervise
+from stages.explorer.children import Child, last_line, supervise
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
@@ -354,3 +354,15 @@ def test_every_rank_is_a_process_that_knows_its_place(tmp_path):
     assert [command for command, _ in commands] == [[sys.executable, "-m", "stages.learn", str(tmp_path)]] * 2
     assert [(place["RANK"], place["LOCAL_RANK"], place["WORLD_SIZE"]) for _, place in commands] == [
         ("0", "0", "2"), ("1", "1", "2")]
+
+
+def test_what_libraries_print_at_the_end_is_no_reason():
+    left = ["nanobind: leaked 2 instances!", ' - leaked instance 0x7f of type "x.Y"', " - ... skipped remainder",
+            "nanobind: this is likely caused by a reference counting issue in the binding code.",
+            "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
+            "/lib/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked "
+            "semaphore objects to clean up at shutdown", "  warnings.warn('resource_tracker: %d'", ""]
+    cause = "OSError: [Errno 28] No space left on device: 'x'"
+    assert last_line("\n".join(["step 3", cause, *left])) == [cause]
+    assert last_line("\n".join(left)) == []
+    assert last_line("nothing leaked, says the user\n") == ["nothing leaked, says the user"]

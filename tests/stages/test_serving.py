@@ -12,14 +12,15 @@ import httpx
 import pytest
 
 from pipeline.store import records, tables
-from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError, StageError
 from pipeline.store.files import HOME
 from stages import recorded
 from stages.serving import server
-from stages.serving.attempts import Source
+from stages.serving.attempts import Attempt, Feedback, Reply, Source
 from stages.serving.engine_loop import EngineLoop
 from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
+from tests.damage import flip
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
 from workflows.endpoint.server import DIALECTS
 
@@ -269,3 +270,34 @@ def test_the_example_of_the_documentation_runs_and_ctrl_c_ends_the_server(opened
     assert made.recording.close() == 0
     (row,) = read(tmp_path, "experience")
     assert (row.reward, row.action_mask.count(1)) == (1.0, 9)
+
+
+# ------------------------------------------------------------------------------------------------------------- damage
+
+
+def two_parts(tmp_path):
+    """A journal whose first part has a reply of attempt s and all of t, the second another reply of s and feedback."""
+    made, held = recorder(tmp_path, per_step=9), {name: Attempt(name, name) for name in ("s", "t")}
+    for names, rewarded in (("st", "t"), ("s", "s")):
+        for name in names:
+            made.replied(held[name], Reply("chat", [1], [2], [-0.5], "stop", False, None, 1.0, 1.0, -1, 7, 0.1, 1e12))
+        made.rewarded(Feedback({"accuracy": 1.0}, session=rewarded))
+        made.flush()
+    made._lock.close()
+    return sorted(journal_of(tmp_path / "rec").glob("*.json"))
+
+
+def test_a_damaged_part_of_the_journal_is_named_and_what_it_tears_is_left_out(tmp_path):
+    first, _ = two_parts(tmp_path)
+    whole = recorder(tmp_path)
+    assert [len(one.replies) for one in whole.open.values()] == [2, 1]
+    assert not whole.torn
+    whole._lock.close()
+    flip(first)
+    with pytest.raises(StageError, match=f"{first}"):
+        recorder(tmp_path)
+    first.unlink()
+    torn = recorder(tmp_path)
+    assert len(torn.torn) == 1
+    assert not torn.open
+    assert not torn._ready
