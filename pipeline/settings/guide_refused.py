@@ -3,7 +3,7 @@
 from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused
 
 _NO_ACTORS = "there are no actors whose names must differ; project and name identify a run."
-_NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run -- --executor slurm`)."
+_NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run --profile slurm`)."
 _TIMING = "every step's seconds, part by part, are in the table steps: ouro sql 'select * from steps'."
 _ALL_AT_ONCE = ("explorer.runner_concurrency says how many attempts are in progress at once (null: all), and "
                 "explorer.rollout_model.max_num_seqs how many responses an engine decodes at once.")

@@ -172,7 +172,9 @@ def test_a_model_that_scores_keeps_a_run_on_one_machine():
 def test_numbers_that_only_the_environment_knows_are_read_as_numbers():
     found = values(launch("trainer.n_gpus_per_node=$GPUS", "data.train_batch_size=$B", "data.max_prompt_length=$P"))
     assert found["cluster.gpu_per_node"] == "${oc.decode:${oc.env:GPUS}}"
-    assert found["trainer.ranks"] == "${cluster.gpu_per_node}"
+    assert (found["trainer.ranks"], ENGINES in found) == ("${cluster.gpu_per_node}", False)
+    of_one = values(launch("trainer.n_gpus_per_node=$GPUS", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"))
+    assert of_one[ENGINES] == "${cluster.gpu_per_node}"
     assert found["model.max_prompt_tokens"] == "${oc.decode:${oc.env:P}}"
     assert "synchronizer.sync_interval" not in found
 
