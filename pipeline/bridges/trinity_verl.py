@@ -20,6 +20,7 @@ from pipeline.store.errors import ConfigError
 ROOT = ("trainer", "trainer_config")
 PREFIX = "trainer.trainer_config."
 TRINITYS = ("buffer", "data_processor", "explorer", "mode", "model", "stages", "synchronizer")  # sections only it has
+TRAINED = ("quantization",)  # of a task, the trainer's part: data, tools and rewards are in Trinity-RFT's own sections
 Rename = Callable[[Translation, Given, Renamed, dict], None]
 
 
@@ -44,7 +45,7 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
         if is_idle:
             made.idle.append((given, is_off + found[1].why))
         else:
-            made.leave(given, found[1].why, found[1].loses)
+            made.leave(given, found[1].why, found[1].loses if found[1].loses in TRAINED else "")
     return bool(found) or _is_read(inner)
 
 

@@ -107,8 +107,10 @@ def test_a_source_that_names_no_reward_is_not_one_for_countdown(below, lost):
         "format_reward" if "format" in below else "accuracy_reward")
 
 
-def test_an_operator_that_only_measures_loses_nothing():
-    text = "data_processor: {experience_pipeline: {operators: [{name: pass_rate_calculator}]}}"
+@pytest.mark.parametrize("text", [
+    "data_processor: {experience_pipeline: {operators: [{name: pass_rate_calculator}]}}",
+    "trainer: {trainer_config: {custom_reward_function: {path: null, name: compute_score}, data: {video_key: v}}}"])
+def test_what_only_measures_or_is_not_read_there_loses_nothing(text):
     assert from_trinity(text).lacking == {}
 
 
