@@ -148,7 +148,8 @@ def _by_cause(problems: list[str]) -> list[str]:
     """Returns the problems as texts; keys with the same complaint share one."""
     causes: dict[str, list[str]] = {}
     for problem in problems:
-        key = getattr(problem, "key", "")
+        named = getattr(problem, "key", "")
+        key = named if str(problem).startswith(named) else ""  # that of a stage begins with its name
         causes.setdefault(str(problem).removeprefix(key), []).append(key)
     return [", ".join(dict.fromkeys(keys)) + text for text, keys in causes.items()]
 

@@ -42,6 +42,12 @@ def test_another_loss_or_several_teachers_are_incomplete(other):
     assert set(made.lacking) == {"judge or teacher"}
 
 
+def test_a_problem_of_a_stage_is_printed_as_it_is(tmp_path, capsys):
+    (tmp_path / "run.sh").write_text(launch(*TASK, *OURS))  # no teacher at all
+    assert cli.main(["import", "verl", str(tmp_path / "run.sh"), "--stdout"]) == 1
+    assert "  stage 'rft': algorithm.advantage_fn=on_policy_distill:" in capsys.readouterr().err
+
+
 def test_distillation_that_is_off_is_no_distillation():
     made = from_verl(launch(*TASK[:-1], ONE, "distillation.enabled=False"))
     assert (written(made)["algorithm.algorithm_type"], made.lacking, made.left_out) == ("grpo", {}, [])
