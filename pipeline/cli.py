@@ -243,7 +243,7 @@ def compare(names, root, metric, form):
     if not shown:
         raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
     rows = compared(shown, metric := metric or metric_of(shown))
-    print(query.show(answer(rows), form))
+    print(query.show(answer(rows, metric), form))
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
         write(shown[0], rows, metric)
         print(f"picture: {near(shown[0].report)}", file=sys.stderr)

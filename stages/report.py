@@ -132,9 +132,12 @@ def _data(run: str, curate: dict, specs: list[dict]) -> dict:
     return {"name": curate["name"], **findings.curation(tables.connect((run, d) for d in both))}
 
 
+NO_FACTS = ("name", "identity", "commit", "started", "seconds", "files")  # of a manifest: shown elsewhere, or hashes
+
+
 def _stage(spec: dict, rows: int | None) -> dict:
     manifest = read_json(spec["directory"] / files.MANIFEST)
-    facts = {k: v for k, v in manifest.items() if k not in ("name", "identity", "commit", "started", "seconds")}
+    facts = {k: v for k, v in manifest.items() if k not in NO_FACTS}
     return {"name": spec["name"], "kind": spec["kind"], "needs": spec["needs"], "rows": rows, "facts": facts,
             "identity": spec["identity"], "commit": manifest["commit"], "seconds": manifest["seconds"]}
 

@@ -17,21 +17,25 @@ SHOWN = 160  # characters of a prompt in a message
 
 
 def problems(source: dict[str, Any], drawn: Sample) -> list[str]:
-    """A line for each empty file and each column that files lack; without any, for pairs that are never complete."""
-    return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows)]
+    """A line for each empty file and each column that files lack; without any, for pairs that are never complete and
+    Harbor tasks that cannot run here, unless these are skipped."""
+    return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows),
+                                            *([] if source.get("skips") else _unsupported(source, drawn.rows))]
 
 
 def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
-    """A line about pairs of identical responses, one about a file whose rows are all identical, and one about Harbor
-    tasks that cannot run here."""
-    return [*_identical_pairs(source, rows), *_identical_rows(source, rows), *_unsupported(source, rows)]
+    """A line about pairs of identical responses, one about a file whose rows are all identical, and one about
+    skipped Harbor tasks."""
+    return [*_identical_pairs(source, rows), *_identical_rows(source, rows),
+            *(_unsupported(source, rows) if source.get("skips") else [])]
 
 
 def _unsupported(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     if found := [row for row in rows if row.get(UNSUPPORTED)]:
         yield (f"{source['key']}: {len(found)} of {len(rows)} sampled Harbor tasks cannot run here. The first: "
-               f"{json.loads(found[0]['answer'])['directory']}: {found[0][UNSUPPORTED]}. They are an error, or skipped "
-               f"with {source['format_key']}.unsupported=skip.")
+               f"{json.loads(found[0]['answer'])['directory']}: {found[0][UNSUPPORTED]}. "
+               + ("Such tasks are left out." if source.get("skips") else
+                  f"{source['format_key']}.unsupported=skip leaves such tasks out."))
 
 
 def _responses(source: dict[str, Any], rows: list[Row]) -> tuple[list[str], list[list[Any]]]:

@@ -42,10 +42,13 @@ def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
     """Yields a line for each column that a file lacks; one line in total where several files lack it."""
     parts = [part for part in drawn.parts if part.total]
     for setting, column in source["columns"].items():
-        lacking = [part for part in parts if column not in part.columns]
-        if setting in source["optional"] or not lacking:
+        paired = source.get("paired", ())
+        lacking = [part for part in parts if column not in part.columns
+                   and not (setting in source["optional"] and set(paired) <= set(part.columns))]
+        if not lacking:
             continue
-        named = source["prompt_setting"] if setting == "prompt_key" else setting
+        named = {"prompt_key": source["prompt_setting"]}.get(
+            setting, "response_key" if paired and setting == "solution_key" else setting)
         every, first = len(lacking) == len(parts), lacking[0]
         line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
                 f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")

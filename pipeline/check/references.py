@@ -12,7 +12,7 @@ from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import untrainable
-from pipeline.store.digests import NEEDED, HubPath, digest_code, module_file, nothing_at, resolve
+from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.store.weights import weights_problem
@@ -29,8 +29,8 @@ def missing(config: Config, start: Model) -> list[Problem]:
     looked = f"does not exist (looked from {Path.cwd()})"
     lines = [Problem(s.label, f"{s.path} {words}") for s in sources(config)
              if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
-    lines += [Problem(key, f"{path} {looked}.") for single in FILES for key, path in values_of(config, single)
-              if path and not resolve(path).exists()]
+    lines += [Problem(key, f"{path} {address(path) or f'{looked}.'}") for single in FILES
+              for key, path in values_of(config, single) if path and not resolve(path).exists()]
     lines += [Problem(key, f"{path} is {'a directory' if resolve(path).is_dir() else 'no file'}; needed a file.")
               for single in FILES[:2] for key, path in values_of(config, single)
               if path and resolve(path).exists() and not resolve(path).is_file()]

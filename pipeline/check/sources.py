@@ -19,7 +19,9 @@ class Source:
 
     columns: setting below format_key -> column, nested ones dotted, such as ("prompt_key", "question"); those in
     `optional` may be absent. prompt_setting: the setting of the prompt's column, prompt_key or messages_key.
-    every_turn: whether every turn of the assistant in a demonstration is trained on.
+    every_turn: whether every turn of the assistant in a demonstration is trained on. paired: columns without which
+    the demonstrated response, solution_key, may not be absent either.
+    skips: whether tasks that cannot run here are left out.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Source:
     optional: tuple[str, ...] = ()
     prompt_setting: str = "prompt_key"
     every_turn: bool = False
+    paired: tuple[str, ...] = ()
+    skips: bool = False
 
     @property
     def label(self) -> str:
@@ -86,7 +90,17 @@ def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ..
     return [Source(name, f"{key}.path" + (f".{i}" if several else ""),
                    below(path, one.subset_name), one.split, f"{key}.format", columns,
                    ("solution_key",), _prompt_setting(one.format),
-                   getattr(one.format, "enable_concatenated_multi_turn", False)) for i, path in enumerate(paths)]
+                   getattr(one.format, "enable_concatenated_multi_turn", False), _pair_of(key, one.format),
+                   getattr(one.format, "unsupported", "") == "skip")
+            for i, path in enumerate(paths)]
+
+
+def _pair_of(key: str, columns: Format) -> tuple[str, ...]:
+    """Returns the columns of a pair, which take the place of a response, where prompts are no conversations (these may
+    end with one); as `needed_keys` of operators/formats.py."""
+    shows = key == SHOWN or key.startswith(EXPERTS)
+    alone = shows and columns.prompt_type == "plaintext"
+    return (columns.chosen_key or "", columns.rejected_key or "") if alone else ()
 
 
 def _columns(columns: Format) -> tuple[tuple[str, str], ...]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from pipeline.check.data_sample import Row
@@ -15,7 +16,8 @@ SOLUTIONS = ("solution", "reasoning", "rationale", "explanation", "response", "c
 TEXTS = ("text", "content", "document")
 # what accuracy_reward compares as a number, which is wrong for digits such as 0112
 GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?(?!0\d)[\d,]*\.?\d+(/\d+)?%?\s*$")
-SHORT = 4  # words: a longer answer is a demonstration, a shorter one is compared as a whole
+SHORT = 4  # words: a longer solution beside an answer is a demonstration
+ANSWER, LONGEST = 6, 16  # words of half of the answers, and of the longest: more are texts to imitate, not to compare
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 PAIR, ALPACA = {"chosen", "rejected"}, {"instruction", "input", "output"}
 Table = dict[str, list]  # column, nested ones dotted -> its non-null values
@@ -107,7 +109,8 @@ def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -
         return Guess("rft", columns, [f"{what} without answers: {prompt}; the reward is yours to write in reward.py"],
                      "reward:score")
     graded = all(map(GRADED.search, texts))
-    if not graded and max(len(text.split()) for text in texts) > SHORT:
+    counts = [len(text.split()) for text in texts]
+    if not graded and (median(counts) > ANSWER or max(counts) > LONGEST):
         return Guess("sft", columns, [f"demonstrations: {answer} is a text to imitate (neither a number nor an answer "
                                       f"behind ####); prompt: {prompt}"], demonstrated=answer)
     columns |= {"solution_key": None} if "solution" in table else {}  # otherwise its rows would be demonstrations

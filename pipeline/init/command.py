@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.store import files
+from pipeline.store.digests import address
 from pipeline.store.errors import ConfigError, OuroError
 
 TEMPLATES = files.TEMPLATES / "init"
@@ -92,7 +93,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     from pipeline.store.model_shape import absent_model, wrong_model
 
     model = os.path.expanduser(model)
-    if not Path(model).exists():
+    if not Path(model).exists() and not address(model):
         raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
     if problem := absent_model(model, "--model") or wrong_model(model, "--model"):
@@ -106,7 +107,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
         (directory / name).write_text(text, encoding="utf-8")
     _tell(directory)
     print("guessed (change it in conf/recipe/project.yaml):", *found.notes,
-          *([f"not used: {', '.join(data.unused)}"] if data.unused else []), sep="\n  ")
+          *([f"not used: {', '.join(unused)}"] if (unused := recipe.left_out(found, data)) else []), sep="\n  ")
     with contextlib.chdir(directory):
         report = preflight.check(compose([]), data=True, code=True)
     print(f"\nouro config check\n{report.text()}")

@@ -50,7 +50,7 @@ def read(name: str) -> Data:
     """Reads the user's data. Raises DataError if there are no rows, or the files are of another kind."""
     path = Path(os.path.abspath(os.path.expanduser(name)))
     if not os.path.lexists(path):
-        raise missing(Path(name), "--from")
+        raise missing(Path(name), "--from", name)
     path = require_plain(path, f"--from {name}").resolve()
     columns = dict.fromkeys(column for part in sample(path, "train", 1, ()).parts for column in part.columns)
     drawn = sample(path, "train", ROWS, columns)
@@ -61,6 +61,17 @@ def read(name: str) -> Data:
     held_out = next((split for split in SPLITS[1:] if split in told), None)
     unused = sorted(name for name, of in words.items() if told & {*SPLITS} and not of & {"train", held_out})
     return Data(path, held_out, drawn.rows, drawn.total, unused)
+
+
+def left_out(guess: Guess, data: Data) -> list[str]:
+    """Returns the files beside the training rows that the recipe does not read: demonstrations, pairs and texts have no
+    evaluation, and of a single file those in its directory that are named as another split."""
+    if data.path.is_dir():
+        held = [name for name, words in _words(data.path).items() if data.held_out in words]
+        return [*data.unused, *(sorted(held) if guess.kind != "rft" else [])]
+    others = {str(f): words for f in sorted(data.path.parent.iterdir()) if f.suffix in READERS and f != data.path
+              for words in [set(re.split(r"[^a-z0-9]+", f.name.lower()))]}
+    return [name for name, words in others.items() if words & {*SPLITS[1:]}]
 
 
 def _words(path: Path) -> dict[str, set[str]]:

@@ -86,17 +86,18 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
     return [{labels[key]: point.get(key) for key in keys} for point in points]
 
 
-def answer(rows: list[Row]) -> query.Answer:
-    """Returns the rows as a table: run, differences, progress, and per evaluation set value and 95% interval."""
+def answer(rows: list[Row], metric: str) -> query.Answer:
+    """Returns the rows as a table: run, differences, progress, and per evaluation set value and 95% interval of the
+    metric."""
     labels = list(rows[0].differs) if rows else []
     tasksets = list(dict.fromkeys(taskset for row in rows for taskset in row.scores))
     ends = [""] if len(tasksets) == 1 else [f" {taskset}" for taskset in tasksets]
-    columns = [*labels, *(part + end for end in ends for part in ("value", "low", "high")), "state", "run"]
+    columns = [*labels, *(part + end for end in ends for part in ("value", "low", "high")), "metric", "state", "run"]
     cells = []
     for row in rows:
         scores = [row.scores.get(taskset) for taskset in tasksets]
         numbers = [n for s in scores for n in ((s.value, s.low, s.high) if s else (None, None, None))]
-        cells.append((*map(number, row.differs.values()), *numbers, row.reached, row.run))
+        cells.append((*map(number, row.differs.values()), *numbers, metric, row.reached, row.run))
     return query.Answer(columns, cells)
 
 

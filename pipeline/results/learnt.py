@@ -155,7 +155,7 @@ def _summary(view: View) -> str:
             + f" ({last.taskset})" * (len(sets) > 1) + f"; {change.words()}", last))
     lines += failures(view)
     done = [s for s in view.stages if files.is_complete(s.directory)]
-    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
+    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done if s.kind != "report")
     lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
     if view.report.exists():
         lines.append(f"report: {view.report}")

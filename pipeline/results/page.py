@@ -22,9 +22,13 @@ def render(template: str, content: dict[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Formats a value of an SQL result."""
+    """Formats a value of an SQL result, a setting or a fact of a stage."""
     if value is None:
         return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_cell(one)}" for key, one in value.items()) or "–"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_cell, value)) or "–"
     return short(value) if isinstance(value, float) else str(plain(value))
 
 

@@ -35,7 +35,7 @@ def _compared(shown: SweepView) -> str:
 
     metric = metric_of([shown])
     rows = compared([shown], metric)
-    table = answer(rows)
+    table = answer(rows, metric)
     write(shown, rows, metric)
     done = sum(entry.view.complete for entry in shown.entries)
     apart = sum(len(entry.view.stages) for entry in shown.entries)

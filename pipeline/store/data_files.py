@@ -35,7 +35,7 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
     for name in [paths] if isinstance(paths, str) else paths:
         path = resolve(name)
         if not path.exists():
-            raise missing(Path(name), key)
+            raise missing(Path(name), key, name)
         if subset is not None:
             path = _subset(path, subset, key)
         if is_saved_dataset(path):

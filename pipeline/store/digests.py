@@ -37,7 +37,7 @@ def below(path: str, subset: str | None) -> str:
     """Returns the path of a sub-directory."""
     if isinstance(path, HubPath):
         return HubPath(f"{path}/{subset}", path.asked, path.commit, f"{path.pinned}/{subset}") if subset else path
-    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # Path would shorten the // of an id
+    return path if "://" in path else str(Path(path, subset or ""))  # Path would shorten the // of an id
 
 
 def resolve(path: str) -> Path:
@@ -45,9 +45,22 @@ def resolve(path: str) -> Path:
     return Path(path) if Path(path).exists() else CONF.parent / path
 
 
+def address(path: str) -> str | None:
+    """Returns the message for a path that is an address of another machine (s3://, https://), or None."""
+    scheme, separator, rest = str(path).partition("://")
+    if not separator or scheme == "hf" or not scheme.isalnum():
+        return None
+    if scheme == "file":
+        return f"is a URL; needed the path itself: {rest}"
+    return (f"is an address ({scheme}://), and files are read from this machine, or from the Hugging Face hub (models: "
+            "org/name; data: hf://datasets/org/name). Download it, and name the local path.")
+
+
 def nothing_at(path: str) -> str | None:
     """Returns the message for a path with no file at or below it, or None."""
     found = resolve(path)
+    if words := address(path):
+        return words
     if not found.exists():
         return f"does not exist (looked from {Path.cwd()})."
     if not found.is_file() and not found.is_dir():
@@ -127,8 +140,11 @@ def _names(source: Path) -> set[str]:
     return names
 
 
-def missing(path: Path, key: str) -> DataError:
-    """Returns the error for a missing path; suggests a Hugging Face hub dataset id that it may mean."""
+def missing(path: Path, key: str, named: str = "") -> DataError:
+    """Returns the error for a missing path; suggests a Hugging Face hub dataset id that it may mean. named: the path as
+    written, where a Path would shorten it."""
+    if words := address(named or str(path)):
+        return DataError(f"{named or path} {words} Check {key}.")
     where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
     local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
     if path.is_absolute() or local or len(path.parts) != 2:
@@ -141,7 +157,7 @@ def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
     names = [value] if isinstance(value, str) else list(value or [])
     for name in names:
         if not isinstance(name, HubPath) and not resolve(name).exists():
-            raise missing(Path(name), key)
+            raise missing(Path(name), key, name)
     return [digest_input(name, root) for name in names]
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipeline.store.digests import address
 from pipeline.store.errors import ModelError, Problem
 
 CONFIG = "config.json"
@@ -66,6 +67,8 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
     if (Path(path) / CONFIG).is_file():
         return None
     place = Path(path)
+    if words := address(path):
+        return Problem(key, words, found=path)
     if (place / "adapter_config.json").is_file():
         return Problem(key, "it is an adapter, without its model.", "Name the model that it was trained on, and the "
                        "adapter in model.lora_configs: [{path: …}].", found=path)

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from pipeline import cli
+from pipeline.check.columns import column_problems
 from pipeline.check.data_sample import sample
 from pipeline.store.data_files import open_files
 from pipeline.store.errors import DataError
@@ -165,6 +166,32 @@ def test_a_jsonl_file(tmp_path, content, words):
         with pytest.raises(DataError) as raised:
             read()
         assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(("key", "path", "words"), [
+    ("buffer.explorer_input.taskset.path", "s3://bucket/a.jsonl", "s3://bucket/a.jsonl is an address (s3://)"),
+    ("buffer.explorer_input.taskset.path", "https://x.org/a.jsonl", "https://x.org/a.jsonl is an address"),
+    ("buffer.explorer_input.taskset.path", "file:///a.jsonl", "needed the path itself: /a.jsonl"),
+    ("model.model_path", "gs://bucket/model", "is an address (gs://)"),
+    ("model.model_path", "https://huggingface.co/org/name", "is an address (https://)"),
+    ("model.chat_template_path", "s3://bucket/x.jinja", "is an address (s3://)")])
+def test_an_address_of_another_machine(checked, key, path, words):
+    code, found = checked(f"{key}='{path}'")
+    assert (code, words in found) == (2, True)
+    assert key in found
+
+
+def test_all_absent_columns_are_told_at_once(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"q": "1+1", "a": "2"}\n')
+    columns = {"prompt_key": "prompt", "solution_key": "response"}
+    source = {"key": "set", "path": str(tmp_path / "a.jsonl"), "split": "train", "format_key": "format",
+              "columns": columns, "optional": ("solution_key",), "prompt_setting": "prompt_key",
+              "paired": ("chosen", "rejected")}
+    found = column_problems([source])
+    assert [words in line for words, line in zip(("format.prompt_key", "format.response_key"), found, strict=True)] == [
+        True, True]
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1", "chosen": "2", "rejected": "3"}\n')
+    assert column_problems([source | {"split": "any"}]) == []  # (another split: the columns are kept for a sweep)
 
 
 def test_columns_of_one_name(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline import cli
-from pipeline.results import compare_charts, sweep_view
+from pipeline.results import compare_charts, page, sweep_view
 from pipeline.results.compare import answer, compared
 from pipeline.results.compare_page import picture
 from pipeline.run import failure
@@ -52,11 +52,12 @@ def swept(tmp_path):
 def test_the_best_is_first_and_what_is_incomplete_last_and_says_so(swept):
     rows = compared([sweep_view.find(swept, "s")])
     assert [row.run for row in rows] == ["toy/s-lr=2", "toy/s-lr=1", "toy/s-lr=3", "toy/s-lr=4"]
-    table = answer(rows)
-    assert table.columns == ["lr", "value", "low", "high", "state", "run"]
-    assert table.rows[0] == (2, 0.8, pytest.approx(0.77), pytest.approx(0.83), "complete", "toy/s-lr=2")
-    assert table.rows[2] == (3, None, None, None, "failed: rfts-lr=3", "toy/s-lr=3")
-    assert table.rows[3][4] == "6 of 7 stages"
+    table = answer(rows, "sampled_accuracy")
+    assert table.columns == ["lr", "value", "low", "high", "metric", "state", "run"]
+    assert table.rows[0] == (2, 0.8, pytest.approx(0.77), pytest.approx(0.83), "sampled_accuracy", "complete",
+                             "toy/s-lr=2")
+    assert table.rows[2] == (3, None, None, None, "sampled_accuracy", "failed: rfts-lr=3", "toy/s-lr=3")
+    assert table.rows[3][5] == "6 of 7 stages"
 
 
 def test_another_metric_ranks_by_that_and_an_unknown_one_lists_those_there_are(swept):
@@ -206,3 +207,8 @@ def test_scales():
     assert compare_charts.ordered(["b", "a", "b"]) == ["b", "a"]
     assert (compare_charts.word(1e-06), compare_charts.word(0.12345), compare_charts.word("x")) == (
         "1e-6", "0.1235", "x")
+
+
+def test_settings_and_facts_are_shown_without_the_marks_of_python():
+    assert page._cell({"cores": 2, "trainer": None, "low": [0.0, 0.25]}) == "cores 2, trainer –, low 0 0.25"
+    assert (page._cell({}), page._cell([]), page._cell(True)) == ("–", "–", "True")

@@ -15,6 +15,8 @@ from omegaconf import OmegaConf
 from pipeline import cli
 from pipeline.check import preflight, samples
 from pipeline.check.judge import compose
+from pipeline.init import recipe
+from pipeline.init.columns import Guess, guess
 from pipeline.init.command import AGENT, TEMPLATES
 from pipeline.store.files import CONF
 
@@ -390,3 +392,22 @@ def test_solutions_beside_answers_are_a_warmup_on_rows_that_are_not_held_out(tmp
                    for name in ("train", "test"))
     assert (len(train), len(test)) == (19, 5)
     assert sorted(row["question"] for row in train + test) == sorted(q for q, _ in SUMS)
+
+
+@pytest.mark.parametrize(("answers", "kind"), [
+    (["the year of the rat"] * 9, "rft"),  # five words
+    (["Paris", "the left bank of the river Seine"], "rft"),  # seven, and half of them have one
+    (["It is a city that lies on a river"] * 9, "sft"),  # nine
+    (["Yes"] * 9 + ["word " * 17], "sft")])
+def test_short_answers_are_compared_and_long_ones_imitated(answers, kind):
+    found = guess([{"question": str(number), "answer": answer} for number, answer in enumerate(answers)])
+    assert found.kind == kind
+
+
+def test_files_that_the_recipe_does_not_read_are_named(tmp_path):
+    for name in ("train.jsonl", "test.jsonl", "notes.jsonl"):
+        (tmp_path / name).write_text('{"question": "1+1", "answer": "2"}\n')
+    tasks, shown = Guess("rft", {}), Guess("sft", {})
+    assert recipe.left_out(tasks, recipe.read(str(tmp_path / "train.jsonl"))) == [str(tmp_path / "test.jsonl")]
+    assert recipe.left_out(tasks, recipe.read(str(tmp_path))) == ["notes.jsonl"]
+    assert recipe.left_out(shown, recipe.read(str(tmp_path))) == ["notes.jsonl", "test.jsonl"]
