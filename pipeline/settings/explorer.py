@@ -6,6 +6,9 @@ from typing import Any
 from pipeline.settings.remote import Remote
 from pipeline.settings.setting import Section, at, rule, section, setting
 from pipeline.store.errors import Problem
+from pipeline.store.signatures import parameters_of
+
+BY_THEMSELVES = ("tool_call_workflow", "react_workflow")  # of our workflows, those with processes of their own
 
 # arguments of vllm.LLM that the product passes itself -> the setting to use in their place; None: there is none
 _MEMORY = "explorer.rollout_model.gpu_memory_utilization (on a CPU kv_cache_mib)"
@@ -159,12 +162,35 @@ class Explorer(Section):
 
 def depends_on_time(kind: str, config: Any) -> list[str]:
     """Returns the settings in use by which a repeated stage of this kind may have other rows."""
-    explores = kind in ("rft", "rollout")
+    explores, answers = kind in ("rft", "rollout"), kind in ("rft", "rollout", "evaluate", "bench")
     on = {"explorer.over_rollout": explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
           "explorer.partial_rollout": kind == "rft" and at(config, "explorer.partial_rollout", False),
-          "explorer.runner_concurrency": (explores or kind in ("evaluate", "bench")) and at(
-              config, "explorer.runner_concurrency") == "auto"}
+          "explorer.runner_concurrency": answers and at(config, "explorer.runner_concurrency") == "auto",
+          **{key: asks_by_itself(name) for key, name in (_workflows(explores, config) if answers else {}).items()}}
     return [key for key, is_on in on.items() if is_on]
+
+
+def _workflows(explores: bool, config: Any) -> dict[str, str | None]:
+    """Returns the workflows of the sets that a stage answers, by the settings that name them."""
+    section = "buffer.explorer_input"
+    several = at(config, f"{section}.tasksets") or []
+    trained = [f"tasksets.{place}" for place in range(len(several))] or ["taskset"]
+    evaluated = [f"eval_tasksets.{place}" for place in range(len(at(config, f"{section}.eval_tasksets") or []))]
+    found = {}
+    for place in trained if explores else evaluated:
+        keys = [f"{place}.default_workflow_type", *([] if explores else ["default_eval_workflow_type"]),
+                "default_workflow_type"]
+        key = next((one for one in keys if at(config, f"{section}.{one}")), keys[-1])
+        found[f"{section}.{key}"] = at(config, f"{section}.{key}")
+    return found
+
+
+def asks_by_itself(workflow: str | None) -> bool:
+    """Returns whether attempts of a workflow have processes of their own, whose requests come when they come: which are
+    computed together depends on time, and with it the last bits of log-probs."""
+    if not workflow or ":" not in workflow:
+        return workflow in BY_THEMSELVES
+    return bool(parameters_of(workflow) & {"model", "endpoint", "toolbox"})
 
 
 # environment variables that a stage sets for its explorer, and the alternative for each
