@@ -1,7 +1,8 @@
 """The action tokens of a batch as flat arrays: positions, column values, reverse sums.
 
-Tokens that are not the policy's own actions (padding, environment text) are removed before any computation, so no
-recursion or mean includes them, and their values, including NaN, are never read.
+The rows of one attempt are one sequence, in the order of their turns: a row's last action token is followed by the
+first one of the attempt's next row. Tokens that are not the policy's own actions (padding, environment text) are
+removed before any computation, so no recursion or mean includes them, and their values, including NaN, are never read.
 """
 
 from dataclasses import dataclass
@@ -9,27 +10,34 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from operators.advantages.attempts import Attempts, attempts
 from operators.advantages.query import require, require_finite
 from pipeline.store.errors import DataError
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """B rows, N action tokens, stored row after row.
+    """B rows of A attempts, N action tokens, stored row after row.
 
     lengths: [B] response tokens. mask: [sum of lengths] true on action tokens. rows: [N] row of each action token.
-    order: [N] its index among the action tokens of its row, from 0.
+    order: [N] its index among the action tokens of its attempt, from 0.
     """
 
     lengths: np.ndarray
     mask: np.ndarray
     rows: np.ndarray
     order: np.ndarray
+    attempts: Attempts
+
+    @property
+    def owners(self) -> np.ndarray:
+        """[N] attempt of each action token."""
+        return self.attempts.of[self.rows]
 
     @property
     def counts(self) -> np.ndarray:
-        """[B] action tokens of each row."""
-        return np.bincount(self.rows, minlength=len(self.lengths))
+        """[A] action tokens of each attempt."""
+        return np.bincount(self.owners, minlength=len(self.attempts.last))
 
     def take(self, batch: pa.Table, name: str) -> np.ndarray:
         """Column `name`, list [R], at action tokens: float64 [N]. Raises DataError for wrong lengths or NaN."""
@@ -47,10 +55,10 @@ class Tokens:
         return values
 
     def rewards(self, batch: pa.Table) -> np.ndarray:
-        """Reward of each action token, [N]: token_rewards where present, else the reward on the last one."""
+        """Reward of each action token, [N]: token_rewards where present, else the attempt's on its last one."""
         require_finite(batch, "reward")
-        last = self.order == self.counts[self.rows] - 1
-        values = np.where(last, batch["reward"].to_numpy()[self.rows], 0.0)
+        last = self.order == self.counts[self.owners] - 1
+        values = np.where(last, batch["reward"].to_numpy()[self.attempts.last][self.owners], 0.0)
         if "token_rewards" not in batch.column_names:
             return values
         given = batch["token_rewards"].is_valid().to_numpy()
@@ -60,17 +68,21 @@ class Tokens:
         return values
 
     def padded(self, values: np.ndarray) -> np.ndarray:
-        """[B, K] values of action tokens, padded with 0; K is the maximum per row."""
-        matrix = np.zeros((len(self.lengths), self.counts.max(initial=0)))
-        matrix[self.rows, self.order] = values
+        """[A, K + 1] values of action tokens, padded with 0; K is the maximum per attempt."""
+        matrix = np.zeros((len(self.attempts.last), self.counts.max(initial=0) + 1))
+        matrix[self.owners, self.order] = values
         return matrix
 
+    def following(self, values: np.ndarray) -> np.ndarray:
+        """[N] the value of the attempt's next action token; 0 after its last."""
+        return self.padded(values)[self.owners, self.order + 1]
+
     def sums_from_behind(self, values: np.ndarray, decay: float) -> np.ndarray:
-        """G_k = x_k + decay G_(k+1) over the action tokens of each row, [N]."""
+        """G_k = x_k + decay G_(k+1) over the action tokens of each attempt, [N]."""
         matrix = self.padded(values)
-        for k in range(matrix.shape[1] - 2, -1, -1):
+        for k in range(matrix.shape[1] - 3, -1, -1):
             matrix[:, k] += decay * matrix[:, k + 1]
-        return matrix[self.rows, self.order]
+        return matrix[self.owners, self.order]
 
     def lists(self, values: np.ndarray) -> pa.ListArray:
         """[N] values back to one list [R] per row, 0 at other tokens."""
@@ -87,8 +99,13 @@ def action_tokens(batch: pa.Table) -> Tokens:
     lengths = masks.value_lengths().to_numpy().astype(np.int64)
     mask = masks.flatten().to_numpy(zero_copy_only=False).astype(bool)
     rows = np.repeat(np.arange(len(lengths)), lengths)[mask]
-    first = np.searchsorted(rows, rows)
-    return Tokens(lengths, mask, rows, np.arange(len(rows)) - first)
+    found = attempts(batch)
+    ranks = np.empty_like(found.order)
+    ranks[found.order] = np.arange(len(ranks))
+    chained = np.argsort(ranks[rows], kind="stable")  # the tokens by attempt, turn and place in the row
+    owners, order = found.of[rows][chained], np.empty_like(rows)
+    order[chained] = np.arange(len(rows)) - np.searchsorted(owners, owners)
+    return Tokens(lengths, mask, rows, order, found)
 
 
 def whiten(values: np.ndarray) -> np.ndarray:

@@ -1,6 +1,8 @@
-"""Advantages of whole responses: one number per row, compared within a group.
+"""Advantages of whole attempts: one number each, compared within a group.
 
-A group is the rows of one task in one explorer step (`group_id`). The advantage applies to each action token.
+A group is the attempts at one task in one explorer step (`group_id`). An attempt of several rows (one per turn) counts
+once, with the reward of its last row, in means, standard deviations and choices; all of its rows get its advantage,
+which applies to each action token.
 """
 
 import hashlib
@@ -9,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from operators.advantages.action_tokens import action_tokens
+from operators.advantages.attempts import attempts
 from operators.advantages.query import ask, require, require_finite
 from pipeline.settings.arguments.advantages import Asymre, Grpo, Opmd, Rec
 
@@ -30,13 +33,13 @@ def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold
 
     std_threshold: groups with std up to this, and groups of one, are dropped. duplicate_experiences: each dropped group
     is replaced by a kept one, drawn with replacement by a hash of group ids, hence reproducible. rank_penalty p: r
-    becomes r (1 - p k / n), k the rank of the row's mean log-prob in its group from 0, the least likely (ties share
+    becomes r (1 - p k / n), k the rank of the attempt's mean log-prob in its group from 0, the least likely (ties share
     their mean rank), in mean, std and numerator, so that unlikely successes count more (after He et al. 2025,
     arXiv:2506.02355). Assumes r >= 0.
     """
     require(batch, "group_id")
     require_finite(batch, "reward")
-    batch = batch.append_column("score", _scores(batch, rank_penalty))
+    rows, batch = batch, _scored(batch, rank_penalty)
     scale = "spread" if std_cal_level == "group" else "coalesce(stddev_samp(score) OVER (), 1)"
     made = ask(batch, f"""
         WITH measured AS (
@@ -47,22 +50,29 @@ def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold
         FROM measured""", "group_id", "score")
     if std_threshold is not None:
         made = _without_small_spread(made, std_threshold, duplicate_experiences)
-    return made.select(["experience_id", "advantage"])
+    return attempts(rows).spread(rows, made.select(["experience_id", "advantage"]))
 
 
-def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
-    """The rewards, [B], reduced by likelihood rank when rank_penalty is set."""
+def _scored(batch: pa.Table, rank_penalty: float | None) -> pa.Table:
+    """A row per attempt with its `score`: the reward, reduced by likelihood rank when rank_penalty is set."""
+    ones = _one_each(batch)
     if rank_penalty is None:
-        return batch["reward"].combine_chunks()
+        return ones.append_column("score", ones["reward"])
     require(batch, "rollout_logprobs")
     tokens = action_tokens(batch)
-    sums = np.bincount(tokens.rows, tokens.take(batch, "rollout_logprobs"), len(batch))
+    sums = np.bincount(tokens.owners, tokens.take(batch, "rollout_logprobs"), len(ones))
     likelihood = pa.array(sums / np.maximum(tokens.counts, 1))
-    place = batch.append_column("place", pa.array(np.arange(len(batch)))).append_column("likelihood", likelihood)
-    return ask(place, f"""
+    place = ones.append_column("place", pa.array(np.arange(len(ones)))).append_column("likelihood", likelihood)
+    return ones.append_column("score", ask(place, f"""
         SELECT reward * (1 - {float(rank_penalty)!r} * (rank() OVER (PARTITION BY group_id ORDER BY likelihood) - 1
                + (count(*) OVER (PARTITION BY group_id, likelihood) - 1) / 2) / count(*) OVER g) AS score
-        FROM batch {WINDOW} ORDER BY place""", "group_id", "reward", "likelihood", "place")["score"].combine_chunks()
+        FROM batch {WINDOW} ORDER BY place""", "group_id", "reward", "likelihood", "place")["score"])
+
+
+def _one_each(batch: pa.Table) -> pa.Table:
+    """The last row of each attempt; the batch itself where each row is one."""
+    last = attempts(batch).last
+    return batch if len(last) == len(batch) else batch.take(pa.array(last))
 
 
 def _without_small_spread(made: pa.Table, threshold: float, duplicate: bool) -> pa.Table:
@@ -148,7 +158,7 @@ def rec(batch: pa.Table, epsilon=REC.epsilon, std_normalize=REC.std_normalize, d
     require_finite(batch, "reward")
     kept = "good OR bads <= goods OR place <= goods" if drop == "balance" else "true"
     scale = f"(CASE WHEN n = 1 THEN 1 ELSE spread END + {epsilon!r})" if std_normalize else "1"
-    return ask(batch, f"""
+    made = ask(_one_each(batch), f"""
         WITH signed AS (SELECT *, {CENTRED.format('reward')} >= 0 AS good FROM batch {WINDOW}),
         placed AS (
             SELECT *, count(*) FILTER (good) OVER g AS goods, count(*) FILTER (NOT good) OVER g AS bads,
@@ -161,26 +171,29 @@ def rec(batch: pa.Table, epsilon=REC.epsilon, std_normalize=REC.std_normalize, d
                    max(reward) FILTER (kept) OVER g AS high FROM chosen {WINDOW})
         SELECT experience_id, CASE WHEN NOT kept THEN 0.0 WHEN n = 1 THEN reward / {scale} WHEN low = high THEN 0.0
                ELSE (reward - middle) / {scale} END AS advantage FROM measured""", "group_id", "reward")
+    return attempts(batch).spread(batch, made)
 
 
 def raft(batch: pa.Table) -> pa.Table:
-    """Reward-ranked fine-tuning (Dong et al. 2023, arXiv:2304.06767): only each group's best row, A = 1.
+    """Reward-ranked fine-tuning (Dong et al. 2023, arXiv:2304.06767): only each group's best attempt, A = 1.
 
-    Use with the loss sft. Ties are resolved by the smallest experience_id. Assumes that the best response is good: a
-    group without success, or of one, still trains on its first. Use tasks that the model can solve.
+    Use with the loss sft. Ties are resolved by the smallest experience_id of their last rows. Assumes that the best
+    response is good: a group without success, or of one, still trains on its first. Use tasks that the model can solve.
     """
     require(batch, "group_id")
     require_finite(batch, "reward")
-    return ask(batch, """
+    made = ask(_one_each(batch), """
         SELECT experience_id, 1.0::DOUBLE AS advantage FROM batch
         QUALIFY row_number() OVER (PARTITION BY group_id ORDER BY reward DESC, experience_id) = 1""",
                "group_id", "reward")
+    return attempts(batch).spread(batch, made)
 
 
 def _compare(batch: pa.Table, advantage: str) -> pa.Table:
-    """advantage: SQL over `reward`, the `top` reward of the row's group, and the window g of that group."""
+    """advantage: SQL over `reward`, the `top` reward of the attempt's group, and the window g of that group."""
     require(batch, "group_id")
     require_finite(batch, "reward")
-    return ask(batch, f"""
+    made = ask(_one_each(batch), f"""
         WITH topped AS (SELECT *, max(reward) OVER g AS top FROM batch {WINDOW})
         SELECT experience_id, {advantage} AS advantage FROM topped {WINDOW}""", "group_id", "reward")
+    return attempts(batch).spread(batch, made)

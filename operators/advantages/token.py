@@ -1,9 +1,9 @@
 """Advantages of single tokens: GAE with a critic, discounted returns, distillation from a teacher.
 
 All use action tokens only: environment tokens are skipped, not treated as steps with value 0. The result is a list [R]
-per row, 0 at all other tokens. `reward` is either one number per row, on the last action token, or token_rewards [R]
-(operators/advantages/action_tokens.py). Distillation uses no reward: there the KL penalty of each token, kl_penalties
-[R], is subtracted from its advantage.
+per row, 0 at all other tokens. `reward` is either one number per attempt, on its last action token, or token_rewards
+[R]; sums over later tokens run through all rows of an attempt (operators/advantages/action_tokens.py). Distillation
+uses no reward: there the KL penalty of each token, kl_penalties [R], is subtracted from its advantage.
 """
 
 import numpy as np
@@ -19,17 +19,16 @@ JSD, DISTILL, PPO, PLUSPLUS = Jsd(), OnPolicyDistill(), Ppo(), Reinforceplusplus
 def ppo(batch: pa.Table, gamma=PPO.gamma, lam=PPO.lam) -> pa.Table:
     """Generalised advantage estimation, whitened (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
-    delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of a response,
-    V = 0 after the last. A = (G - mean) / sqrt(var + 1e-8) over all action tokens of the batch, var unbiased.
-    returns = G + V, the critic's target. Needs `values` [R], V_k the value before action token k. Assumes a critic of
-    the policy that sampled; an inaccurate one biases G unless lam = 1. Degenerate: a single action token in the whole
-    batch, or equal G, give A = 0; with lam = gamma = 1, G is reward to come - V.
+    delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of an attempt,
+    those of its rows one after the other, V = 0 after the last.
+    A = (G - mean) / sqrt(var + 1e-8) over all action tokens of the batch, var unbiased. returns = G + V, the critic's
+    target. Needs `values` [R], V_k the value before action token k. Assumes a critic of the policy that sampled; an
+    inaccurate one biases G unless lam = 1. Degenerate: a single action token in the whole batch, or equal G, give A =
+    0; with lam = gamma = 1, G is reward to come - V.
     """
     tokens = action_tokens(batch)
     values = tokens.take(batch, "values")
-    ahead = np.append(values[1:], 0.0)[: len(values)]
-    ahead[tokens.order == tokens.counts[tokens.rows] - 1] = 0.0
-    deltas = tokens.rewards(batch) + gamma * ahead - values
+    deltas = tokens.rewards(batch) + gamma * tokens.following(values) - values
     gains = tokens.sums_from_behind(deltas, gamma * lam)
     return _answer(batch, tokens, whiten(gains), gains + values)
 
@@ -37,9 +36,9 @@ def ppo(batch: pa.Table, gamma=PPO.gamma, lam=PPO.lam) -> pa.Table:
 def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
     """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over the batch.
 
-    A = (G - mean) / sqrt(var + 1e-8) over all action tokens, var unbiased. The baseline is the mean of the batch, so no
-    groups are needed; it assumes that all tasks have rewards on one scale. returns = G. Degenerate: equal returns, or a
-    single token, give 0.
+    k: the action tokens of an attempt, through all of its rows. A = (G - mean) / sqrt(var + 1e-8) over all action
+    tokens, var unbiased. The baseline is the mean of the batch, so no groups are needed; it assumes that all tasks have
+    rewards on one scale. returns = G. Degenerate: equal returns, or a single token, give 0.
     """
     tokens = action_tokens(batch)
     gains = tokens.sums_from_behind(tokens.rewards(batch), gamma)
@@ -49,6 +48,7 @@ def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
 def remax(batch: pa.Table) -> pa.Table:
     """ReMax (Li et al. 2023, arXiv:2310.10505): A_k = sum of r from k on - reward of the greedy response.
 
+    The sum goes to the end of the attempt, through all of its rows.
     Needs `baseline_reward`. Unbiased for on-policy rollouts, since the greedy response to the task does not depend on
     the sampled one; assumes that both are scored alike. returns = the sum. Degenerate: equal rewards of the two give 0.
     """

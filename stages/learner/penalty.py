@@ -19,13 +19,14 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
 
     Every advantage function reads one of four columns: `reward`, minus the penalties of all turns of the attempt (rows
     of one position), shared by its turns as the reward is; `token_rewards` [R], of the row's own tokens, with the
-    reward on the last; `step_reward`, what the turn itself earned minus its penalty; `kl_penalties` [R], the penalty of
-    each token, for distillation, which uses no reward. The first three have the same sum over an attempt of one turn.
+    reward on the last action token of the attempt; `step_reward`, what the turn itself earned minus its penalty;
+    `kl_penalties` [R], the penalty of each token, for distillation, which uses no reward. Over the rows of an attempt
+    token_rewards sum to its `reward`, and so do step_rewards where no turn earned any.
     """
     names = ("position", "turn", "reward", "step_reward", "old_logprobs", "ref_logprobs", "action_mask")
     positions, turns, rewards, steps, *scored = table.select(list(names)).to_pydict().values()
     token_rewards, penalties, kls = [], [], []
-    for reward, old, reference, mask in zip(rewards, *scored, strict=True):
+    for reward, old, reference, mask in zip(_outcomes(positions, rewards, scored[-1]), *scored, strict=True):
         left, kl = penalise(reward, np.array(old), np.array(reference), np.array(mask), term.estimator, term.kl_coef)
         taken = -left
         taken[np.flatnonzero(mask)[-1:]] += reward
@@ -42,6 +43,13 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
         "token_rewards": pa.array(token_rewards, LISTS), "kl_penalties": pa.array(penalties, LISTS),
     }
     return _with(table, made), _mean(kls, table)
+
+
+def _outcomes(positions: list[int], rewards: list[float], masks: list[list[int]]) -> list[float]:
+    """The reward of each attempt at its last row with an action token, 0 at its others."""
+    last = {position: row for row, (position, mask) in enumerate(zip(positions, masks, strict=True)) if any(mask)}
+    return [reward if last.get(position) == row else 0.0
+            for row, (position, reward) in enumerate(zip(positions, rewards, strict=True))]
 
 
 def _earned(positions: list[int], turns: list[int], rewards: list[float], steps: list[float | None]) -> list[float]:
