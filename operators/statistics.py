@@ -44,6 +44,18 @@ def reward_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
+def difference_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of one difference of two shares per task, in [-1, 1], with its 95% interval: (mean, low, high).
+
+    `mean_interval` on the scale from -1 to 1: Student's t interval of the values plus a -1 and a 1 (as Agresti & Min
+    2005, Statistics in Medicine 24, add pseudo pairs), which has a width where all differences are equal. For 2 to 500
+    tasks it covers the true difference in 93% or more, and where both models solve each task independently and at one
+    rate it excludes 0 in 5% or less (tests/operators/test_statistics.py). Needs at least one value.
+    """
+    _, low, high = mean_interval([(1 + value) / 2 for value in values])
+    return math.fsum(values) / len(values), 2 * low - 1, 2 * high - 1
+
+
 def _quantile(freedom: int) -> float:
     """The 97.5% quantile of Student's t."""
     from scipy.special import stdtrit  # scipy.stats takes a second to import

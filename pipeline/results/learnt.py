@@ -6,10 +6,10 @@ than the two intervals of the scores, which include how much the tasks differ fr
 
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from operators.statistics import reward_interval
+from operators.statistics import difference_interval, reward_interval
 from pipeline.job.progress import SAMPLED, duration, interval, is_reward, leak_words, task_words
 from pipeline.results.view import Node, View
 from pipeline.store import files, tables
@@ -17,6 +17,9 @@ from pipeline.store.records import Score
 
 ATTEMPTS = {**dict.fromkeys(("rft", "rollout", "scored"), "experience"),  # kind -> table
             **dict.fromkeys(("evaluate", "bench"), "samples")}
+
+# rewards have no bounds, so that fewer pairs (of other tasks: tasks of either model) say nothing about their spread
+FEWEST_REWARDS = 10
 
 # what the responses to a task count in a metric, on average; as in workflows/evaluation.py
 OF_TASKS = {
@@ -30,8 +33,8 @@ class Change:
     """First and last model's score on one evaluation set.
 
     tasks: how many were paired; 0 if the models answered different ones. value, low, high: mean difference of these
-    tasks with its 95% interval, which is infinite for one task and has no width where all differences are equal; of
-    unpaired scores their difference, and those of the opposite ends of their intervals.
+    tasks with its 95% interval, which is infinite for one task; of unpaired scores their difference, and those of the
+    opposite ends of their intervals. Rewards of fewer than FEWEST_REWARDS tasks have an infinite interval.
     """
 
     first: Score
@@ -42,15 +45,26 @@ class Change:
     high: float
 
     @property
+    def too_few(self) -> bool:
+        """Whether these are rewards of too few tasks for a verdict."""
+        count = self.tasks or min(self.first.tasks, self.last.tasks)
+        return is_reward(self.last.metric) and count < FEWEST_REWARDS
+
+    @property
     def verdict(self) -> str:
+        if self.too_few:
+            return "too few"
         return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear change"
 
     def words(self) -> str:
         """Formats `better by 4.1 points [1.0, 7.2] over 50 paired tasks`; without pairs the verdict and why."""
-        if not self.tasks:
+        if not self.tasks and not self.too_few:
             return f"{self.verdict}, by the two intervals alone: the models did not answer the same tasks"
         scale, form, unit = (1, "+z.3f", "") if is_reward(self.last.metric) else (100, "+z.1f", " points")
         value, low, high = (format(scale * number, form) for number in (self.value, self.low, self.high))
+        if self.too_few:
+            over = f"{self.tasks} paired tasks" if self.tasks else "other tasks than before"
+            return f"{self.verdict}: {value}{unit} over {over}; a verdict on rewards needs {FEWEST_REWARDS}"
         if self.tasks == 1:
             return f"{self.verdict}: {value}{unit} on one paired task, too few for an interval"
         return f"{self.verdict}: {value}{unit} [{low}, {high}] over {self.tasks} paired tasks"
@@ -107,10 +121,12 @@ def _of_tasks(session, score: Score) -> dict[str, float | None]:
 def _change(first: Score, last: Score, before: dict[str, float | None], after: dict[str, float | None]) -> Change:
     same = before.keys() == after.keys()
     pairs = [(before[task], after[task]) for task in before if None not in (before[task], after[task])] if same else []
-    if not pairs:
-        return Change(first, last, 0, last.value - first.value, last.low - first.high, last.high - first.low)
-    value, *ends = reward_interval([b - a for a, b in pairs])
-    return Change(first, last, len(pairs), value, *(ends if len(pairs) > 1 else (-math.inf, math.inf)))
+    if pairs:
+        interval_of = reward_interval if is_reward(last.metric) else difference_interval
+        found = Change(first, last, len(pairs), *interval_of([b - a for a, b in pairs]))
+    else:
+        found = Change(first, last, 0, last.value - first.value, last.low - first.high, last.high - first.low)
+    return replace(found, low=-math.inf, high=math.inf) if found.too_few or found.tasks == 1 else found
 
 
 def failures(view: View) -> list[str]:

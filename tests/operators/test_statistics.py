@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from operators.statistics import mean_interval, pass_at_k
+from operators.statistics import difference_interval, mean_interval, pass_at_k, reward_interval
 
 
 def test_an_interval_by_hand():
@@ -87,3 +87,63 @@ def test_the_interval_of_a_mean_of_shares_covers_the_rate(tasks, spread):
         print(f"{tasks} tasks, spread {spread}, rate {rate}: coverage {covered:.3f}")
         assert covered >= 0.93
         assert all(0.0 <= low <= mean <= high <= 1.0 for mean, low, high in found)
+
+
+# ------------------------------------------------------------------------------------------------ differences
+
+
+def test_an_interval_of_differences_by_hand():
+    """Four of 0, with -1 and 1: standard error sqrt(2 / 5 / 6), t of 5 degrees 2.570582. Two of 1: middle 1/2, standard
+    error 1/2, t of 3 degrees 3.18: cut to -1 and 1."""
+    assert difference_interval([0.0] * 4) == pytest.approx((0.0, -0.663721, 0.663721), abs=1e-6)
+    assert difference_interval([1.0] * 2) == (1.0, -1.0, 1.0)
+    (_, low, high), (_, other_low, other_high) = (difference_interval([x, x, 0.25 * x]) for x in (0.5, -0.5))
+    assert (low, high) == pytest.approx((-other_high, -other_low))
+
+
+def outcomes(tasks: int):
+    """Every (better, worse) of one response per task: counts [K, 2], interval ends [K, 2], log of the orders [K]."""
+    counts = np.array([(a, b) for a in range(tasks + 1) for b in range(tasks + 1 - a)])
+    ends = np.array([difference_interval([1.0] * a + [-1.0] * b + [0.0] * (tasks - a - b))[1:] for a, b in counts])
+    logs = np.array([math.lgamma(tasks + 1) - math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(tasks - a - b + 1)
+                     for a, b in counts])
+    return counts, ends, logs
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 4, 5, 7, 10, 20, 40, 100])
+def test_the_interval_of_differences_covers_and_decides_falsely_in_a_twentieth_at_most(tasks):
+    """Exactly: chances of all outcomes, where tasks become solved (p) or unsolved (q). Where both models solve a task
+    independently at one rate r, p = q = r (1 - r), a quarter at most."""
+    counts, ends, logs = outcomes(tasks)
+    same = tasks - counts.sum(1)
+    decided, covered, false = (ends[:, 0] > 0) | (ends[:, 1] < 0), [], []
+    for p in (0.002, 0.01, 0.05, 0.1, 0.2, 0.25, 0.4, 0.5, 0.7, 0.9):
+        for q in (q for q in (0.002, 0.01, 0.05, 0.1, 0.2, 0.25, 0.4, 0.5) if p + q < 1):
+            chances = np.exp(logs + counts @ np.log([p, q]) + same * np.log(1 - p - q))
+            covered.append(chances[(ends[:, 0] <= p - q) & (p - q <= ends[:, 1])].sum())
+            false += [chances[decided].sum()] if p == q <= 0.25 else []
+    print(f"{tasks} tasks: coverage from {min(covered):.3f}, false verdicts up to {max(false):.3f}")
+    assert min(covered) >= 0.93
+    assert max(false) <= 0.05
+
+
+@pytest.mark.parametrize("tasks", [2, 10, 40, 256, 500])
+def test_the_interval_of_differences_of_shares_covers(tasks):
+    """8 responses of either model to tasks with rates from a Beta; 0.01 is over two standard errors of 1500 draws."""
+    draw = np.random.default_rng(tasks)
+    for rate, gain in ((0.01, 0.0), (0.2, 0.0), (0.5, 0.0), (0.2, 0.3), (0.05, 0.9)):
+        rates = draw.beta(rate, 1 - rate, (1500, tasks))
+        before, after = (draw.binomial(8, r) / 8 for r in (rates, rates + gain * (1 - rates)))
+        ends = np.array([difference_interval(values)[1:] for values in (after - before).tolist()])
+        covered = np.mean((ends[:, 0] <= gain * (1 - rate)) & (gain * (1 - rate) <= ends[:, 1]))
+        assert covered >= 0.93
+        assert gain or 1 - covered <= 0.06
+
+
+@pytest.mark.parametrize("tasks", [10, 40])
+@pytest.mark.parametrize("kind", ["standard_normal", "standard_cauchy", "laplace"])
+def test_rewards_of_ten_tasks_or_more_are_decided_falsely_in_a_twentieth_at_most(tasks, kind):
+    """Differences of rewards of one distribution; two standard errors of 6000 draws are 0.0056."""
+    draws = getattr(np.random.default_rng(tasks), kind)(size=(6000, tasks))
+    ends = np.array([reward_interval(values)[1:] for values in draws.tolist()])
+    assert np.mean((ends[:, 0] > 0) | (ends[:, 1] < 0)) <= 0.0556

@@ -46,30 +46,59 @@ def change(root: Path, before: dict, after: dict, *given, **intervals) -> learnt
 
 
 def test_the_change_is_the_mean_of_the_differences_of_the_same_tasks(tmp_path):
-    """Differences .5 .5 .5 .5 0: mean .4, standard deviation sqrt(.2 / 4), standard error .1, t of 4 degrees 2.7764."""
+    """Differences .5 .5 .5 .5 0, and -1 and 1: middle 2/7, variance (3 - 4/7) / 6 = 17/42, standard error
+    sqrt(17/294) = 0.240465, t of 6 degrees 2.446912: 2/7 -+ 0.588397. Eight of .5 and two of 0: middle 1/3, variance (4 - 4/3) / 11,
+    standard error 0.142134, t of 11 degrees 2.200985: 1/3 -+ 0.312835."""
     before = {"a": [0, 0], "b": [0, 0], "c": [None, 1], "d": [0, 1], "e": [1, 1]}
     after = {"a": [0, 1], "b": [1, 0], "c": [1, 1], "d": [1, 1], "e": [1, 1]}
+    few = change(tmp_path / "few", before, after)
+    assert (few.tasks, few.value, few.verdict) == (5, pytest.approx(0.4), "no clear change")
+    assert (few.low, few.high) == (pytest.approx(-0.302683, abs=1e-5), pytest.approx(0.874111, abs=1e-5))
+    before, after = ({task + again: of for task, of in some.items() for again in "12"} for some in (before, after))
     gain = change(tmp_path / "gain", before, after)
-    assert (gain.tasks, gain.value) == (5, pytest.approx(0.4))
-    assert (gain.low, gain.high) == (pytest.approx(0.122355, abs=1e-5), pytest.approx(0.677645, abs=1e-5))
-    assert gain.verdict == "better"
-    assert gain.words() == "better: +40.0 points [+12.2, +67.8] over 5 paired tasks"
+    assert (gain.low, gain.high) == (pytest.approx(0.020499, abs=1e-5), pytest.approx(0.646168, abs=1e-5))
+    assert gain.words() == "better: +40.0 points [+2.0, +64.6] over 10 paired tasks"
     assert change(tmp_path / "loss", after, before).verdict == "worse"
     unclear = change(tmp_path / "unclear", {"a": [0, 0], "b": [1, 1], "c": [0, 0]},
-                     {"a": [0, 1], "b": [1, 1], "c": [0, 0]})  # .5 0 0: 1/6, standard error 1/6, t 4.3027
-    assert (unclear.low, unclear.verdict) == (pytest.approx((1 - 4.302653) / 6), "no clear change")
+                     {"a": [0, 1], "b": [1, 1], "c": [0, 0]})
+    assert (unclear.value, unclear.high, unclear.verdict) == (pytest.approx(1 / 6), 1.0, "no clear change")
 
 
 def test_rewards_are_paired_where_both_models_have_one(tmp_path):
     found = change(tmp_path, {"a": [1.0, 2.0], "b": [None, None], "c": [0.5, 0.5]},
                    {"a": [2.0, 3.0], "b": [9.0, 9.0], "c": [1.5, None]}, "sampled_reward", low=-9, high=9)
-    assert found.words() == "better: +1.000 [+1.000, +1.000] over 2 paired tasks"
+    assert (found.tasks, found.value, found.verdict) == (2, 1.0, "too few")
+    assert found.words().startswith("too few: +1.000 over 2 paired tasks")
 
 
-def test_equal_differences_are_exact_and_one_task_has_no_interval(tmp_path):
-    same = change(tmp_path / "same", {"a": [0, 1], "b": [1, 1]}, {"a": [1, 0], "b": [1, 1]})
-    assert (same.value, same.low, same.high, same.verdict) == (0, 0, 0, "no clear change")
-    assert same.words() == "no clear change: +0.0 points [+0.0, +0.0] over 2 paired tasks"
+@pytest.mark.parametrize(("tasks", "verdict"), [(2, "too few"), (9, "too few"), (10, "better")])
+def test_rewards_need_ten_pairs_for_a_verdict(tmp_path, tasks, verdict):
+    """Differences 1 2 1 2 ...: of ten mean 1.5, standard error sqrt(2.5 / 9 / 10) = 1/6, t of 9 degrees 2.262157."""
+    found = change(tmp_path, {f"t{i}": [0.0] for i in range(tasks)}, {f"t{i}": [1.0 + i % 2] for i in range(tasks)},
+                   "sampled_reward")
+    assert (found.tasks, found.verdict) == (tasks, verdict)
+    assert found.low == (pytest.approx(1.5 - 2.262157 / 6) if tasks == 10 else -math.inf)
+
+
+def test_rewards_of_a_few_other_tasks_have_no_verdict(tmp_path):
+    run = trained(tmp_path)
+    for model, task, low, high in (("sft", "a", 0.0, 0.0), ("rft", "b", 1.0, 1.0)):
+        evaluated(run, model, {task: [low], "c": [low]}, "sampled_reward", low=low, high=high)
+    (found,) = learnt.changes(view.open_view(run.view()))
+    assert (found.tasks, found.verdict) == (0, "too few")
+    assert found.words().startswith("too few: +1.000 over other tasks")
+
+
+@pytest.mark.parametrize(("before", "after", "value"), [([0, 1], [1, 0], 0.0), ([0, 0], [0, 0], 0.0),
+                                                        ([0, 0], [1, 1], 1.0), ([1, 1], [0, 0], -1.0)])
+def test_equal_differences_of_two_tasks_decide_nothing(tmp_path, before, after, value):
+    """Two tasks and the pair -1 and 1: at value 0 a standard error of sqrt(2 / 3 / 4), t of 3 degrees 3.182."""
+    found = change(tmp_path, {"a": before, "b": before}, {"a": after, "b": after})
+    assert (found.tasks, found.value, found.verdict) == (2, value, "no clear change")
+    assert found.low == pytest.approx(max(value / 2 - 3.182446 * (0.408248 if not value else 0.5), -1), abs=1e-5)
+
+
+def test_one_task_has_no_interval(tmp_path):
     one = change(tmp_path / "one", {"a": [0, 0]}, {"a": [1, 1]})
     assert (one.value, one.low, one.high, one.verdict) == (1, -math.inf, math.inf, "no clear change")
 
@@ -102,7 +131,8 @@ def test_the_change_that_the_last_stage_made_follows_that_of_the_whole_run(tmp_p
         evaluated(run, model, {"a": [int(right > 0)] * 2, "b": [int(right > 1)] * 2})
     told = [line for line in learnt.summary(view.open_view(run.view())).splitlines() if line.startswith("learnt")]
     assert [line.partition(";")[2].split()[:3] for line in told] == [
-        ["better:", "+100.0", "points"], ["no", "clear", "change:"]]
+        ["no", "clear", "change:"], ["no", "clear", "change:"]]
+    assert [" +100.0 points" in told[0], " +50.0 points" in told[1]] == [True, True]
     assert [" after base -> " in told[0], " after sft -> " in told[1]] == [True, True]
 
 
@@ -118,8 +148,8 @@ def test_the_last_lines_have_scores_change_seconds_and_the_report(tmp_path):
         "rft-1, step 2, on test: sampled accuracy 20% [0, 50], 4 tasks x 2",
         "sft on test: sampled accuracy 38% [35, 41], 256 tasks x 8",
         "rft on test: sampled accuracy 81% [78, 84], 256 tasks x 8",
-        "learnt: 38% [35, 41] after sft -> 81% [78, 84] after rft; no clear change: +0.0 points [+0.0, +0.0] over 4 "
-        "paired tasks",
+        "learnt: 38% [35, 41] after sft -> 81% [78, 84] after rft; no clear change: +0.0 points [-66.4, +66.4] "
+        "over 4 paired tasks",
         "toy/first: 8 of 9 stages complete, 3:14 of work",  # 0.4 + 2.1 + 0.8 + 31 + 9 + 141 + 9 + 1 s
         f"report: {run.path / 'report.html'}"]
 

@@ -48,7 +48,7 @@ def page(tmp_path_factory):
 def test_the_headline_is_the_solve_rate_before_and_after_with_intervals(page):
     assert "38% → 81%" in text(page)
     assert "38.0% [35.0, 41.0] after sft , 81.0% [78.0, 84.0] after rft" in text(page)
-    assert "No clear change: +0.0 points [+0.0, +0.0] over 4 paired tasks" in text(page)  # the same made-up responses
+    assert "No clear change: +0.0 points [-66.4, +66.4] over 4 paired tasks" in text(page)  # the same made-up responses
 
 
 def test_tasks_that_were_trained_on_and_duplicates_stand_beside_the_score(tmp_path, page):
