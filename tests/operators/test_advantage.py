@@ -1,0 +1,91 @@
+"""What holds of every advantage: one answer a row, whatever the order of the rows; bad columns are named."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.advantage import ADVANTAGES
+from operators.arguments import arguments
+from pipeline.settings.arguments.advantages import ADVANTAGES as NAMES
+from pipeline.store.errors import DataError
+from tests.factories import advantage_batch
+
+NEEDS = {
+    **dict.fromkeys(("asymre", "dr_grpo", "grpo", "opmd", "raft", "rec", "rloo"), ("group_id", "reward")),
+    "gigpo": ("group_id", "run_index", "turn", "state_hash", "reward"),
+    "jsd": ("action_mask", "teacher_logprobs", "old_logprobs"),
+    "on_policy_distill": ("action_mask", "teacher_logprobs", "old_logprobs"),
+    "ppo": ("action_mask", "values", "reward"),
+    "reinforce": ("reward",),
+    "reinforceplusplus": ("action_mask", "reward"),
+    "remax": ("action_mask", "baseline_reward", "reward"),
+    "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
+}
+
+
+def random_batch(rows: int, seed: int) -> pa.Table:
+    """Groups of four rows, runs of two turns, one to four tokens of which the first may be no action."""
+    source = np.random.default_rng(seed)
+    masks = [[int(source.integers(2)), *[1] * int(source.integers(1, 4))] for _ in range(rows)]
+
+    def logprobs():
+        return [(-source.exponential(size=len(mask))).tolist() for mask in masks]
+
+    return advantage_batch(
+        group_id=[f"g{i // 4}" for i in range(rows)], run_index=[i % 4 // 2 for i in range(rows)],
+        turn=[i % 2 for i in range(rows)], reward=source.normal(size=rows).tolist(), action_mask=masks,
+        rollout_logprobs=logprobs(), old_logprobs=logprobs(), teacher_logprobs=logprobs(), values=logprobs(),
+        baseline_reward=source.normal(size=rows).tolist(), state_hash=[str(source.integers(2)) for _ in range(rows)])
+
+
+def answer(name: str, batch: pa.Table) -> dict:
+    made = ADVANTAGES[name](batch, **arguments("advantage_fn", name, ADVANTAGES[name], {}, "x"))
+    return dict(zip(made["experience_id"].to_pylist(), made["advantage"].to_pylist(), strict=True))
+
+
+def test_the_names_that_are_checked_early_are_those_that_there_are():
+    assert set(NAMES) == set(ADVANTAGES)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_every_row_has_one_answer_as_long_as_its_response_and_no_rows_have_none(name):
+    batch = random_batch(12, seed=0)
+    found = answer(name, batch)
+    lengths = dict(zip(batch["experience_id"].to_pylist(), map(len, batch["action_mask"].to_pylist()), strict=True))
+    assert found.keys() == (lengths.keys() if name != "raft" else found.keys())
+    assert all(len(value) == lengths[id_] for id_, value in found.items() if isinstance(value, list))
+    assert answer(name, batch.slice(0, 0)) == {}
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(12)), st.sampled_from(sorted(ADVANTAGES)), st.integers(0, 99))
+def test_the_order_of_the_rows_changes_nothing(order, name, seed):
+    batch = random_batch(12, seed)
+    straight, shuffled = answer(name, batch), answer(name, batch.take(pa.array(order)))
+    assert straight.keys() == shuffled.keys()
+    for id_, value in straight.items():
+        assert np.allclose(value, shuffled[id_], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "column"), [
+    (name, column) for name in ADVANTAGES for column in NEEDS[name]])
+def test_a_column_that_is_absent_or_null_is_named_with_the_stage_that_makes_it(name, column):
+    batch = random_batch(8, seed=1)
+    place = batch.column_names.index(column)
+    holes = pa.array([None, *batch[column].to_pylist()[1:]], batch[column].type)
+    with pytest.raises(DataError, match=f"'{column}', which this batch does not have; it is made by the "):
+        answer(name, batch.drop_columns(column))
+    with pytest.raises(DataError, match=f"'{column}', which is null in 1 of 8 rows"):
+        answer(name, batch.set_column(place, column, holes))
+
+
+@pytest.mark.parametrize("name", [name for name in ADVANTAGES if "reward" in NEEDS[name]])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
+def test_a_reward_that_is_no_number_is_refused_with_its_row(name, reward):
+    batch = random_batch(8, seed=1)
+    rewards = pa.array([*batch["reward"].to_pylist()[:-1], reward])
+    batch = batch.set_column(batch.column_names.index("reward"), "reward", rewards)
+    with pytest.raises(DataError, match=r"'reward' is (nan|inf|-inf) in row e7, .*must have a status that is not ok"):
+        answer(name, batch)

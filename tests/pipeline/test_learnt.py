@@ -47,8 +47,8 @@ def change(root: Path, before: dict, after: dict, *given, **intervals) -> learnt
 
 def test_the_change_is_the_mean_of_the_differences_of_the_same_tasks(tmp_path):
     """Differences .5 .5 .5 .5 0, and -1 and 1: middle 2/7, variance (3 - 4/7) / 6 = 17/42, standard error
-    sqrt(17/294) = 0.240465, t of 6 degrees 2.446912: 2/7 -+ 0.588397. Eight of .5 and two of 0: middle 1/3, variance (4 - 4/3) / 11,
-    standard error 0.142134, t of 11 degrees 2.200985: 1/3 -+ 0.312835."""
+    sqrt(17/294) = 0.240465, t of 6 degrees 2.446912: 2/7 -+ 0.588397. Eight of .5 and two of 0: middle 1/3,
+    variance (4 - 4/3) / 11, standard error 0.142134, t of 11 degrees 2.200985: 1/3 -+ 0.312835."""
     before = {"a": [0, 0], "b": [0, 0], "c": [None, 1], "d": [0, 1], "e": [1, 1]}
     after = {"a": [0, 1], "b": [1, 0], "c": [1, 1], "d": [1, 1], "e": [1, 1]}
     few = change(tmp_path / "few", before, after)
