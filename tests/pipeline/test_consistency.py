@@ -2,10 +2,14 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pipeline import cli
 from pipeline.job.context import run_stage
+from pipeline.results import learnt, view
+from pipeline.run import outcome
 from pipeline.store import consistency, files, hashes, records, recovery, tables
 from pipeline.store.errors import DataError
 from tests.damage import cut_short, flip
@@ -70,6 +74,31 @@ def test_a_damaged_file_is_named_whatever_duckdb_says(rft):
         problems(rft, steps=4)
     assert str(path) in str(caught.value)
     assert str(rft[0]) in str(caught.value)
+
+
+def test_what_a_run_learnt_and_a_question_name_the_damaged_file_too(rft, capsys):
+    root = rft[0].parents[1]
+    run = FakeRun(root)
+    run.stages = [{"name": "rft", "kind": "rft", "directory": str(rft[0]), "inputs": {}}]
+    run.view()
+    path = tables.step_file(rft[0], "experience", 1)
+    content = bytearray(path.read_bytes())
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=str(path)):
+        learnt.summary(view.find_view(root))
+    assert cli.main(["sql", "SELECT count(*), max(reward) FROM experience", "--root", str(root)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_damaged_plan_is_said_to_be_made_again(tmp_path):
+    place = FakeRun(tmp_path).view()
+    planned = SimpleNamespace(view=place)
+    assert outcome.damaged_plans(planned) == []
+    (line,) = outcome.damaged_plans(SimpleNamespace(view=flip(place / "plan.json").parent))
+    assert str(place / "plan.json") in line
+    assert "Delete" not in line
 
 
 def test_a_stage_whose_rows_do_not_belong_together_is_not_complete(rft, monkeypatch, capsys, environment_kept):

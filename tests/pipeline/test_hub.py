@@ -21,7 +21,7 @@ from pipeline.store.errors import ConfigError, OuroError
 from stages.model import character_tokenizer
 from tests.configs import changed
 from tests.damage import flip
-from tests.hub import QWEN2, Hub, model, serving, use
+from tests.hub import Hub, model, serving, use
 
 SETS, POOL = "buffer.explorer_input", "data_processor.task_pipeline"
 ROWS = "\n".join(json.dumps({"question": f"{i} 1 2 to {i}", "answer": str(i)}) for i in range(1, 9))
@@ -370,10 +370,10 @@ def test_config_check_and_run_by_their_commands(served, config, tmp_path, capsys
 # ------------------------------------------------------------------------------------------------------ damaged files
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "merges.txt"])
 def test_a_file_that_a_bit_was_changed_of_on_the_way_is_not_used(served, config, name):
     """Its sha256 is known, of small files the hash that git has."""
-    served.push("org/m", model(**{"config.json": " " + json.dumps(QWEN2)}))
+    served.push("org/m", model(**{"merges.txt": "a b"}))
     served.flip = {name}
     with pytest.raises(OuroError, match=r"a file of org/m@.* is damaged") as caught:
         checked_plan(config()).freeze()
