@@ -218,8 +218,14 @@ def _is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:
-    """+score if the whole response matches, else -score. Default: <think>…</think><answer>…</answer>."""
+    """+score if the whole response matches, else -score. Default: <think>…</think><answer>…</answer>.
+
+    A tag with which the prompt ends (<think> in a generation prompt) is the beginning of the response.
+    """
     return {"format_score": score if re.fullmatch(pattern, response, re.DOTALL) else -score}
+
+
+format_reward.counts_opened = True  # workflows/runner.py puts the tag before the response
 
 
 def load_reward(name: str) -> Callable[..., dict[str, float]]:

@@ -1,5 +1,6 @@
 """Converts a task's turns to prompt token ids through a chat template."""
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -117,19 +118,22 @@ def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Se
     return conversation_text(tokenizer, turns_of(question, system_prompt, context), enable_thinking)
 
 
-def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None, tools: Sequence[dict] = ()
-                      ) -> str:
-    """As `prompt_text`, for complete turns {role, content}. tools: as the template takes them, OpenAI's form."""
+def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None, tools: Sequence[dict] = (),
+                      asks: bool = True) -> str:
+    """As `prompt_text`, for complete turns {role, content}. tools: as the template takes them, OpenAI's form.
+
+    asks: whether the generation prompt follows.
+    """
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
     more = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
     more |= {"tools": list(tools)} if tools else {}
     try:
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **more)
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **more)
     except _template_errors() as error:
         question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
-        raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {question[:80]!r}: "
+        raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {str(question)[:80]!r}: "
                         f"{str(error).rstrip('.')}. If the template is wrong, correct it or set "
                         "model.chat_template_path to another; else leave such rows (or system_prompt) out.") from error
 
@@ -149,6 +153,12 @@ def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of demonstrated responses, each ended by `turn_end`."""
     encoded, end = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else [], turn_end(tokenizer)
     return [[*tokens, end] for tokens in encoded]
+
+
+def opened_tag(prompt: str) -> str:
+    """The tag that a prompt ends with, such as <think>, which a response then only closes; else an empty text."""
+    found = re.search(r"<[a-zA-Z]\w*>\s*$", prompt)
+    return found.group() if found else ""
 
 
 def turn_end(tokenizer) -> int:

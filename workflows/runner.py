@@ -12,8 +12,11 @@ from typing import Any
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import ConfigError, StageError, masked
 from workflows.engines.engine import Reply, Request
+from workflows.prompts import opened_tag
 from workflows.rewards import RewardFunction
 from workflows.trajectory import Trajectory
+
+LAST = 16  # tokens of a prompt in which a tag that it opens is looked for
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,7 +80,8 @@ class Outcome:
 
     trajectory, response: of the only turn or of the last one, which is rewarded. earlier: those of the turns before;
     None where the workflow returned no turns. own_text: what the reward functions see of a response that includes
-    environment text, or what an agent returned as its answer. reason: with secrets removed, because exceptions of user
+    environment text, or what an agent returned as its answer. opened: the tag that its prompt ends with
+    (<think>), for functions that judge the form. reason: with secrets removed, because exceptions of user
     code may quote them. calls: the model's replies to a workflow with a process of its own, in order. tool_calls: what
     its tools did.
     """
@@ -87,6 +91,7 @@ class Outcome:
     trajectory: Trajectory | None = None
     response: str = ""
     own_text: str | None = None
+    opened: str = ""
     components: dict[str, float] = field(default_factory=dict)
     earlier: list[tuple[Trajectory, str]] | None = None
     calls: list[Call] = field(default_factory=list)
@@ -168,10 +173,13 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
     finished = [outcome for outcome in outcomes if outcome.trajectory]
     tokens = [done.response_tokens for outcome in finished for _, done, _ in outcome.turns]
     texts = iter(tokenizer.batch_decode(tokens, skip_special_tokens=True))
-    for outcome in finished:
+    prompts = tokenizer.batch_decode([outcome.trajectory.prompt_tokens[-LAST:] for outcome in finished],
+                                     skip_special_tokens=False)
+    for outcome, prompt in zip(finished, prompts, strict=True):
         if outcome.earlier is not None:
             outcome.earlier = [(done, next(texts)) for done, _ in outcome.earlier]
         outcome.response = next(texts)
+        outcome.opened = opened_tag(prompt)
         if outcome.own_text is None and not all(outcome.trajectory.action_mask):
             own = tokenizer.batch_decode(_own_turns(outcome.trajectory), skip_special_tokens=True)
             outcome.own_text = "\n".join(own)
@@ -196,9 +204,11 @@ def reward(
     if not rated:
         return
     responses = [o.response if o.own_text is None else o.own_text for o, _, _ in rated]
+    whole = [outcome.opened + response for (outcome, _, _), response in zip(rated, responses, strict=True)]
     lengths = [sum(outcome.trajectory.action_mask) for outcome, _, _ in rated]
     for function in functions:
-        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated], lengths)
+        seen = whole if getattr(function, "counts_opened", False) else responses
+        found = function([prompt for _, prompt, _ in rated], seen, [answer for _, _, answer in rated], lengths)
         for (outcome, _, _), components in zip(rated, found, strict=True):
             _add(outcome, components)
     for outcome, _, _ in rated:

@@ -3,14 +3,14 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from pipeline.settings.config import longest_sequence
 from workflows import runner
 from workflows.attempts.isolated import Isolated
 from workflows.engines.engine import Reply
 from workflows.engines.guided import check_of
-from workflows.prompts import prompt_text, prompt_tokens, task_turns
+from workflows.prompts import conversation_text, opened_tag, prompt_text, prompt_tokens, task_turns
 from workflows.rewards import RewardFunction
 from workflows.trajectory import Attempt, Trajectory
 
@@ -33,6 +33,11 @@ class TaskAtHand:
         self._parser = config.explorer.tool_call_parser
         self._check = None if is_trained else check_of(config.explorer.rollout_model.engine_type)
 
+    @cached_property
+    def _asked(self) -> str:
+        """The task's own prompt."""
+        return conversation_text(self._tokenizer, self.messages, self._model.enable_thinking)
+
     def prompt(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation that ends with a user turn, through the policy's chat template."""
         *context, last = messages
@@ -46,7 +51,8 @@ class TaskAtHand:
     def judge(self, reply: Reply) -> runner.Outcome:
         """Scores a reply with the task's reward functions: its text, and components or the reason for none."""
         said = Trajectory([], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
-        outcome = runner.Outcome("ok", trajectory=said, response=self.text(reply.tokens))
+        outcome = runner.Outcome("ok", trajectory=said, response=self.text(reply.tokens),
+                                 opened=opened_tag(self._asked))
         runner.reward([outcome], [self.messages], [self.answer], self._rewards)
         return outcome
 

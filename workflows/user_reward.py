@@ -44,6 +44,11 @@ class Rule:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     @property
+    def counts_opened(self) -> bool:
+        """Whether the function judges the tag that the prompt opened as part of the response."""
+        return getattr(self.function, "counts_opened", False)
+
+    @property
     def of_batch(self) -> dict[str, str]:
         """Parameter -> its content, for a function that takes all responses at once (check/reward_rules.py)."""
         return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])

@@ -192,6 +192,69 @@ def test_thoughts_stay_within_a_loop_of_tool_calls():
     assert not retokenized
 
 
+QWEN3 = CHATML.replace("""assistant
+{% endif %}""", """assistant
+{% if enable_thinking is false %}<think>
+
+</think>
+
+{% endif %}{% endif %}""")
+OPENED = CHATML.replace("""assistant
+{% endif %}""", """assistant
+<think>
+{% endif %}""")  # the history shows the content as it is
+CHANNEL = """{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant<|channel|>final<|message|>{% endif %}"""
+
+
+def test_six_tool_calls_without_thinking_are_one_row():
+    """Qwen3 with enable_thinking=false: the empty thought of the generation prompt is not in the history."""
+    played, messages, sampled = Played(QWEN3, CHATML_MARKS, "<|im_end|>", thinking=False), [ASKED], []
+    for number in range(7):
+        said = f'<tool_call>\n{{"name": "add", "arguments": {{"a": {number},"b":2}}}}\n</tool_call>' * (number < 6)
+        said = said or "Done."
+        prompt, retokenized, choice = played.turn(messages, said)
+        assert prompt.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+        assert not retokenized
+        sampled.append(said + "<|im_end|>")
+        messages = [*messages, choice.message]
+        if choice.calls:
+            messages.append({"role": "tool", "tool_call_id": choice.calls[0][0], "content": "3"})
+    (row,) = played.conversation.rows()
+    own = [token for token, mask in zip(row.response_tokens, row.action_mask, strict=True) if mask]
+    assert played.tokenizer.decode(own) == "".join(sampled)
+    assert [p for p, mask in zip(row.logprobs, row.action_mask, strict=True) if mask] == [-1.0] * len(own)
+    assert played.tokenizer.decode(row.response_tokens).count("<think>") == 6
+    assert played.tokenizer.decode(row.prompt_tokens).count("<think>") == 1
+
+
+@pytest.mark.parametrize(("template", "marks", "end", "said"), [
+    (QWEN3, CHATML_MARKS, "<|im_end|>", "3"),
+    (QWEN3, CHATML_MARKS, "<|im_end|>", "<b>3</b>"),  # begins as the dropped thought does
+    (OPENED, CHATML_MARKS, "<|im_end|>", "one and two</think>3"),
+    (CHANNEL, ["<|start|>", "<|message|>", "<|channel|>", "<|end|>"], "<|end|>", "3"),
+])
+def test_what_the_generation_prompt_adds_stays_in_the_row(template, marks, end, said):
+    played = Played(template, marks, end, thinking=False)
+    first, _, choice = played.turn([ASKED], said, tools=())
+    more = [ASKED, choice.message, {"role": "user", "content": "Sure?"}]
+    prompt, retokenized, _ = played.turn(more, "Yes", tools=())
+    assert prompt.startswith(first + said + end)
+    assert not retokenized
+    assert len(played.conversation.rows()) == 1
+    rewritten = [ASKED, {"role": "assistant", "content": "4"}, *more[2:]]
+    assert played.turn(rewritten, "Yes", tools=())[1]
+
+
+def test_a_template_that_drops_an_opened_thought_begins_a_row():
+    """DeepSeek-R1: the history has only what follows the thought."""
+    strips = OPENED.replace("{% set content = m.content %}", '{% set content = m.content.split("</think>")[-1] %}')
+    played = Played(strips, CHATML_MARKS, "<|im_end|>")
+    _, _, choice = played.turn([ASKED], "one and two</think>3", tools=())
+    more = [ASKED, choice.message, {"role": "user", "content": "Sure?"}]
+    assert played.turn(more, "</think>Yes", tools=())[1]
+
+
 def test_a_malformed_call_is_text():
     played = Played(*FAMILIES["qwen2.5"][:3])
     _, _, choice = played.turn([ASKED], "<tool_call>\n{add 1 2}\n</tool_call>")

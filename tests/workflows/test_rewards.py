@@ -169,3 +169,26 @@ def test_an_accuracy_is_a_share_and_anything_else_fails_its_row(accuracy, kept):
     (found,) = rule([[]], ["r"], ["a"], [1])
     assert isinstance(found, dict) == kept
     assert kept or f"accuracy={accuracy}; needed a number from 0 to 1" in found
+
+
+class Characters:
+    def batch_decode(self, sequences, skip_special_tokens):
+        return ["".join(map(chr, tokens)) for tokens in sequences]
+
+
+@pytest.mark.parametrize(("prompt", "response", "score"), [
+    ("1+1?<think>\n", "a</think><answer>b</answer>", 0.1),
+    ("1+1?<think>\n", "<think>a</think><answer>b</answer>", -0.1),  # opened twice
+    ("1+1?<think>\n", "a<answer>b</answer>", -0.1),  # never closed
+    ("1+1?", "a</think><answer>b</answer>", -0.1),
+    ("<think>\n\n</think>\n\n", "<think>a</think><answer>b</answer>", 0.1),
+    ("Write <think> first", "<think>a</think><answer>b</answer>", 0.1),
+])
+def test_the_tag_that_a_prompt_opens_counts_as_form_alone(opened, prompt, response, score):
+    tokens = [ord(c) for c in response]
+    outcome = runner.Outcome("ok", trajectory=Trajectory([ord(c) for c in prompt], tokens, [-1.0] * len(tokens),
+                                                         [1] * len(tokens), "stop"))
+    runner.decode([outcome], Characters())
+    runner.reward([outcome], QUESTIONS[:1], ["2"], opened("format_reward"))
+    assert outcome.components == {"format_score": score}
+    assert outcome.response == response

@@ -3,13 +3,16 @@
 When the messages of a request extend those of an earlier call and its reply, the tokens of that call are reused as they
 were computed, and only what the chat template puts after the reply is tokenized. Otherwise (history was rewritten, the
 template renders earlier turns differently, such as without their thoughts) the whole request is tokenized and begins a
-row of its own.
+row of its own. What the generation prompt put before the reply (a thought that it opened, an empty one, a channel) may
+be absent from the history: it stays in the row as the model saw it.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from os.path import commonprefix
 
 from pipeline.store.errors import DataError
 from workflows.endpoint.merging import merged
@@ -24,6 +27,8 @@ FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool
     "<｜tool▁calls▁begin｜>": "deepseek_v3",
     "<tool_call>": "hermes",
 }
+MARKS = re.compile(r"<[^<>]*>|\s")  # what a template may put before a reply besides its generation prompt
+AROUND_THOUGHTS = re.compile(r"\s*(</?think>)\s*")  # templates write a thought's line breaks anew
 
 
 @dataclass(frozen=True)
@@ -139,29 +144,45 @@ class Conversation:
         known = any(one["role"] == "assistant" for one in ask.messages)
         return Prompt(prompt_tokens(self._tokenizer, [text])[0], text, known)
 
-    def _rendered(self, ask: Ask) -> str:
-        """The conversation through the chat template, with generation prompt; without a template its plain turns."""
+    def _rendered(self, ask: Ask, asks: bool = True) -> str:
+        """The conversation through the chat template, with generation prompt if asks; without a template its turns."""
         if ask.tools and not self._tokenizer.chat_template:
             raise DataError("the model has no chat template, so it cannot be told of tools; set "
                             "model.chat_template_path")
         try:
             return conversation_text(self._tokenizer, [with_objects(one) for one in ask.messages], self._thinking,
-                                     ask.tools)
+                                     ask.tools, asks)
         except DataError:  # a template that takes the arguments of tool calls as text (DeepSeek V3's own)
-            return conversation_text(self._tokenizer, list(ask.messages), self._thinking, ask.tools)
+            return conversation_text(self._tokenizer, list(ask.messages), self._thinking, ask.tools, asks)
 
     def _after(self, said: _Said, text: str) -> str | None:
         """What the template puts after a reply: the end of its turn, unless that was sampled, and what follows.
 
         None where the template renders the call or its reply differently from how they were computed.
         """
-        if not text.startswith(said.prompt.text):
+        rest = self._since(said, text)
+        if rest is None:
             return None
         end = self._tokenizer.convert_ids_to_tokens(turn_end(self._tokenizer))
-        again, found, after = text[len(said.prompt.text) :].partition(end)
+        again, found, after = rest.partition(end)
         shown, calls = self._read(again, said.ask)
-        same = shown.strip() == said.choice.text.strip() and _meanings(calls) == _meanings(said.choice.calls)
+        same = _repeats(shown, said.choice.text) and _meanings(calls) == _meanings(said.choice.calls)
         return (after if said.ended else found + after) if found and same else None
+
+    def _since(self, said: _Said, text: str) -> str | None:
+        """What a later rendering has in place of the reply and after it; None where it changes what was before.
+
+        The history may lack a part of the generation prompt, of which it keeps the beginning (the role).
+        """
+        if text.startswith(said.prompt.text):
+            return text[len(said.prompt.text) :]
+        before = self._rendered(said.ask, asks=False)
+        if not (said.prompt.text.startswith(before) and text.startswith(before)):
+            return None
+        opened, rest = said.prompt.text[len(before) :], text[len(before) :]
+        shared = commonprefix([opened, rest])  # noqa: RUF071 (texts, no paths)
+        kept = re.sub(r"<[^<>]*$", "", shared)  # <think> and <tool_call> begin alike
+        return rest[len(kept) :]
 
     def _read(self, text: str, ask: Ask) -> tuple[str, list[tuple[str, str]]]:
         """Content and tool calls (name, arguments) of a reply."""
@@ -216,6 +237,12 @@ class Conversation:
         said = sorted(self._said, key=lambda said: said.number)
         return merged([Trajectory(s.prompt.tokens, s.reply.tokens, s.reply.logprobs, [1] * len(s.reply.tokens),
                                   s.reply.finish_reason) for s in said])
+
+
+def _repeats(shown: str, text: str) -> bool:
+    """Whether a rendering shows a reply's text, with no more than marks before it."""
+    shown, text = (AROUND_THOUGHTS.sub(r"\1", one.strip()) for one in (shown, text))
+    return shown.endswith(text) and not MARKS.sub("", shown[: len(shown) - len(text)])
 
 
 def plain(message: dict) -> tuple:
