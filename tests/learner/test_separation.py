@@ -55,6 +55,15 @@ def loaded(path, dtype, process):
 
 
 @pytest.fixture
+def unrefused(monkeypatch):
+    """Models of any architecture are read."""
+    from transformers import PreTrainedModel
+
+    monkeypatch.setattr(policy, "untrainable", lambda *_: None)
+    monkeypatch.setattr(PreTrainedModel, "_supports_attention_backend", True)
+
+
+@pytest.fixture
 def unbounded(monkeypatch):
     """Attention that takes a packed micro-batch for one row."""
     bounded = attention.layout
@@ -64,8 +73,7 @@ def unbounded(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", HYBRIDS)
-def test_a_state_that_runs_from_row_to_row_is_found_in_either_type(tmp_path, process, monkeypatch, family, dtype):
-    monkeypatch.setattr(policy, "untrainable", lambda *_: None)
+def test_a_state_that_runs_from_row_to_row_is_found_in_either_type(tmp_path, process, unrefused, family, dtype):
     with pytest.raises(ModelError, match=rf"{tmp_path} \({family}\): .*{LEAKS}"):
         separation.prove_policy(loaded(made(family, tmp_path), dtype, process))
 
@@ -97,9 +105,8 @@ def test_a_step_has_the_bits_that_it_has_without_the_proof(tiny_model, process):
     assert all(torch.equal(tensor, steps[1][3][name]) for name, tensor in steps[0][3].items())
 
 
-def test_random_numbers_that_a_model_draws_in_training_are_given_back(tmp_path, process, monkeypatch):
+def test_random_numbers_that_a_model_draws_in_training_are_given_back(tmp_path, process, monkeypatch, unrefused):
     """PhiMoE's router draws noise."""
-    monkeypatch.setattr(policy, "untrainable", lambda *_: None)
     monkeypatch.setitem(HYBRIDS, "phimoe", {"num_local_experts": 4, "router_jitter_noise": 0.1})
     actor = loaded(made("phimoe", tmp_path), torch.float32, process)
     before = torch.get_rng_state()
