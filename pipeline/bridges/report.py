@@ -16,6 +16,7 @@ from pipeline.settings.guide import general
 from pipeline.settings.secrets import is_secret, mask
 from pipeline.settings.setting import about
 from pipeline.store.errors import ConfigError, OuroError
+from pipeline.store.files import require_file
 
 WIDTH = 112
 
@@ -34,7 +35,8 @@ def finish(made: Translation, arguments) -> int:
             path.write_text(text)
             return _check(made, str(path), out, "recipe=FILE")
     path, choice = _place(made, arguments)
-    if path.exists() and path.read_text() != text and not arguments.force:
+    there = path.exists() and require_file(path, f"--output {path}")  # a pipe would never end
+    if there and path.read_bytes() != text.encode() and not arguments.force:
         raise OuroError(f"{path} exists already and says something else. Write --force to replace it, or --name or "
                         "--output for another file.")
     path.parent.mkdir(parents=True, exist_ok=True)

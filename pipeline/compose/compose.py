@@ -219,6 +219,6 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
         raise ConfigError(f"a file of conf/ is no YAML: {flat(error)}") from error
     except MissingConfigException as error:
         raise ConfigError(absent_default(str(error.missing_cfg_file), str(error))) from error
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:  # of a list of defaults
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
         raise ConfigError(f"the configuration cannot be composed: {flat(cause)}") from error

@@ -48,7 +48,7 @@ def _types() -> dict[str, str]:
 def own() -> dict[str, Path]:
     """Returns the user's algorithms: name -> file. Those that cannot be read are among them: only naming one fails."""
     place = Path.cwd() / "conf" / "algorithm"
-    found = sorted(place.glob("*.yaml")) if place.resolve() != DIRECTORY else ()
+    found = sorted(filter(Path.is_file, place.glob("*.yaml"))) if place.resolve() != DIRECTORY else ()  # no pipe
     return {path.stem: path for path in found if _is_own(path)}
 
 

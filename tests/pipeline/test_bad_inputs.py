@@ -89,6 +89,8 @@ def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked)
     (RECIPE.encode() + b"\tlog: {}\n", "cannot start any token"), (RECIPE.encode() + b"---\nname: x\n", "is no YAML"),
     (RECIPE.encode() + b"seed: ${buffer.none}\n", "'buffer.none' not found (mine.yaml, line 13)"),
     (b"", "holds no settings"),
+    (b"defaults: x\n" + RECIPE.encode(), "defaults must be a list"),
+    (b"defaults: [3]\n" + RECIPE.encode(), "Unsupported type in defaults"),
     (RECIPE.encode() + b"log: !!python/name:os.system\n", "is no YAML"),
     (RECIPE.encode() + b"name: x\n", "(mine.yaml, line 13)"),
     (RECIPE.replace("model:", "modle:").encode(), "Did you mean 'model'?"),
@@ -145,6 +147,13 @@ def test_a_plan_that_is_none(tmp_path, content, capsys):
     plan.write_text(content)
     assert cli.main(["status", "--root", str(tmp_path)]) == 2
     assert f"{plan} is no plan of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["algorithm/x.yaml", "recipe/x.yaml"])
+def test_a_pipe_below_conf_is_not_waited_for(checked, tmp_path, name):
+    (tmp_path / "conf" / name).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / "conf" / name)
+    assert checked()[0] == 0
 
 
 def test_a_pipe_is_not_waited_for(checked, tmp_path):
