@@ -10,6 +10,8 @@ from pipeline.store.errors import ModelError, Problem
 CONFIG = "config.json"
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
          "intermediate_size", "vocab_size")
+SHAPES = {"layer_types": (list, "a list of texts"), "rope_scaling": (dict, "an object"),
+          "rope_parameters": (dict, "an object")}  # what is read of their content elsewhere
 
 # widths of attention heads that vLLM 0.32 has CPU kernels for (v1/attention/backends/cpu_attn.py)
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -26,6 +28,9 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     wrong = [f"{name}={size!r}" for name, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
         raise ModelError(f"{key}={path}: {CONFIG} there has {', '.join(wrong)}; needed whole numbers above 0.")
+    for name, (kind, needed) in SHAPES.items():
+        if found.get(name) is not None and not isinstance(found[name], kind):
+            raise ModelError(f"{key}={path}: {CONFIG} there has {name}={found[name]!r}; needed {needed}.")
     return found
 
 

@@ -121,6 +121,9 @@ def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, word
 @pytest.mark.parametrize(("changed", "words"), [
     ({"model_type": None}, "has no model_type"), ({"hidden_size": -64}, "hidden_size=-64; needed whole"),
     ({"hidden_size": "64", "num_attention_heads": 0}, "has hidden_size='64', num_attention_heads=0; needed"),
+    ({"rope_scaling": "x"}, "has rope_scaling='x'; needed an object"),
+    ({"rope_parameters": [1]}, "has rope_parameters=[1]; needed an object"),
+    ({"layer_types": 3}, "has layer_types=3; needed a list"),
     ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)"),
 ])
 def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):
