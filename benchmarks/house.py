@@ -3,7 +3,7 @@
 A room is `operators`, `workflows`, `stages`, each package in pipeline/, and the modules directly in pipeline/ (the
 command line). Edges are imports, lazy or not (grimp reads the source). Floors are the longest chain of rooms; an upward
 arrow points to a higher layer of the first import contract in pyproject.toml. The exit code is 1 when a limit is
-exceeded.
+exceeded, and where a test file has no test or a test asserts nothing.
 """
 
 import ast
@@ -23,6 +23,7 @@ from pipeline.store.files import HOME
 LIMITS = {"rooms": 15, "floors": 9, "arrows between rooms": 80, "upward arrows": 0, "circles of rooms": 0,
           "circles of files": 0}
 LONG_FUNCTION = 40  # lines
+ASSERTING = ("raises", "warns", "fail")
 
 
 def room(module: str) -> str:
@@ -86,6 +87,27 @@ def long_functions(paths: list[str]) -> list[tuple[str, int]]:
     return [(place, lines) for place, lines in found.most_common() if lines > LONG_FUNCTION]
 
 
+def idle_tests(sources: dict[str, str]) -> list[str]:
+    """Test files (path -> source) without a test, and tests that cannot fail: without assert, raises, warns, fail, or a
+    call of a function in these files that has one, directly or through others."""
+    trees = {path: ast.parse(source) for path, source in sources.items()}
+    functions = {path: [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+                 for path, tree in trees.items()}
+    others = [f for found in functions.values() for f in found if not f.name.startswith("test_")]
+    asserting, known = set(ASSERTING), 0
+    while known < len(asserting):
+        known = len(asserting)
+        asserting |= {f.name for f in others if _asserts(f, asserting)}
+    tests = {path: [f for f in found if f.name.startswith("test_")] for path, found in functions.items()}
+    return [*(path for path, found in tests.items() if not found and path.rpartition("/")[2].startswith("test_")),
+            *(f"{path}:{f.name}" for path, found in tests.items() for f in found if not _asserts(f, asserting))]
+
+
+def _asserts(function: ast.FunctionDef | ast.AsyncFunctionDef, asserting: set[str]) -> bool:
+    return any(isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and
+               getattr(node.func, "id", getattr(node.func, "attr", None)) in asserting) for node in ast.walk(function))
+
+
 def test_seconds() -> Counter:
     """Test -> seconds, from the JUnit files of the last `make test`."""
     return Counter({f"{case.get('classname')}::{case.get('name')}": float(case.get("time"))
@@ -94,11 +116,12 @@ def test_seconds() -> Counter:
 
 
 def main() -> int:
-    """Prints the metrics; returns 1 when a limit is exceeded."""
+    """Prints the metrics; returns 1 when a limit is exceeded or a test cannot fail."""
     found, per_room = structure(import_graph(), layers()), Counter()
     python = Counter({path: n for path, n in tracked("*.py").items() if not path.startswith(("tests/", "benchmarks/"))})
     for path, count in python.items():
         per_room[room(path.removesuffix(".py").replace("/", "."))] += count
+    idle = idle_tests({path: (HOME / path).read_text(encoding="utf-8") for path in tracked("tests/*.py")})
     others = {"YAML in bridges": "pipeline/bridges/*.yaml", "README": "README.md", "tests": "tests/*.py"}
     for headers, rows in (
         (["room", "lines"], [*per_room.most_common(), ("all Python but tests and benchmarks", per_room.total())]),
@@ -106,11 +129,12 @@ def main() -> int:
         (["largest files", "lines"], python.most_common(10)),
         (["functions beyond 40 lines", "lines"], long_functions(list(python))),
         (["slowest tests of the last make test", "seconds"], test_seconds().most_common(10)),
+        (["tests that cannot fail"], [(place,) for place in idle]),
         (["beyond a limit", ""], [(name, " -> ".join(one)) for name in beyond(found) for one in found[name]]),
         (["", "found", "limit"], [(name, len(found[name]), limit) for name, limit in LIMITS.items()]),
     ):
         print(tabulate(rows, headers), end="\n\n")
-    return 1 if beyond(found) else 0
+    return 1 if beyond(found) or idle else 0
 
 
 if __name__ == "__main__":

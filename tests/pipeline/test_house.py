@@ -56,3 +56,19 @@ def test_a_frame_that_holds_the_setting_is_counted_with_its_file():
     with walk.watched(found):
         Config.partial({"lr": walk.RATE})
     assert set(found) == {"pipeline/settings/setting.py"}
+
+
+def test_a_test_that_cannot_fail_and_a_file_without_tests_are_found():
+    helper = "def close(a):\n    assert a\ndef near(a):\n    close(a)\n"
+    sources = {
+        "tests/test_empty.py": "", "tests/factories.py": helper,
+        "tests/test_some.py": "def test_idle():\n    print(1)\ndef test_near():\n    near(1)\n"
+                              "def test_raises():\n    with pytest.raises(ValueError):\n        int('x')\n"
+                              "class TestX:\n    async def test_waits(self):\n        await near_by(1)\n"}
+    assert house.idle_tests(sources) == ["tests/test_empty.py", "tests/test_some.py:test_idle",
+                                         "tests/test_some.py:test_waits"]
+
+
+def test_every_test_of_ours_can_fail():
+    paths = house.tracked("tests/*.py")
+    assert house.idle_tests({path: (house.HOME / path).read_text(encoding="utf-8") for path in paths}) == []
