@@ -92,7 +92,17 @@ def is_refused(task, endpoint):
         with pytest.raises(openai.APIStatusError) as found:
             client(endpoint).chat.completions.create(**{**asked, **wrong})
         assert found.value.status_code == status, wrong
-    url, head = f"{endpoint.base_url}/chat/completions", {"Authorization": f"Bearer {endpoint.api_key}"}
+    url, bearer = f"{endpoint.base_url}/chat/completions", {"Authorization": f"Bearer {endpoint.api_key}"}
+    head = bearer | {"Content-Type": "application/json"}
+    plain = bearer | {"Content-Type": "text/plain"}
+    assert httpx.post(url, content=json.dumps(asked), headers=plain).status_code == 415
+    for name, value, status in (("Origin", "http://evil.example", 403), ("Sec-Fetch-Site", "cross-site", 403),
+                                ("Host", "evil.example", 400)):
+        assert httpx.post(url, json=asked, headers=bearer | {name: value}).status_code == status
+    nan = json.dumps({**asked, "temperature": float("nan")})
+    half = json.dumps({**asked, "user": "\ud800"})
+    for content in (nan, half):
+        assert httpx.post(url, content=content, headers=head).status_code == 400
     number, _, signature = endpoint.api_key.partition("-")
     assert httpx.post(url, json=asked).status_code == 401
     for other in (f"{int(number) + 1}-{signature}", "x", "é", f"{number}-"):

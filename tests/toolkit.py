@@ -54,6 +54,10 @@ def misbehaves(way: str) -> object:
         return len(bytearray(8 << 30))
     if way == "exits":
         os._exit(3)
+    if way == "surrogate":
+        return "x\ud800"
+    if way == "raises surrogate":
+        raise ValueError("\udfff")
     if way == "leaves":
         sys.exit("enough")
     if way == "forks":

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import ConfigError, StageError, masked
+from pipeline.store.foreign_text import is_encodable
 from workflows.engines.engine import Reply, Request
 from workflows.prompts import opened_tag
 from workflows.rewards import RewardFunction
@@ -160,6 +161,8 @@ def _problem(returned: Any, longest: int) -> str | None:
 def _turn_problem(turn: Trajectory) -> str | None:
     if turn.state is not None and not isinstance(turn.state, str):
         return f"the workflow returned a state that is {type(turn.state).__name__}, needed a text or None"
+    if turn.state is not None and not is_encodable(turn.state):
+        return "the workflow returned a state with half of a surrogate pair, needed Unicode"
     if turn.reward is not None and not (isinstance(turn.reward, (int, float)) and math.isfinite(turn.reward)):
         return f"the workflow returned the reward {turn.reward!r} of a turn, needed a finite number or None"
     return None
@@ -220,6 +223,8 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
     """Adds the components of one reward function; if it failed, the attempt has no reward."""
     if isinstance(found, str):
         outcome.fail("reward_failed", outcome.reason or found)
+    elif outcome.status == "ok" and not math.isfinite(sum((*outcome.components.values(), *found.values()))):
+        outcome.fail("reward_failed", "the sum of the reward components is not finite")
     elif outcome.status == "ok":
         if twice := outcome.components.keys() & found.keys():
             raise ConfigError(f"two reward functions give a component '{min(twice)}': one would hide the other. Leave "

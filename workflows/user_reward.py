@@ -13,6 +13,7 @@ from numbers import Number
 from typing import Any
 
 from pipeline.settings.arguments.users import batch_parameters
+from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
 
 Components = dict[str, float]
@@ -94,9 +95,11 @@ class Rule:
             return f"{self.name} returned no components; {NEEDED}"
         numbers = {name: _number(value) for name, value in parts.items() if value is not None}
         for name, value in numbers.items():
-            if not (isinstance(name, str) and math.isfinite(value)):
+            if not (isinstance(name, str) and is_encodable(name) and math.isfinite(value)):
                 which = f"{name}=" if parts is found else ""
                 return f"{self.name} returned {which}{_shown(parts[name])}; {NEEDED}"
+        if not math.isfinite(sum(numbers.values())):
+            return f"{self.name} returned components whose sum is not finite; {NEEDED}"
         if not 0 <= numbers.get("accuracy", 0) <= 1:
             return f"{self.name} returned accuracy={numbers['accuracy']}; needed a number from 0 to 1 (solved)"
         return numbers

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pipeline.store import harbor
 from pipeline.store.digests import missing, resolve
 from pipeline.store.errors import DataError, nearest
+from pipeline.store.foreign_text import is_encodable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -138,6 +139,8 @@ def parsed(line: bytes, is_first: bool) -> dict:
         raise ValueError(f"is no JSON ({error})") from error
     if not isinstance(record, dict):
         raise ValueError(f"is a JSON {type(record).__name__}")
+    if b"\\u" in line and not is_encodable(json.dumps(record, ensure_ascii=False)):
+        raise ValueError("has a text with half of a surrogate pair, which is no Unicode")
     return record
 
 

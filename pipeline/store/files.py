@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.store.errors import DataError, StageError
+from pipeline.store.foreign_text import escaped
 
 MANIFEST = "manifest.json"
 CHECKSUM = "sha256_of_the_rest"  # the last key of a JSON object that we write, its first 16 hex digits
@@ -96,7 +97,7 @@ def write_json_if_new(path: Path, value: object) -> None:
 
 def json_text(value: object) -> str:
     """Returns JSON with sorted keys, so that equal values give equal files. An object has its CHECKSUM at the end."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    text = escaped(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)) + "\n"
     body = text.removesuffix(_END)
     return text if body == text else f'{body},\n "{CHECKSUM}": "{hash_text(text)}"{_END}'
 
@@ -205,7 +206,7 @@ def remove_leftovers_of(path: Path) -> None:
 
 def hash_text(text: str) -> str:
     """Returns the first 16 hex digits of the sha256 of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(escaped(text).encode()).hexdigest()[:16]
 
 
 def hash_json(value: object) -> str:

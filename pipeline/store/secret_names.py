@@ -8,6 +8,8 @@ import os
 import re
 from functools import cache
 
+from pipeline.store.foreign_text import escaped
+
 KEY = re.compile(r"(token|secret|password|(api|access|secret|private)[_-]?key)$", re.I)
 VARIABLE = re.compile(r"(key|token|secret|password)$", re.I)
 SHORTEST = 6  # characters: a shorter value may occur in a message by chance
@@ -27,9 +29,9 @@ def secret_variables() -> dict[str, str]:
 
 
 def masked(text: str) -> str:
-    """Replaces the values of secret variables by ***."""
+    """Replaces the values of secret variables by ***, and escapes what is no Unicode: messages quote foreign text."""
     taken = (os.environ.get(name, "") for name in TAKEN_AS_SECRETS)
     values = {value for value in (*secret_variables().values(), *taken) if len(value) >= SHORTEST}
     for value in sorted(values, key=len, reverse=True):  # one may contain another
         text = text.replace(value, "***")
-    return text
+    return escaped(text)

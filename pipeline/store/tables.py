@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from pipeline.store import hashes, records
 from pipeline.store.errors import DataError
+from pipeline.store.foreign_text import escaped_all
 
 # Dictionary pages make the small files of single steps larger and slower to write.
 FORMAT = {"compression": "zstd", "use_dictionary": False}
@@ -18,9 +19,13 @@ FORMAT = {"compression": "zstd", "use_dictionary": False}
 
 def to_arrow(rows: Sequence, record: type) -> pa.Table:
     """Converts rows of one record class to an Arrow table. An unexpected null fails an assertion; so does, in Arrow, a
-    value of another type."""
-    names = [f.name for f in dataclasses.fields(record)]
-    table = pa.table({n: [getattr(row, n) for row in rows] for n in names}, schema=records.schema(record))
+    value of another type. Halves of surrogate pairs, which Parquet cannot hold, are escaped: one text must not cost the
+    other rows."""
+    columns = {f.name: [getattr(row, f.name) for row in rows] for f in dataclasses.fields(record)}
+    try:
+        table = pa.table(columns, schema=records.schema(record))
+    except UnicodeEncodeError:
+        table = pa.table(escaped_all(columns), schema=records.schema(record))
     wrong = [f.name for f in table.schema if not f.nullable and table[f.name].null_count]
     assert not wrong, f"{record.__name__}: null in {', '.join(wrong)}"
     return table

@@ -1,7 +1,6 @@
 """Attempts of a running application: the replies that it got, the feedback that it gave, and the rows of both."""
 
 import json
-import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from workflows.endpoint.dialect import Refusal
 from workflows.endpoint.merging import merged
 from workflows.trajectory import Trajectory
 
+LARGEST_REWARD = 1e6  # of a component and of their sum, in absolute value
 NO_FEEDBACK = "no_feedback"  # status of rows that were not rewarded in time
 
 
@@ -85,10 +85,11 @@ class Feedback:
 
 def _components(reward: Any) -> dict[str, float]:
     parts = reward if isinstance(reward, dict) else {"reward": reward}
-    fine = parts and all(isinstance(value, (int, float)) and math.isfinite(value) for value in parts.values())
-    if not fine or not 0 <= parts.get("accuracy", 0) <= 1:
-        raise Refusal(400, f"reward is {reward!r}; needed a finite number or {{component: number}}, accuracy from 0 "
-                           "to 1", "invalid_request")
+    fine = parts and all(isinstance(value, (int, float)) and abs(value) <= LARGEST_REWARD for value in parts.values())
+    if not fine or abs(sum(parts.values())) > LARGEST_REWARD or not 0 <= parts.get("accuracy", 0) <= 1:
+        raise Refusal(400, f"reward is {str(reward)[:200]}; needed a number or {{component: number}}, each and their "
+                           f"sum from -{LARGEST_REWARD:.0f} to {LARGEST_REWARD:.0f}, accuracy from 0 to 1",
+                      "invalid_request")
     return {name: float(value) for name, value in parts.items()}
 
 

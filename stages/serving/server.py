@@ -20,7 +20,6 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -34,11 +33,12 @@ from stages.serving.recording import SECONDS, Recording
 from stages.serving.sessions import Sampling, Session
 from workflows.endpoint import server
 from workflows.endpoint.dialect import Refusal
+from workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
 from workflows.engines.open import open_engine
 from workflows.prompts import end_tokens, load_tokenizer
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 IDLE_SECONDS = 3600.0  # after which the conversation of a session is forgotten, if nothing is recorded
+OPEN_SECONDS = 120  # for which a connection without requests stays open
 GRACE_SECONDS = 5  # for requests in progress when the server is asked to end
 
 
@@ -58,6 +58,8 @@ class Options:
 class Standalone(server.Server):
     """The endpoint without attempts of an explorer: a request names its session, or is one of its own."""
 
+    body_seconds = BODY_SECONDS
+
     def __init__(self, session: Callable[[str | None], Session], recording: Recording | None, options: Options):
         self._new, self._recording, self._options = session, recording, options
         self.sessions: dict[str, Session] = {}
@@ -65,8 +67,7 @@ class Standalone(server.Server):
                   for one in server.DIALECTS for prefix in ("", "/sessions/{session}")]
         routes += [Route(f"{prefix}/v1/models", self._models) for prefix in ("", "/sessions/{session}")]
         self.app = Starlette(routes=[*routes, Route("/feedback", self._feedback, methods=["POST"])])
-        if options.token is None:  # a page in a browser may resolve its own name to this host
-            self.app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
+        protect(self.app, LOOPBACK if options.token is None else None)
 
     def _speaker(self, request: Request) -> Session:
         self._require_token(request)
@@ -85,7 +86,7 @@ class Standalone(server.Server):
             self._require_token(request)
             if self._recording is None:
                 raise Refusal(404, "nothing is recorded; start ouro serve with --record DIR", "not_recorded")
-            attempt = self._recording.rewarded(Feedback.read(await server._body(request)))
+            attempt = self._recording.rewarded(Feedback.read(await server.body(request, self.body_seconds)))
         except ClientDisconnect:
             return Response(status_code=499)
         except Refusal as refusal:
@@ -159,7 +160,7 @@ async def _serve(listener: socket.socket, options: Options, engine: EngineLoop, 
     app = Standalone(session, recording, options)
     http = server._Uvicorn(uvicorn.Config(
         app.app, lifespan="off", log_config=None, log_level="error", access_log=False,
-        timeout_keep_alive=server.IDLE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS))
+        http=Impatient, ws="none", timeout_keep_alive=OPEN_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS))
 
     def end() -> None:
         http.should_exit = True

@@ -1,11 +1,15 @@
 """`ouro serve`: clients ask a scripted engine by HTTP, and what is recorded is what the engine sampled."""
 
 import asyncio
+import contextlib
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import httpx
@@ -22,6 +26,7 @@ from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
 from tests.damage import flip
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
+from workflows.endpoint import guard
 from workflows.endpoint.server import DIALECTS
 
 SOURCE = Source("rec", "w", "c", "k", "scripted")
@@ -63,7 +68,9 @@ def posted(made, *requests, headers=()):
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=dict(headers)) as client:
             found = []
             for path, body in requests:
-                found.append(await client.post(path, json=body(found) if callable(body) else body))
+                body = body(found) if callable(body) else body
+                content = body if isinstance(body, bytes) else json.dumps(body)
+                found.append(await client.post(path, content=content, headers=JSON))
         running.cancel()
         return found
 
@@ -75,6 +82,7 @@ def read(tmp_path, name, step=1):
     return [record(**row) for row in tables.read(tables.step_file(tmp_path / "rec", name, step), record).to_pylist()]
 
 
+JSON = {"content-type": "application/json"}
 CHAT, IN_SESSION = "/v1/chat/completions", "/sessions/s/v1/chat/completions"
 
 
@@ -131,10 +139,46 @@ def test_what_the_client_wishes_is_used_unless_it_is_recorded(opened):
     ({"id": "zz-0", "reward": 1}, 404), ({"session": "zz", "reward": 1}, 404), ({"reward": 1}, 400),
     ({"session": "s", "reward": "good"}, 400), ({"session": "s", "reward": None}, 400),
     ({"session": "s", "reward": {"accuracy": 2}}, 400), ({"session": "s", "reward": {}}, 400), ([], 400),
+    *(({"session": "s", "reward": reward}, 400) for reward in (
+        1e30, 10**400, {"a": 9e5, "b": 9e5}, {"a": -1e6, "b": -1}, {"\ud800": 1.0}, [1], {"a": [1]})),
+    ({"session": "\ud800", "reward": 1}, 400), ({"session": "s", "reward": 1, "group": "\udfff"}, 400),
+    ({"session": "s", "reward": 1, "metadata": {"\ud800": 1}}, 400), ({"\ud800": 1}, 400), ({"id": ["\ud800"]}, 400),
     ({"session": "s", "id": "x", "reward": 1}, 400), ({"session": "s", "reward": 1, "stars": 5}, 400)])
 def test_feedback_that_cannot_be_used_is_refused(opened, body, status):
     *_, found = posted(opened("a"), (IN_SESSION, chat("x")), ("/feedback", body))
     assert found.status_code == status
+
+
+@pytest.mark.parametrize("body", [
+    b'{"session": "s", "reward": NaN}', b'{"session": "s", "reward": 1e999}', b'{"session": "s", "reward": Infinity}',
+    b'{"session": "s", "reward": 1, "metadata": -Infinity}',
+    b'{"session": "s", "reward": 1, "metadata": "\xed\xa0\x80"}',
+    '{"session": "s", "reward": 1}'.encode("utf-16"), b'{"reward": ' + b"9" * 5000 + b"}",
+    b'{"session": "s", "reward": 1, "metadata": ' + b"[" * 500 + b"]" * 500 + b"}", b"", b"null"])
+def test_a_body_that_files_cannot_hold_is_refused(opened, body):
+    *_, found = posted(opened("a"), (IN_SESSION, chat("x")), ("/feedback", body))
+    assert found.status_code == 400
+
+
+def test_one_bad_event_does_not_end_a_recording(opened, tmp_path):
+    """The largest reward counts, and a reply whose text is no Unicode costs no other row."""
+    made = opened("a", "b")
+    bad = {"session": "s", "reward": 1, "metadata": "\ud800"}
+    *_, refused, fine = posted(made, (IN_SESSION, chat("x")), ("/feedback", bad),
+                               ("/feedback", {"session": "s", "reward": 1e6}))
+    assert (refused.status_code, fine.status_code) == (400, 200)
+    made.recording.open["odd"] = odd = Attempt("odd", "\ud800", next(iter(made.recording._ready.values())).replies)
+    made.recording.rewarded(Feedback({"reward": 0.0}, session="\ud800"))
+    assert odd.components == {"reward": 0.0}
+    made.recording.flush()
+    assert sorted(row.reward for row in read(tmp_path, "experience")) == [0.0, 1e6]
+
+
+def test_ids_that_are_no_tokens_are_refused(opened):
+    for ids in ([-1], [10**6], [10**30]):
+        asked = {"model": "policy", "prompt": ids}
+        first, then = posted(opened("a", record=False), ("/v1/completions", asked), (CHAT, chat("x")))
+        assert (first.status_code, then.status_code) == (400, 200)
 
 
 def test_feedback_counts_once(opened):
@@ -154,6 +198,91 @@ def test_a_token_is_required_where_there_is_one(opened):
 
 def test_without_a_token_only_names_of_this_host_are_answered(opened):
     assert posted(opened("a"), (CHAT, chat("x")), headers={"host": "evil.example"})[0].status_code == 400
+
+
+PAGE = {"origin": "http://evil.example"}
+OWN = {"origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    (PAGE, 403), ({"origin": "null"}, 403), ({"origin": "http://127.0.0.1:81"}, 403), ({"sec-fetch-site": "none"}, 404),
+    ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-site"}, 403), (OWN, 404),
+    ({"host": "evil.example", "origin": "http://evil.example"}, 400), ({"host": "localhost:8000"}, 404)])
+def test_pages_of_other_sites_are_refused(opened, headers, status):
+    """404: the request is read, and its session is not known."""
+    (found,) = posted(opened(), ("/feedback", {"session": "s", "reward": 1}), headers=headers)
+    assert found.status_code == status
+
+
+def test_with_a_token_other_names_are_answered_and_pages_are_not(opened):
+    for more, status in (({"host": "gpu7:8000"}, 200), (PAGE, 403)):
+        made = opened("a", token="secret", record=False)
+        assert posted(made, (CHAT, chat("x")), headers={"x-api-key": "secret", **more})[0].status_code == status
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None,
+                                  "text/plain; application/json"])
+def test_bodies_that_are_not_declared_as_json_are_refused(opened, kind):
+    made = opened("a")
+
+    async def run():
+        transport = httpx.ASGITransport(made.app.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            headers = {} if kind is None else {"content-type": kind}
+            return [(await client.post(path, content=b'{"session": "s", "reward": 1}', headers=headers)).status_code
+                    for path in ("/feedback", CHAT)]
+
+    assert asyncio.run(run()) == [415, 415]
+    assert made.recording._events == []
+
+
+def test_slow_and_half_requests_and_too_many_connections_end(opened, monkeypatch):
+    monkeypatch.setattr(guard, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(server.Standalone, "body_seconds", 0.3)
+    monkeypatch.setattr(guard, "CONNECTIONS", 5)
+    made = opened("a", record=False)
+    options = server.Options("127.0.0.1", 0, None, None, 2, 60.0, True)
+    listener = server._listener(options)
+    post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    sent = [b"", b"POST /v1", post + b"X: ", post + b"Content-Length: 50\r\n\r\n{", post + b"X: " + b"y" * (1 << 17)]
+    found = []
+
+    def ask():
+        try:
+            address = listener.getsockname()
+            opened_ = [socket.create_connection(address, timeout=5) for _ in sent]
+            time.sleep(0.05)
+            with socket.create_connection(address, timeout=5) as further:
+                found.append(_read(further))
+            for one, content in zip(opened_, sent, strict=True):
+                with contextlib.suppress(OSError):
+                    one.sendall(content)
+            found.extend(map(_read, opened_[:3]))
+            found.append(_read(opened_[3], 12))
+            found.append(_read(opened_[4]))
+            for one in opened_:
+                one.close()
+            time.sleep(0.05)
+            found.append(httpx.post(f"http://127.0.0.1:{address[1]}{CHAT}", json=chat("x")).status_code)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asyncio.run(server._serve(listener, options, made.loop, None, made.app._new))
+    asking.join()
+    assert found[:4] == [b""] * 4
+    assert found[4] == b"HTTP/1.1 408"
+    assert found[5:] == [b"", 200]
+
+
+def _read(one, most=1 << 20):
+    """What a connection gives until it ends."""
+    content = b""
+    with contextlib.suppress(ConnectionError):
+        while len(content) < most and (data := one.recv(most - len(content))):
+            content += data
+    return content
 
 
 def test_a_killed_server_loses_nothing_that_was_flushed(opened, tmp_path):

@@ -69,7 +69,8 @@ def test_attempts_that_wait_for_a_tool_are_counted(monkeypatch):
 
 
 def test_a_tool_in_every_way_that_is_wrong(used):
-    ways = ["raises", "bytes", "prints", "long", "memory", "exits", "leaves", "forks", "ok"]
+    ways = ["raises", "bytes", "prints", "long", "memory", "exits", "leaves", "surrogate", "raises surrogate",
+            "forks", "ok"]
     begin = time.monotonic()
     found = dict(zip(ways, used([["misbehaves", {"way": way}] for way in ways], "misbehaves"), strict=True))
     assert found["raises"].startswith("error: KeyError: 'nothing there'")
@@ -80,6 +81,8 @@ def test_a_tool_in_every_way_that_is_wrong(used):
     assert found["memory"].startswith("error: MemoryError")
     assert "ended with exit code 3, without a result" in found["exits"]
     assert found["leaves"].startswith("error: SystemExit: enough")
+    assert found["surrogate"].startswith("error: ValueError: the result has half of a surrogate pair")
+    assert found["raises surrogate"].startswith("error: ValueError: \\udfff")
     assert (found["forks"], found["ok"]) == ("forked", "ok")
     assert time.monotonic() - begin < 60
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from pipeline.job.context import ending, our_environment
 from pipeline.store.errors import StageError
+from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Endpoint, Job
 from workflows.attempts.recording import Replayed
@@ -242,6 +243,8 @@ class IsolatedAttempt(asyncio.Protocol):
             if isinstance(components, str):
                 return self._place.fail(components)
         text = returned if isinstance(returned, str) else spoken.last_text
+        if not is_encodable(text):
+            return self._place.fail("the agent returned a text with half of a surrogate pair; needed Unicode")
         return self._place.finish(spoken.rows(), text, components)
 
     def _task(self, call: int, method: str, arguments: tuple) -> tuple[int, bool, Any]:

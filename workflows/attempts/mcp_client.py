@@ -21,6 +21,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, METHOD_NOT_FOUND, Call
 
 from pipeline.job.context import ending
 from pipeline.settings.arguments.mcp import McpServer
+from pipeline.store.foreign_text import flaw
 from pipeline.store.user_errors import brief
 from workflows.attempts.wire import Lost
 from workflows.tools import as_text, title
@@ -181,6 +182,8 @@ async def _definitions(client: Client) -> list[dict[str, Any]]:
         if len(found) > MOST_TOOLS:
             raise ValueError(f"it lists more than {MOST_TOOLS} tools")
         more = cursor = page.next_cursor
+    if wrong := flaw(found):
+        raise ValueError(f"its list of tools is unusable: {wrong}")
     return found
 
 

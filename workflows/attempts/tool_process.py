@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.job.context import ending
 from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.store.foreign_text import escaped, is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.forking import serve
 from workflows.attempts.wire import Lost, Unpacker, packed
@@ -154,11 +155,13 @@ def _work(settings: ToolArguments, tools: dict[str, Tool], variables: dict[str, 
                     result = listed, False
                 else:
                     text, failed = _called(tools.get(name), worlds, name, arguments, key)
+                    if not is_encodable(text):
+                        raise ValueError("the result has half of a surrogate pair; needed Unicode")
                     result = _cut(text), failed
             except Lost as lost:
                 result = lost
             except BaseException as error:  # of the tool, which may also exit
-                result = _cut(f"error: {brief(error)}"), True
+                result = _cut(f"error: {escaped(brief(error))}"), True
             if os.getpid() != own:
                 os._exit(0)  # a copy that the tool made of this process
             channel.sendall(packed(result))

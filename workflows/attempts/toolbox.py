@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from pipeline.store.foreign_text import escaped
 from workflows.attempts.tool_process import CLOSE, Processes, Result, Session
 from workflows.attempts.wire import Lost
 from workflows.tools import ENVIRONMENT, RESET, REWARD, Toolset, load_environment, load_tools, title
@@ -123,15 +124,15 @@ class Toolbox:
     def call(self, name: str, arguments: Any = "{}") -> str:
         """What a tool returns, as text; what is wrong with a call, or with the tool, is a text that begins `error:`."""
         if name not in self._tools:
-            return f"error: there is no tool '{name}'; there are {', '.join(self._tools)}"
+            return f"error: there is no tool '{escaped(str(name))}'; there are {', '.join(self._tools)}"
         tool = self._tools[name]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         try:
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
             tool.read(text)
             text = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
             text.encode()  # half of a surrogate pair, which JSON can escape, is no text
-        except ValueError as error:
-            return f"error: {error}"
+        except (ValueError, TypeError, RecursionError) as error:
+            return f"error: {escaped(str(error))}"
         if tool.world is not None:
             return self._of_world(tool.world, name, text, tool.declaration.idempotent)[0]
         return self._recorded(name, text, tool.declaration.idempotent, self._alone)[1][0]

@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from pipeline.store.foreign_text import flaw
 from workflows.endpoint.conversation import Ask
 from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large",
+         415: "invalid_request_error"}
 
 
 class Turn(BaseModel):
@@ -113,6 +115,7 @@ def _object(arguments: str) -> Any:
     """Arguments of a call as an object; what the model wrote in place of one is its only field."""
     try:
         found = json.loads(arguments)
-    except ValueError:
+        found = arguments if flaw(found) else found  # the model may write NaN, or half of a surrogate pair
+    except (ValueError, RecursionError):
         found = arguments
     return found if isinstance(found, dict) else {"arguments": found}

@@ -15,6 +15,7 @@ from functools import partial
 from os.path import commonprefix
 
 from pipeline.store.errors import DataError
+from pipeline.store.foreign_text import escaped
 from workflows.endpoint.merging import merged
 from workflows.engines.engine import STOP_TEXT, Reply
 from workflows.engines.forced_calls import calls_in
@@ -126,10 +127,12 @@ class Conversation:
     def prompt(self, ask: Ask) -> Prompt:
         """The tokens that continue an earlier call, if the request does; else those of the whole request."""
         if ask.prompt is not None:
-            is_text = isinstance(ask.prompt, str)
+            is_text, known = isinstance(ask.prompt, str), len(self._tokenizer)
+            if not is_text and not all(0 <= token < known for token in ask.prompt):
+                raise DataError(f"prompt has an id that is no token; needed ids from 0 to {known - 1}")
             tokens = prompt_tokens(self._tokenizer, [ask.prompt])[0] if is_text else ask.prompt
             return Prompt(tokens, ask.prompt if is_text else "", False)
-        text = self._rendered(ask)
+        text = escaped(self._rendered(ask))  # arguments of tool calls are JSON, which can name what is no Unicode
         if not self._tokenizer.chat_template:  # the plain turns, as in training; none marks the end of a reply
             return Prompt(prompt_tokens(self._tokenizer, [text])[0], text,
                           any(one["role"] == "assistant" for one in ask.messages))
@@ -201,7 +204,7 @@ class Conversation:
             length, text = cut or (len(body), text)
             reply = Reply(reply.tokens[:length], reply.logprobs[:length], "stop")
             ended, calls = False, []
-        named = [(f"call{number % 1000:03d}{place % 100:02d}", *call) for place, call in enumerate(calls)]
+        named = [(f"call{number % 1000:03d}{place % 100:02d}", *map(escaped, call)) for place, call in enumerate(calls)]
         finish = "tool_calls" if calls else reply.finish_reason
         choice = Choice(text, named, finish, reply.tokens, reply.logprobs)
         self._said.append(_Said(number, ask, prompt, reply, choice, ended))
@@ -261,7 +264,7 @@ def with_objects(message: dict) -> dict:
 def _arguments(text: str):
     try:
         return json.loads(text)
-    except ValueError:  # the model's own mistake, which the template shows as it is
+    except (ValueError, RecursionError):  # the model's own mistake, which the template shows as it is
         return text
 
 

@@ -22,10 +22,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pipeline.store.errors import OuroError
+from pipeline.store.foreign_text import flaw
 from workflows.attempts.child import Endpoint
 from workflows.endpoint.anthropic import Messages
 from workflows.endpoint.chat import Chat, Completions
 from workflows.endpoint.dialect import MODEL, Refusal
+from workflows.endpoint.guard import LOOPBACK, protect
 from workflows.endpoint.responses import Responses
 from workflows.endpoint.speaker import ENDED, Speaker
 
@@ -44,10 +46,13 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """Attempts that may ask the model, by number; their tokens are made of a key that only this process has."""
 
+    body_seconds: float | None = None  # limit of a body's arrival; none where the engine holds the event loop up
+
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._key, self._numbers, self._speakers = secrets.token_bytes(32), count(), {}
         routes = [Route(one.path, self._handler(one), methods=["POST"]) for one in DIALECTS]
         app = Starlette(routes=[*routes, Route("/v1/models", self._models)])
+        protect(app, LOOPBACK)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = _Uvicorn(uvicorn.Config(app, lifespan="off", log_config=None, log_level="error", access_log=False,
@@ -97,7 +102,7 @@ class Server:
         async def handle(request: Request) -> Response:
             try:
                 speaker = self._speaker(request)
-                ask = dialect.read(await _body(request))
+                ask = dialect.read(await body(request, self.body_seconds))
                 answer = await _unless_gone(request, speaker.answer(ask))
             except ClientDisconnect:
                 return Response(status_code=499)
@@ -122,17 +127,28 @@ async def _started(server: uvicorn.Server) -> None:
         await asyncio.sleep(0)
 
 
-async def _body(request: Request) -> Any:
-    """The JSON of a body. Raises Refusal when it is too large or malformed."""
+async def body(request: Request, seconds: float | None) -> Any:
+    """The JSON of a body. Raises Refusal when it is too large, too slow or malformed, or not declared as JSON: browsers
+    let any page send other types."""
+    declared = request.headers.get("content-type", "")
+    if declared.partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, f"Content-Type is {declared[:80]!r}; needed application/json", "unsupported_media_type")
     content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > LARGEST:
-            raise Refusal(413, f"the body is larger than {LARGEST >> 20} MiB", "too_large")
     try:
-        return json.loads(bytes(content))
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                content += part
+                if len(content) > LARGEST:
+                    raise Refusal(413, f"the body is larger than {LARGEST >> 20} MiB", "too_large")
+    except TimeoutError as error:
+        raise Refusal(408, f"the body did not arrive within {seconds:g} s", "timeout") from error
+    try:
+        found = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}", "invalid_json") from error
+    if wrong := flaw(found):
+        raise Refusal(400, f"the body cannot be used: {wrong}", "invalid_json")
+    return found
 
 
 async def _unless_gone(request: Request, work: Coroutine) -> Any:

@@ -1,0 +1,57 @@
+"""Text from outside that UTF-8 cannot encode, and JSON that files cannot hold."""
+
+import json
+import math
+
+import pytest
+
+from pipeline.store import files, records, tables
+from pipeline.store.data_files import parsed
+from pipeline.store.foreign_text import DEEPEST, escaped, escaped_all, flaw
+from pipeline.store.secret_names import masked
+from tests.factories import row
+
+
+def nested(levels):
+    value = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [
+    "\ud800", {"a": ["x\udfff"]}, {"\ud800": 1}, math.nan, [math.inf], {"a": {"b": -math.inf}}, nested(DEEPEST + 1),
+    nested(100_000)])
+def test_what_files_cannot_hold_has_a_flaw(value):
+    assert flaw(value)
+
+
+@pytest.mark.parametrize("value", ["", "a\x00ü😀", None, True, 10**400, -1.5, {"a": [1, {"b": None}]}, nested(DEEPEST)])
+def test_what_files_can_hold_has_none(value):
+    assert flaw(value) is None
+
+
+def test_escapes_in_json_keep_their_meaning_and_other_text_is_untouched(tmp_path):
+    assert (escaped("a\ud800b"), escaped("ü😀\x00")) == (r"a\ud800b", "ü😀\x00")
+    assert json.loads(escaped(json.dumps("a\ud800b", ensure_ascii=False))) == "a\ud800b"
+    assert escaped_all({"\ud800": ["\udfff", ("x", 1)]}) == {r"\ud800": [r"\udfff", ("x", 1)]}
+    files.write_json(tmp_path / "a.json", ["\ud800"])
+    assert files.read_json(tmp_path / "a.json") == ["\ud800"]
+    assert files.hash_json(["\ud800"]) != files.hash_json(["\ud801"])
+    assert masked("no \ud800") == r"no \ud800"
+
+
+def test_one_text_does_not_cost_the_other_rows_of_a_table(tmp_path):
+    rows = [row(records.Experience, response="fine", reward_components={"a": 1.0}),
+            row(records.Experience, response="\ud800", reward_components={"\udfff": 2.0})]
+    tables.write(tmp_path / "part-0.parquet", records.Experience, rows)
+    found = tables.read(tmp_path / "part-0.parquet", records.Experience).to_pylist()
+    assert [one["response"] for one in found] == ["fine", r"\ud800"]
+    assert [dict(one["reward_components"]) for one in found] == [{"a": 1.0}, {r"\udfff": 2.0}]
+
+
+def test_a_line_of_a_data_file_with_half_a_surrogate_pair_is_refused():
+    assert parsed(rb'{"a": "\ud83d\ude00"}', is_first=False) == {"a": "😀"}
+    for line in (rb'{"a": "\ud800"}', rb'{"\udfff": 1}', rb'{"a": [{"b": "\ud83d"}]}'):
+        with pytest.raises(ValueError, match="surrogate"):
+            parsed(line, is_first=False)
