@@ -95,6 +95,9 @@ class VllmEngine(Engine):
         self._stop = end_tokens
         self._sleeps = sleeps and self._gpu
         self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps, adapter))
+        self._keeps = _keeps_logprobs(self._llm.llm_engine.vllm_config)
+        if self._keeps:
+            self._llm.collective_rpc("keep_logprobs")
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
@@ -103,21 +106,35 @@ class VllmEngine(Engine):
         return [_number(name) for name in names]
 
     def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
-        outputs = self._llm.llm_engine.step()
-        return {_number(output.request_id): _reply(output.outputs[0]) for output in outputs if output.finished}
+        return self._replies([output for output in self._llm.llm_engine.step() if output.finished])
 
     def cancel(self, numbers: Iterable[int]) -> None:
+        numbers = list(numbers)
         self._llm.llm_engine.abort_request([str(number) for number in numbers])
+        if self._keeps:
+            self._llm.collective_rpc("drop_logprobs", args=(numbers,))
 
     def interrupt(self) -> dict[int, Reply]:
         """By the last output that vLLM makes of an aborted request; it hands it only to asynchronous callers."""
         from vllm.v1.engine import FinishReason
 
         states = self._llm.llm_engine.output_processor.request_states
-        outputs = [state.make_request_output([], None, FinishReason.ABORT, None) for state in states.values()]
-        found = {_number(output.request_id): _reply(output.outputs[0]) for output in outputs}
+        found = self._replies([state.make_request_output([], None, FinishReason.ABORT, None)
+                               for state in states.values()])
         self.cancel(found)
         return found
+
+    def _replies(self, outputs: list) -> dict[int, Reply]:
+        """Replies from vLLM's last outputs of requests, by number."""
+        numbers = [_number(output.request_id) for output in outputs]
+        made = [output.outputs[0] for output in outputs]
+        if self._keeps and outputs:
+            wanted = [(number, len(output.prompt_token_ids), len(one.token_ids))
+                      for number, output, one in zip(numbers, outputs, made, strict=True)]
+            logprobs = self._llm.collective_rpc("take_logprobs", args=(wanted,))[0]
+        else:
+            logprobs = [one.logprobs.logprobs for one in made]
+        return {number: _reply(one, list(its)) for number, one, its in zip(numbers, made, logprobs, strict=True)}
 
     def pressure(self) -> Pressure | None:
         """By vLLM's own metrics, which it keeps where runner_concurrency is auto."""
@@ -237,8 +254,16 @@ def _number(request_id: str) -> int:
     return int(request_id.partition("-")[0])
 
 
-def _reply(output) -> Reply:
+def _reply(output, logprobs: list[float]) -> Reply:
     if output.finish_reason == "error":
         return Failed(DEAD_END)
     reason = STOP_TEXT if isinstance(output.stop_reason, str) else output.finish_reason
-    return Reply(list(output.token_ids), list(output.logprobs.logprobs), reason)
+    return Reply(list(output.token_ids), logprobs, reason)
+
+
+def _keeps_logprobs(vllm_config) -> bool:
+    """Whether log-probs stay on the GPU until a request ends: with vLLM's second model runner, in this process."""
+    import torch
+
+    return torch.cuda.is_available() and vllm_config.use_v2_model_runner and (
+        vllm_config.parallel_config.world_size == 1)

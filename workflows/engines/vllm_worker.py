@@ -4,6 +4,7 @@ vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_r
 """
 
 from workflows.engines.host_weights import HostWeights
+from workflows.engines.kept_logprobs import keep
 
 
 class WeightLoader:
@@ -28,6 +29,18 @@ class WeightLoader:
             if tied and head.weight.device.type == "cpu":
                 head.quant_method.process_weights_after_loading(head)
             compare_tensors(model, tensors, directory)
+
+    def keep_logprobs(self) -> None:
+        """Keeps log-probs of sampled tokens on the GPU (workflows/engines/kept_logprobs.py)."""
+        runner = self.model_runner
+        # with asynchronous scheduling a request that ended may be computed for one position more
+        self.kept = keep(runner.sampler, runner.max_num_reqs, runner.max_model_len + 2, runner.device)
+
+    def take_logprobs(self, wanted: list[tuple[int, int, int]]) -> list[list[float]]:
+        return self.kept.take(wanted)
+
+    def drop_logprobs(self, numbers: list[int]) -> None:
+        self.kept.drop(numbers)
 
     def compare_adapter(self, number: int, directory: str) -> None:
         """Raises RuntimeError unless adapter `number` is active with the A matrices of `directory`.
