@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.check.judge import compose
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.store import files, records, tables
-from stages.model import character_tokenizer
+from stages.model import BYTE_LEVEL, CHARACTERS, CHAT_TEMPLATE, SPECIAL
 
 PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512
 
@@ -46,7 +46,10 @@ SHAPES = {  # as in the configurations of these models
 
 
 def make_model(path: Path, shape: str = "Qwen2.5-0.5B", **changes: int) -> None:
-    """Random bfloat16 weights in one of SHAPES, with a character tokenizer. changes: to the model's configuration."""
+    """Random bfloat16 weights in one of SHAPES, with a tokenizer as large as its vocabulary.
+
+    changes: to the model's configuration.
+    """
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
@@ -57,7 +60,22 @@ def make_model(path: Path, shape: str = "Qwen2.5-0.5B", **changes: int) -> None:
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
     torch.cuda.empty_cache()
-    character_tokenizer(PROMPT_TOKENS + RESPONSE_TOKENS).save_pretrained(path)
+    tokenizer(config.vocab_size).save_pretrained(path)
+
+
+def tokenizer(words: int):
+    """One token a character, as that of `stages.model`, and further tokens up to `words`, which only responses have.
+
+    Random weights sample from the whole vocabulary: a smaller tokenizer would make text of few of their tokens, and
+    detokenization, which peers do for every token, raises for the others.
+    """
+    from transformers import Qwen2Tokenizer
+
+    tokens = SPECIAL + [BYTE_LEVEL.get(c, c) for c in CHARACTERS]
+    tokens += [f"w{number}" for number in range(words - len(tokens))]
+    return Qwen2Tokenizer(vocab={token: index for index, token in enumerate(tokens)}, merges=[], pad_token="<pad>",
+                          eos_token="<eos>", unk_token="<unk>", chat_template=CHAT_TEMPLATE,
+                          model_max_length=PROMPT_TOKENS + RESPONSE_TOKENS, clean_up_tokenization_spaces=False)
 
 
 def make_tasks(directory: Path) -> None:
