@@ -1,4 +1,4 @@
-"""What a stage needs of the cores and the host memory of this machine, where it runs here.
+"""What a stage needs of this machine, where it runs here: cores, host memory, variables with keys of servers.
 
 Only what cannot go well is reported: many more processes than cores, and steps whose rows cannot be held.
 """
@@ -7,10 +7,12 @@ import os
 import shutil
 
 from pipeline.check.fit import trains
+from pipeline.check.sources import tasksets
 from pipeline.check.workload import explores, workload
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import cores
 from pipeline.settings.config import Config
+from pipeline.settings.data import reward_functions
 from pipeline.store.errors import Problem
 
 MOST_PER_CORE = 4  # processes that compute at the same time; a few more than cores is slow, and useful to try ranks
@@ -22,7 +24,22 @@ def problems(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists what a stage asks too much of this machine. None where SLURM may run it on another."""
     if shutil.which("sinfo"):
         return []
-    return [problem for problem in (_ranks(config, gpus), _engines(config, gpus), _rows(config)) if problem]
+    limits = [problem for problem in (_ranks(config, gpus), _engines(config, gpus), _rows(config)) if problem]
+    return limits + _keys(config)
+
+
+def _keys(config: Config) -> list[Problem]:
+    """Reports environment variables that should hold a server's key and are not set."""
+    explorer, asked = config.explorer, {}
+    if explorer.rollout_model.engine_type == "openai":
+        asked["explorer.rollout_model.external.api_key_env"] = explorer.rollout_model.external.api_key_env
+    for place, one in tasksets(config):
+        if "judge_reward" in reward_functions(one, config.buffer.explorer_input):
+            key = f"buffer.explorer_input.{place}.reward_fn_args.judge_key_env"
+            asked[key] = one.reward_fn_args.get("judge_key_env")
+    there = os.environ.keys() | explorer.env_vars.keys()
+    return [Problem(key, "the environment variable is not set.", "Set it to the server's key.", found=name)
+            for key, name in asked.items() if name and name not in there]
 
 
 def _ranks(config: Config, gpus: Gpus) -> Problem | None:

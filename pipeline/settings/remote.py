@@ -5,6 +5,11 @@ import re
 from pipeline.settings.setting import Section, rule, setting
 from pipeline.store.errors import Problem
 
+ADDRESS = re.compile(r"https?://[^/\s@?#]+(/[^\s@?#]*)?")
+NEEDED_ADDRESS = "needed http:// or https://, a host and a path, without user, password or query"
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+NEEDED_VARIABLE = "needed the name of an environment variable, not the key itself"
+
 
 class Remote(Section):
     base_url: str | None = setting(None, "of the server, up to and with /v1, such as http://127.0.0.1:8000/v1")
@@ -21,8 +26,8 @@ class Remote(Section):
 
     @rule
     def _address(self):
-        if self.base_url is not None and not re.fullmatch(r"https?://[^/\s@?#]+(/[^\s@?#]*)?", self.base_url):
-            yield Problem("base_url", "needed http:// or https://, a host and a path, without user, password or query.",
+        if self.base_url is not None and not ADDRESS.fullmatch(self.base_url):
+            yield Problem("base_url", f"{NEEDED_ADDRESS}.",
                           "A key belongs to the environment variable that api_key_env names.")
-        if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_]\w*", self.api_key_env, re.ASCII):
-            yield Problem("api_key_env", "needed the name of an environment variable, not the key itself.")
+        if self.api_key_env is not None and not VARIABLE.fullmatch(self.api_key_env):
+            yield Problem("api_key_env", f"{NEEDED_VARIABLE}.")

@@ -1,9 +1,11 @@
 """What a stage asks of the cores and the host memory of the machine that it runs on."""
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.check import host_rules
 from pipeline.job.devices import Gpus
+from pipeline.settings.arguments.judging import JudgeReward
 from tests.configs import changed
 
 CPU, ONE = Gpus(0, None, False), Gpus(1, 80.0, True)
@@ -42,3 +44,33 @@ def test_a_step_that_memory_cannot_hold():
 def test_where_slurm_may_start_it_elsewhere_nothing_is_known(monkeypatch):
     monkeypatch.setattr(host_rules.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert keys(rft(**{"trainer.ranks": 64, "buffer.batch_size": 10**8})) == []
+
+
+JUDGED = {"buffer.explorer_input.default_reward_fn_type": "judge_reward"}
+ARGUMENTS = {"judge_url": "http://127.0.0.1:8000/v1", "judge_model": "m"}
+
+
+def test_a_key_of_a_server_that_is_not_set(monkeypatch):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    key = "buffer.explorer_input.taskset.reward_fn_args"
+    judged = rft(**JUDGED, **{key: ARGUMENTS | {"judge_key_env": "JUDGE_KEY"}})
+    (problem,) = host_rules.problems(judged, CPU)
+    assert (problem.key, problem.found) == (f"{key}.judge_key_env", "JUDGE_KEY")
+    monkeypatch.setenv("JUDGE_KEY", "x")
+    assert keys(judged) == []
+
+
+def test_a_key_that_the_recipe_sets(monkeypatch):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    given = {"buffer.explorer_input.taskset.reward_fn_args": ARGUMENTS | {"judge_key_env": "JUDGE_KEY"},
+             "explorer.env_vars": {"JUDGE_KEY": "x"}}
+    assert keys(rft(**JUDGED, **given)) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("judge_url", "banana"), ("judge_url", "localhost:8000/v1"), ("judge_url", "ftp://x/v1"),
+    ("judge_url", "http://user:secret@x/v1"), ("judge_url", ""), ("judge_key_env", "sk-12345"), ("judge_key_env", "")])
+def test_an_address_or_a_variable_that_is_none(name, value):
+    with pytest.raises(ValidationError) as error:
+        JudgeReward(**{**ARGUMENTS, name: value})
+    assert {one["loc"][0] for one in error.value.errors()} >= {name}

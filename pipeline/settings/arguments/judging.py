@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments
+from pipeline.settings.remote import ADDRESS, NEEDED_ADDRESS, NEEDED_VARIABLE, VARIABLE
 
 
 class Criterion(BaseModel):
@@ -51,6 +52,20 @@ class JudgeReward(Arguments):
     judge_requests_per_minute: int | None = Field(None, ge=1, description="requests begun in a minute; null: no limit")
     judge_tokens_per_minute: int | None = Field(None, ge=1, description="tokens in a minute; null: no limit")
     judge_cache: str | None = Field(None, description="directory of judgements, used again for equal requests")
+
+    @field_validator("judge_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and not ADDRESS.fullmatch(value):
+            raise ValueError(NEEDED_ADDRESS)
+        return value
+
+    @field_validator("judge_key_env")
+    @classmethod
+    def _variable(cls, value: str | None) -> str | None:
+        if value is not None and not VARIABLE.fullmatch(value):
+            raise ValueError(NEEDED_VARIABLE)
+        return value
 
     @field_validator("judge_model")
     @classmethod
