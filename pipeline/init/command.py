@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def _tell(directory: Path, first: str = "ouro run") -> None:
     print(f"wrote {directory}:")
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         print(f"  {path.relative_to(directory)}")
-    print(f"next: cd {directory} && {first}     (its README.md says more)")
+    print(f"next: cd {shlex.quote(str(directory))} && {first}     (its README.md says more)")
 
 
 def _project(directory: Path) -> str:
