@@ -13,6 +13,9 @@ from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import RawTask
 
 ROLES = ("system", "user", "assistant", "tool")
+MEDIA = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}  # kind: columns
+TOOLS = "tools"  # a column of definitions, which training does not read
+NOTHING = ("", "null", "[]", "{}")  # texts of a field that says nothing
 ABSENT = object()  # returned by `look_up` for a missing key
 
 
@@ -59,9 +62,30 @@ def _turn(number: int, turn: Any) -> dict[str, str]:
         raise Unusable(f"turn {number} has {found}; needed role and content")
     if turn["role"] not in ROLES:
         raise Unusable(f"turn {number}: role {turn['role']!r}; needed one of {', '.join(ROLES)}")
-    if not isinstance(turn["content"], str):
-        raise Unusable(f"turn {number}: content is {type(turn['content']).__name__}; needed text")
-    return {"role": turn["role"], "content": turn["content"]}
+    if lost := [key for key, value in turn.items() if key not in ("role", "content") and not _is_empty(value)]:
+        raise Unusable(f"turn {number} has {', '.join(map(str, lost))}, which training would leave out; needed turns "
+                       "of role and content alone")
+    return {"role": turn["role"], "content": _content(number, turn["content"])}
+
+
+def _content(number: int, content: Any) -> str:
+    """A turn's text; text parts are joined, as chat templates do. Raises Unusable for parts of other types."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise Unusable(f"turn {number}: content is {type(content).__name__}; needed text")
+    kinds = [part.get("type") if isinstance(part, dict) else type(part).__name__ for part in content]
+    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if set(kinds) != {"text"} or len(texts) < len(content):
+        raise Unusable(f"turn {number}: content has parts {', '.join(map(str, kinds))}; needed text")
+    return "".join(texts)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a field says nothing, also as JSON text: columnar files give every turn the fields of all."""
+    if isinstance(value, dict):
+        return all(map(_is_empty, value.values()))
+    return value is None or value == [] or (isinstance(value, str) and value.strip() in NOTHING)
 
 
 def read_records(records: Iterable[dict], columns, purpose: str, file: str, first: int) -> Iterator[RawTask]:
@@ -120,10 +144,23 @@ def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str])
         if lacking:
             raise Unusable(f"the record has no {' and no '.join(lacking)}")
         made = READ[purpose](row, record, columns)
+        _refuse_lost(record, columns, purpose, made)
         _refuse_surrogates(made)
     except Unusable as problem:
         return RawTask(row, None, None, None, problem=str(problem))
     return made
+
+
+def _refuse_lost(record: dict, columns, purpose: str, made: RawTask) -> None:
+    """Raises Unusable for a record whose media or tool definitions training would leave out."""
+    texts = [made.question, *(turn["content"] for turn in made.context)]
+    for kind, names in MEDIA.items():
+        given = [name for name in names if not _is_empty(record.get(name))]
+        if given and any(f"<{kind}>" in (text or "") for text in texts):
+            raise Unusable(f"the column '{given[0]}' stands for <{kind}> in the prompt; needed text alone")
+    if purpose == "demonstration" and columns.prompt_type == "messages" and not _is_empty(record.get(TOOLS)):
+        raise Unusable(f"the column '{TOOLS}' has definitions that the prompt would lack; needed demonstrations "
+                       "without tools")
 
 
 def _refuse_surrogates(made: RawTask) -> None:

@@ -32,6 +32,7 @@ def work(context: Context) -> None:
         log = partial(say, context, name[0])
         kept, dropped = curate(rows, recipe, log, settings.num_process)
         check_set(name, kept, dropped)
+        check_unusable(name[0], rows, context.config.buffer.max_rejected_ratio, log)
         tasks += kept
         rejected += dropped
     assert len(tasks) + len(rejected) == len(raw), "a row was lost or multiplied"
@@ -39,6 +40,7 @@ def work(context: Context) -> None:
     check_splits(tasks, rejected)
     tables.write(context.directory / tables.LOCATIONS["tasks"], Task, tasks)
     tables.write(context.directory / tables.LOCATIONS["rejected"], Rejected, rejected)
+    context.log.info("%d rows: %d kept, %d rejected", len(raw), len(tasks), len(rejected))
     context.made.update(read=len(raw), kept=len(tasks), rejected=len(rejected), **{s: counts[s] for s in SPLITS})
 
 
@@ -117,6 +119,22 @@ def check_set(name: tuple[str | None, str | None], tasks: list[Task], rejected: 
     raise DataError(f"set '{name[0]}': none of its {len(rejected)} rows is left ({_reasons(rejected)}). The first: "
                     f"{rejected[0].operator}: {rejected[0].reason}. Correct its path or format, or what "
                     f"{POOL}.config_path or operators drop.")
+
+
+def check_unusable(name: str | None, rows: list[dict], allowed: float, log) -> None:
+    """Logs the records that could not be used; raises DataError when they are more than the share `allowed`.
+
+    Harbor tasks that format.unsupported=skip leaves out keep their question, and do not count.
+    """
+    counted = [row for row in rows if row["problem"] is None or row["question"] is None]
+    lost = [row for row in counted if row["problem"] is not None]
+    if not lost:
+        return
+    line = f"{len(lost)} of {len(counted)} records cannot be used; the first: {lost[0]['problem']}"
+    if len(lost) > allowed * len(counted):
+        raise DataError(f"{POOL if name is None else f'set {name!r}'}: {line}. Allowed {allowed:.0%} "
+                        "(buffer.max_rejected_ratio). Correct the file or its format, or allow more.")
+    log(line)
 
 
 def check_splits(tasks: list[Task], rejected: list[Rejected]) -> None:

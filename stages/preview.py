@@ -26,6 +26,7 @@ from pipeline.store.model_shape import read_config
 from stages.model_size import sizes
 from stages.overlap import compare
 from stages.sampled_rows import SHOWN, as_text, has_no_json, is_conversation, is_text, problems, value_at, warnings
+from stages.unusable_rows import judged, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -100,11 +101,14 @@ class Preview:
         """Checks one data source."""
         path = Path(source["path"])
         try:
-            drawn = sample(path, source["split"], self.request["rows"], source["columns"].values())
+            drawn = sample(path, source["split"], self.request["rows"], wanted(source))
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
         wrong = problems(source, drawn)
+        few, many = ([], []) if wrong else judged(source, drawn)
+        wrong += many
+        self.found["warnings"] += few
         self.found["problems"] += wrong
         if not drawn.total:
             return

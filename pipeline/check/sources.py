@@ -1,11 +1,13 @@
 """Files and directories of rows in a configuration, with the columns each must have."""
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
+from pipeline.settings.setting import plain
 from pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
@@ -22,6 +24,8 @@ class Source:
     every_turn: whether every turn of the assistant in a demonstration is trained on. paired: columns without which
     the demonstrated response, solution_key, may not be absent either.
     skips: whether tasks that cannot run here are left out.
+    form: its format as JSON, null where its rows are only measured; purpose: task, demonstration or text, as which
+    operators/formats.py reads it; allowed: the share of its set that may be rejected; alone: whether it is all of it.
     """
 
     name: str
@@ -35,6 +39,10 @@ class Source:
     every_turn: bool = False
     paired: tuple[str, ...] = ()
     skips: bool = False
+    form: str | None = None
+    purpose: str = "task"
+    allowed: float = 1.0
+    alone: bool = True
 
     @property
     def label(self) -> str:
@@ -53,7 +61,8 @@ def sources(config: Config) -> list[Source]:
     columns = _columns(settings.format)
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
-                   _prompt_setting(settings.format)) for index, path in enumerate(settings.inputs)]
+                   _prompt_setting(settings.format), form=_form(settings.format), alone=len(settings.inputs) == 1)
+            for index, path in enumerate(settings.inputs)]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format)) for place, one in tasksets(config)]
     shown = given.experience_buffer
     if config.kind != "offline":  # which reads recorded experience there
@@ -61,7 +70,8 @@ def sources(config: Config) -> list[Source]:
     sets = [(key, one.name, one, columns) for key, one, columns in sets]
     sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
              for name, one in given.auxiliary_buffers.items()]
-    return pool + [source for found in sets for source in _files_of(*found)]
+    every = pool + [source for found in sets for source in _files_of(*found)]
+    return [replace(source, allowed=config.buffer.max_rejected_ratio) for source in every]
 
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
@@ -87,11 +97,14 @@ def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ..
     """Returns the files and directories of one set; empty when its rows come from the pool."""
     several = isinstance(one.path, list)
     paths = one.path if several else [one.path] if one.path else []
+    shown = key.startswith((SHOWN, EXPERTS))
+    purpose = "task" if not shown else "demonstration" if one.format.response_key else "text"
     return [Source(name, f"{key}.path" + (f".{i}" if several else ""),
                    below(path, one.subset_name), one.split, f"{key}.format", columns,
                    ("solution_key",), _prompt_setting(one.format),
                    getattr(one.format, "enable_concatenated_multi_turn", False), _pair_of(key, one.format),
-                   getattr(one.format, "unsupported", "") == "skip")
+                   getattr(one.format, "unsupported", "") == "skip", _form(one.format), purpose,
+                   alone=len(paths) == 1)
             for i, path in enumerate(paths)]
 
 
@@ -101,6 +114,10 @@ def _pair_of(key: str, columns: Format) -> tuple[str, ...]:
     shows = key == SHOWN or key.startswith(EXPERTS)
     alone = shows and columns.prompt_type == "plaintext"
     return (columns.chosen_key or "", columns.rejected_key or "") if alone else ()
+
+
+def _form(columns: Format) -> str:
+    return json.dumps(plain(columns))
 
 
 def _columns(columns: Format) -> tuple[tuple[str, str], ...]:

@@ -61,6 +61,9 @@ class Buffer(Section):
                                                  "explorer step's (sft: batch_size)", ge=1)
     total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
     total_steps: int | None = setting(None, "optimizer steps of the stage (mode=explore: explorer steps)", ge=1)
+    max_rejected_ratio: float = setting(0.1, "share of a set's records that cannot be used above which its curation "
+                                             "stops; those left out by format.unsupported=skip do not count", ge=0,
+                                        le=1, how=True)
     explorer_input: ExplorerInput = section(ExplorerInput)
     trainer_input: TrainerInput = section(TrainerInput)
 

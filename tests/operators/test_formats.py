@@ -113,7 +113,7 @@ def test_a_pair_beside_its_conversation():
     ({"role": "user", "content": "q"}, "needed a list of {role, content}"), ([1], "turn 1 has int"),
     ([{"from": "human", "value": "q"}], "turn 1 has from, value; needed role and content"),
     ([{"role": "human", "content": "q"}], "turn 1: role 'human'; needed one of system, user, assistant, tool"),
-    ([{"role": "user", "content": [{"type": "image"}]}], "turn 1: content is list; needed text"),
+    ([{"role": "user", "content": [{"type": "image"}]}], "turn 1: content has parts image; needed text"),
     ([{"role": "user", "content": None}], "turn 1: content is NoneType"),
     (turns("s", "Think."), "the prompt ends with a turn of system; needed one of user"),
     (turns("u", "q", "a", "answered"), "ends with a turn of assistant; needed one of user"),
@@ -184,4 +184,33 @@ def test_text_that_cannot_be_stored_is_a_row_with_its_reason():
 
 
 def test_turns_are_role_and_content_alone():
-    assert as_turns([{"role": "user", "content": "q", "name": "Ann", "tool_calls": None}]) == turns("u", "q")
+    assert as_turns([{"role": "user", "content": "q", "name": " ", "tool_calls": None, "call": {"id": None}}]) == turns(
+        "u", "q")
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(("turn", "more", "words"), [
+    ({"role": "assistant", "content": "", "tool_calls": [CALL]}, {}, "tool_calls"),
+    ({"role": "assistant", "content": "3", "reasoning_content": "hm"}, {}, "reasoning_content"),
+    ({"role": "assistant", "content": [{"type": "text", "text": "3"}, {"type": "image_url"}]}, {}, "image_url"),
+    ({"role": "assistant", "content": None}, {}, "NoneType"),
+    ({"role": "assistant", "content": "3"}, {"tools": [{"type": "function"}]}, "tools"),
+    ({"role": "assistant", "content": "3"}, {"images": ["a.png"]}, "images"),
+])
+def test_what_training_would_leave_out_makes_a_record_unusable(turn, more, words):
+    record = {"messages": [{"role": "user", "content": "<image> 1+2?"}, turn], **more}
+    columns = BufferFormat(prompt_type="messages", prompt_key="messages")
+    (made,) = read_records([record], columns, "demonstration", "f", 0)
+    assert words in made.problem
+    assert made.question is None
+
+
+def test_text_parts_and_empty_fields_of_columnar_files_are_read():
+    parts = [{"type": "text", "text": "1+"}, {"type": "text", "text": "2?"}]
+    record = {"messages": [{"role": "user", "content": parts, "tool_calls": None, "name": ""},
+                           {"role": "assistant", "content": "3", "tool_calls": []}], "images": None}
+    columns = BufferFormat(prompt_type="messages", prompt_key="messages")
+    (made,) = read_records([record], columns, "demonstration", "f", 0)
+    assert (made.question, made.solution, made.problem) == ("1+2?", "3", None)

@@ -16,12 +16,14 @@ from stages.curate import make_task, work
 from tests.configs import changed
 
 
-def curate(directory, rows, recipe, **settings):
-    """Runs the stage on rows, with settings of the task pipeline; returns (tasks, rejected, made)."""
+def curate(directory, rows, recipe, allowed=0.1, **settings):
+    """Runs the stage on rows, with settings of the task pipeline; allowed: max_rejected_ratio. Returns (tasks,
+    rejected, made)."""
     source, target = directory / "tasks", directory / "curate"
     tables.write(source / "raw.parquet", RawTask, rows)
     given = {"config_path": None if recipe is None else str(recipe), **settings}
-    config = changed({f"data_processor.task_pipeline.{key}": value for key, value in given.items()})
+    config = changed({f"data_processor.task_pipeline.{key}": value for key, value in given.items()}
+                     | {"buffer.max_rejected_ratio": allowed})
     context = Context("p/n", "curate", "0", target, config, {"tasks": source}, logging.getLogger("test"))
     work(context)
     return (tables.read(target / "tasks.parquet", Task).to_pylist(),
@@ -157,10 +159,35 @@ def test_several_processes_make_the_same_tables(tmp_path):
 
 def test_a_record_that_could_not_be_used_is_rejected_with_its_reason(tmp_path):
     rows = [RawTask(0, "fine", "1", None), RawTask(1, None, None, None, taskset="a", split="train", problem="no turn"),
-            *in_set("a", "train", "fine", first=2)]
-    tasks, rejected, _ = curate(tmp_path, rows, None)
-    assert [t["row"] for t in tasks] == [0, 2]
+            *in_set("a", "train", *map(str, range(9)), first=2)]
+    tasks, rejected, made = curate(tmp_path, rows, None)
+    assert [t["row"] for t in tasks] == [0, *range(2, 11)]
+    assert (made["kept"], made["rejected"]) == (10, 1)
     assert [(r["row"], r["operator"], r["reason"], r["taskset"]) for r in rejected] == [(1, "format", "no turn", "a")]
+
+
+@pytest.mark.parametrize(("unusable", "of", "allowed", "stops"), [
+    (1, 10, 0.1, False), (2, 19, 0.1, True), (1, 10, 0.0, True), (9, 10, 0.9, False)])
+def test_a_set_may_lose_a_share_of_its_records(tmp_path, unusable, of, allowed, stops):
+    """The rows of the pool, which are all usable, do not make up for those of the set."""
+    rows = [*in_set("a", "train", *[None] * unusable, problem="no turn"),
+            *in_set("a", "train", *map(str, range(of - unusable)), first=unusable),
+            *(RawTask(100 + i, f"q{i}", "1", None) for i in range(50))]
+    if stops:
+        with pytest.raises(DataError, match=rf"set 'a': {unusable} of {of} .*no turn.*max_rejected_ratio"):
+            curate(tmp_path, rows, None, allowed=allowed)
+        assert not (tmp_path / "curate").exists()
+    else:
+        assert curate(tmp_path, rows, None, allowed=allowed)[2]["rejected"] == unusable
+
+
+def test_skipped_harbor_tasks_and_what_operators_drop_do_not_count(tmp_path):
+    """9 tasks cannot run here and 9 are too short: a tenth of the rest would be none."""
+    rows = [*in_set("a", "train", *["cannot run here"] * 9, problem="needs docker"),
+            *in_set("a", "train", *"123456789", first=9), *in_set("a", "train", "long enough", first=18)]
+    operators = [{"name": "text_length_filter", "args": {"min_len": 5}}]
+    made = curate(tmp_path, rows, None, operators=operators, allowed=0.0)[2]
+    assert (made["kept"], made["rejected"]) == (1, 18)
 
 
 def test_a_set_of_which_nothing_is_left_is_named_with_a_reason(tmp_path):

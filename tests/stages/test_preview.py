@@ -1,9 +1,12 @@
 """What a sample of the data says before anything runs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from pipeline.check.data_sample import Part, Sample
+from pipeline.settings.data import BufferFormat, Format
 from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError
@@ -11,6 +14,7 @@ from stages import preview
 from stages.model import character_tokenizer
 from stages.preview import Preview
 from stages.sampled_rows import value_at
+from stages.unusable_rows import judged
 from tests import zoo
 from tests.configs import composed
 
@@ -24,6 +28,18 @@ def jsonl(path, rows):
 
 def task(question="9=3 5 7", **more):
     return {"question": question, "answer": "9", **more}
+
+
+def form(rows, key, columns):
+    """Form and purpose of a source: demonstrations below buffer.trainer_input, else tasks."""
+    talk = isinstance(rows, list) and any(isinstance(row.get(columns["prompt_key"]), list) for row in rows)
+    kind, purpose = Format, "task"
+    if key.startswith("buffer.trainer_input"):
+        kind, purpose = BufferFormat, "demonstration"
+        columns = {**columns, "response_key": columns["solution_key"]}
+    columns = {name: column for name, column in columns.items() if name in Format.model_fields}
+    return {"form": json.dumps(plain(kind(**columns, prompt_type="messages" if talk else "plaintext"))),
+            "purpose": purpose, "allowed": 0.1, "alone": True}
 
 
 @pytest.fixture
@@ -40,9 +56,10 @@ def previewed(tmp_path):
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
         source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"],
-                  "prompt_setting": "prompt_key", "every_turn": every_turn}
-        request = {"sources": [source], "rows": 200, "model": model or plain(composed().model),
-                   "system_prompt": system_prompt, "recipes": [], "operators": []}
+                  "prompt_setting": "prompt_key", "every_turn": every_turn, **form(rows, key, COLUMNS | columns)}
+        request = {"sources": [source], "rows": 200,
+                   "model": model or plain(composed().model), "system_prompt": system_prompt,
+                   "recipes": [], "operators": []}
         found = Preview(request)
         found.source(source)
         return found.found
@@ -172,9 +189,8 @@ def test_a_file_without_rows_among_others_is_told(tmp_path, previewed):
 
 @pytest.mark.parametrize(("lacking", "level"), [(2, None), (3, "warnings"), (20, "problems")])
 def test_rows_without_a_truth_are_counted(previewed, lacking, level):
-    """Of 20 a tenth may lack it; in the first row it is null, in the others absent."""
-    found = previewed([{"question": "9=3 5 7", "answer": None}] +
-                      [task() if row >= lacking else {"question": "9=3 5 7"} for row in range(1, 20)])
+    """Of 20 a tenth may lack it."""
+    found = previewed([task() | {"answer": None} if row < lacking else task() for row in range(20)])
     assert [name for name in ("problems", "warnings") if found[name]] == ([level] if level else [])
     assert f"20 rows; {lacking} without a truth; prompts of 8" in found["facts"][0][1]
     if level:
@@ -197,7 +213,7 @@ def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
     demonstration, task_ = (previewed([{"prompt": turns, "answer": "1"}], key=key, prompt_key="prompt")
                             for key in (shown, "inputs.0"))
     assert demonstration["problems"] == []
-    assert "are longer than model.max_prompt_tokens=24" in task_["problems"][0]
+    assert "ends with a turn of assistant" in task_["problems"][0]  # which is no prompt
 
 
 @pytest.mark.parametrize(("every_turn", "length"), [(False, 13), (True, 17)])
@@ -243,8 +259,11 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     """It is cut into pieces."""
     path = jsonl(tmp_path / "texts.jsonl", [{"text": "1" * 100}, {"text": "1"}])
     source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
-              "columns": {"prompt_key": "text"}, "optional": [], "prompt_setting": "prompt_key", "every_turn": False}
-    found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model), "system_prompt": None})
+              "columns": {"prompt_key": "text"}, "optional": [], "prompt_setting": "prompt_key", "every_turn": False,
+              "form": json.dumps(plain(BufferFormat(prompt_key="text", response_key=None))), "purpose": "text",
+              "allowed": 0.1, "alone": True}
+    found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model),
+                     "system_prompt": None})
     found.source(source)
     assert found.found["problems"] == found.found["warnings"] == []
     assert found.found["facts"][0][1].endswith("2 rows; texts of 2 to 101 tokens")
@@ -320,12 +339,15 @@ def test_a_vocabulary_smaller_than_the_tokenizers(previewed, directory):
 
 @pytest.mark.parametrize("question", ["", None, "\ud800", float("nan")])
 def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
-    """Of one of ten nothing is said, of two of ten a warning, of all a problem."""
+    """Of one of ten nothing is said, of two of ten a warning, of all a problem; a row that cannot be used is told
+    always, and two of ten are too many."""
     for bad, kind in ((1, None), (2, "warnings"), (10, "problems")):
         found = previewed([task(question)] * bad + [task()] * (10 - bad))
-        told = [line for name in ("problems", "warnings") for line in found[name] if "absent, empty or no text" in line]
-        assert len(told) == (kind is not None)
-        assert not kind or told[0] in found[kind]
+        told = {name: [line for line in found[name] if "absent, empty or no text" in line or "cannot be used" in line]
+                for name in ("problems", "warnings")}
+        unusable = question is not None and question != ""
+        level = "problems" if unusable and bad > 1 else "warnings" if unusable else kind
+        assert [name for name in told if told[name]] == ([level] if level else [])
 
 
 def test_a_text_of_ten_million_characters_is_not_tokenized_whole(previewed):
@@ -333,9 +355,38 @@ def test_a_text_of_ten_million_characters_is_not_tokenized_whole(previewed):
     assert "the longest has at least 100000 tokens" in line
 
 
-def test_a_truth_that_is_no_text_counts_as_none(previewed):
+def test_a_truth_that_is_no_text_makes_the_row_unusable(previewed):
     (line,) = previewed([{"question": "1", "answer": float("inf")}] * 3)["problems"]
-    assert "3 of 3 sampled rows have no truth" in line
+    assert "3 of 3 sampled rows cannot be used" in line
+
+
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize(("lost", "level"), [(0, None), (1, "warnings"), (2, "warnings"), (3, "problems")])
+@pytest.mark.parametrize("turns", [
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": CALLS}],
+    [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}],
+    [{"role": "user", "content": [{"type": "image"}]}, {"role": "assistant", "content": "b"}]])
+def test_demonstrations_that_would_be_rejected_are_counted(previewed, turns, lost, level):
+    """Of 20 rows a tenth may be."""
+    fine = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    found = previewed([{"prompt": turns if i < lost else fine, "answer": f"{i}"} for i in range(20)],
+                      key="buffer.trainer_input.experience_buffer.path", prompt_key="prompt")
+    told = {name: [line for line in found[name] if f"{lost} of 20 sampled rows cannot be used" in line]
+            for name in ("problems", "warnings")}
+    assert [name for name in told if told[name]] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(("lost", "alone", "level"), [
+    (21, True, "warnings"), (40, True, "warnings"), (41, True, "problems"), (41, False, "warnings")])
+def test_a_sample_or_a_file_of_several_decides_with_a_margin(lost, alone, level):
+    """200 of 1,000 rows were read."""
+    rows = [{"question": "a", "answer": float("nan") if i < lost else "1"} for i in range(200)]
+    source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format"} | form(rows, "inputs.0", COLUMNS)
+    drawn = Sample(rows, [Part(Path("a.jsonl"), 1000, [])])
+    found = judged(source | {"alone": alone}, drawn)
+    assert [name for name, lines in zip(("warnings", "problems"), found, strict=True) if lines] == [level]
 
 
 @pytest.mark.parametrize("text", ["process:\n\t- x\n", "a: &a [1]\n", "process: ["])
@@ -349,7 +400,7 @@ def test_a_curation_recipe_that_cannot_be_read_is_a_mistake_of_the_users(tmp_pat
 
 @pytest.mark.parametrize("question", [["a", "b"], 7, {"a": 1}])
 def test_a_prompt_is_text(previewed, question):
-    assert "no text" in previewed([task(question)] * 2)["problems"][0]
+    assert any("no text" in line or "cannot be used" in line for line in previewed([task(question)] * 2)["problems"])
 
 
 def test_rows_that_are_all_equal_are_a_warning(previewed, tmp_path):

@@ -31,6 +31,7 @@ model: {model_path: model, max_prompt_tokens: 160, max_response_tokens: 48}
 data_processor: {task_pipeline: {generator: null, config_path: null}}
 buffer:
   batch_size: 12
+  max_rejected_ratio: 0.2   # one of nine chats
   total_steps: 3
   explorer_input:
     default_reward_fn_type: judge:variety
