@@ -8,11 +8,11 @@ the same as a wrong answer.
 import json
 import math
 import re
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
+from operators.answers import LONGEST_ANSWER, is_equal, marked, tidy, truth_answer, unmarked
 from pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
 from pipeline.store.errors import ConfigError, DataError, pick
 from pipeline.store.user_errors import load_dotted
@@ -155,66 +155,24 @@ def _tagged(response: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------ mathematics
 
-NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?", re.ASCII)
-LONGEST_ANSWER = 512  # characters passed to the mathematics parser
-
 
 def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> dict[str, float]:
     r"""1 when the response's final answer equals the truth's, else 0.
 
-    Truth: what follows the last `####` (gsm8k), else its last \boxed{…}, else all of it. Response: what follows the
-    last `####`, else the last \boxed{…}, else the last number. Two plain numbers are compared exactly (`1,234.50` =
-    `1234.5`), anything else by math_verify. timeout_seconds bounds each of its calls; it works by a signal, so in a
-    thread other than the main one there is no bound. Raises DataError when the truth holds no answer.
+    Response: the last line that begins with `####` and goes on with no heading, else the last closed \boxed{…}, else
+    the whole response where it is the truth letter for letter, else its last number or formula. Numbers are compared
+    exactly, words as words, formulas by math_verify. timeout_seconds bounds each of its calls; it works by a signal,
+    so in a thread other than the main one only the bounds of operators/answers.py hold. Raises DataError when the
+    truth holds no answer.
     """
-    truth = final_answer(answer) or answer.strip()
-    if not truth or truth.endswith("####"):
+    truth = truth_answer(answer)
+    if not truth:
         raise DataError(f"truth {answer[:80]!r} holds no answer; needed '#### 42', '\\boxed{{42}}' or '42'.")
-    found = final_answer(response)
+    found = marked(response, truth)
     if found is None:
-        numbers = NUMBER.findall(response)
-        found = numbers[-1] if numbers else ""
-    return {"accuracy": float(bool(found) and _is_equal(found, truth, timeout_seconds))}
-
-
-def final_answer(text: str) -> str | None:
-    r"""The marked answer: the line after the last `####`, else the last \boxed{…}; None without a mark."""
-    _, mark, rest = text.rpartition("####")
-    if mark and rest.strip():
-        return rest.strip().splitlines()[0].strip()
-    _, mark, rest = text.rpartition("\\boxed{")
-    if not mark:
-        return None
-    depth = 1
-    for position, character in enumerate(rest):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return rest[:position].strip()
-    return None
-
-
-def _number(text: str) -> Fraction | None:
-    """The value of a plain number with an optional currency or percent sign; None for anything else."""
-    bare = text.strip().strip("$%").rstrip(".").strip()
-    if not NUMBER.fullmatch(bare) or len(bare) > LONGEST_ANSWER:
-        return None
-    top, _, bottom = bare.replace(",", "").partition("/")
-    return Fraction(top) / int(bottom or 1) if int(bottom or 1) else None
-
-
-def _is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
-    left, right = _number(found), _number(truth)
-    if left is not None and right is not None:
-        return left == right
-    if len(found) > LONGEST_ANSWER:
-        return False
-    from math_verify import parse, verify
-
-    limit = timeout_seconds if threading.current_thread() is threading.main_thread() else None
-    gold = parse(f"${truth}$", parsing_timeout=limit)
-    if not gold:
-        raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
-    return bool(verify(gold, parse(f"${found}$", parsing_timeout=limit), timeout_seconds=limit))
+        is_same = response.strip() == truth or (len(response) <= LONGEST_ANSWER and tidy(response) == tidy(truth))
+        found = truth if is_same else unmarked(response)
+    return {"accuracy": float(bool(found) and is_equal(found, truth, timeout_seconds))}
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:

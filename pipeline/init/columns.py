@@ -114,7 +114,7 @@ def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -
         return Guess("sft", columns, [f"demonstrations: {answer} is a text to imitate (neither a number nor an answer "
                                       f"behind ####); prompt: {prompt}"], demonstrated=answer)
     columns |= {"solution_key": None} if "solution" in table else {}  # otherwise its rows would be demonstrations
-    reward = "accuracy_reward, which compares numbers and formulas" if graded else "reward.py, which compares words"
+    reward = "accuracy_reward, for numbers and formulas" if graded else "reward.py, which compares words"
     notes = [f"tasks: prompt {prompt}, answer {answer}", f"reward: {reward}"]
     worked = next((name for name in SOLUTIONS if name in table and name not in (prompt, answer)
                    and max(len(str(value).split()) for value in table[name]) > SHORT), "")

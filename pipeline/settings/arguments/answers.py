@@ -17,8 +17,8 @@ class CountdownReward(Arguments):
 
 
 class AccuracyReward(Arguments):
-    """1 where the final answer equals the truth, as math_verify compares them, and accuracy."""
-    timeout_seconds: int = Field(5, ge=1, description="of reading, and of comparing, one answer")
+    """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
+    timeout_seconds: int = Field(5, ge=1, description="of reading, and of comparing, one formula by math_verify")
 
 
 class FormatReward(Arguments):

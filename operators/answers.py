@@ -1,0 +1,211 @@
+r"""Final answers of mathematics: where a text gives one, and whether two are equal.
+
+Numbers, choices and words are read here, exactly; other formulas by math_verify (sympy), within the bounds below. An
+answer beyond them is equal only to the same text, so that no response can occupy the process by its size.
+"""
+
+import re
+import threading
+import unicodedata
+from fractions import Fraction
+from functools import lru_cache
+
+from pipeline.store.errors import DataError
+
+LONGEST_ANSWER = 512  # characters that are compared
+LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
+LARGEST_POWER = 2000  # magnitude of the exponent of a plain power, and of a scientific notation
+LARGEST_FACTORIAL = 1000
+LONGEST_INTEGER = 60  # digits in a formula
+MOST_BRACKETS = 64  # opened in a formula
+
+INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+DECIMAL = rf"(?:{INTEGER}(?:\.\d*)?|\.\d+)"
+PLAIN = re.compile(rf"({DECIMAL})(?:e([-+]?\d{{1,5}})"
+                   rf"|(?:\\times|\\cdot|[*x×])10(?:\^|\*\*)\{{?([-+]?\d{{1,5}})\}}?)?", re.I)
+RATIO = re.compile(rf"({DECIMAL})/([-+]?{DECIMAL})|\\frac\{{([-+]?{DECIMAL})\}}\{{([-+]?{DECIMAL})\}}|\\frac(\d)(\d)")
+MIXED = re.compile(r"(\d+) *(?: (\d+)/(\d+)|\\frac\{(\d+)\}\{(\d+)\}|\\frac(\d)(\d))")
+POWER = re.compile(r"(\d{1,6}|\(-\d{1,6}\))(?:\^|\*\*)(?:\{([-+]?\d{1,5})\}|([-+]?\d{1,5}))")
+FACTORIAL = re.compile(r"(1/)?(\d{1,5})!")
+WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-]+[^\W\d_]+)*|[^\W\d_](?:[ '-]+[^\W\d_]{2,})+")
+LETTERS = re.compile(r"[abckmnpqxyz]{2}|[a-zA-Z]")  # a product of variables, or one
+UNIT = re.compile(r"(.*[\d}%]) *((?:[^\W\d_]{2,}|[mgslLh])(?: [^\W\d_]+)*)")
+CHOICE = re.compile(r"\(?([A-Za-z])(?:\)?[.:]?|[).:]+ +\S.*)")
+HEADINGS = {"answer", "solution", "conclusion", "result", "verification", "check", "summary", "explanation", "step",
+            "final", "reasoning", "steps", "analysis", "calculation"}
+FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+WRAPPED = re.compile(r"\\(?:underline|text(?:bf|it|rm)?|math(?:bf|rm|it)|operatorname|boxed|fbox|mbox) ?\{([^{}]*)\}")
+SPACES = r"\\[,!;: ]|~|\\q?quad"
+
+
+def truth_answer(text: str) -> str:
+    r"""The answer of a truth: behind its last `####`, else in its last \boxed{…}, else all of it. May be empty."""
+    _, mark, rest = text.rpartition("####")
+    if (mark and len(rest.strip().splitlines()) == 1) or (mark and not rest.strip()):
+        return rest.strip()
+    return marked(text, "") or text.strip()
+
+
+def marked(text: str, truth: str) -> str | None:
+    r"""The marked answer of a response: the last line that begins with `####` and goes on with no heading, else the
+    last closed \boxed{…}; None without a mark. A line of several words is a heading unless it is the truth."""
+    for line in reversed(re.findall(r"^[ \t]*####(?!#)[ \t]*(\S.*)$", text, re.MULTILINE)):
+        if not _is_heading(line, truth):
+            return line.strip()
+    opened, last = [], None  # one pass: a response may open any number of boxes
+    for match in re.finditer(r"\\(?:boxed|fbox) ?\{|\\[{}]|[{}]", text):
+        if match[0] == "}" and opened:
+            start, is_box = opened.pop()
+            last = (start, match.start()) if is_box and (last is None or start > last[0]) else last
+        elif match[0] not in ("}", "\\{", "\\}"):
+            opened.append((match.end(), match[0] != "{"))
+    return None if last is None else text[slice(*last)].strip()
+
+
+def unmarked(text: str) -> str:
+    """The last number or formula of a response without a mark, whole; empty without one. Part of a formula is none."""
+    text = text.strip()[-4 * LONGEST_ANSWER:].replace("−", "-")
+    found = list(FORMULA.finditer(text))
+    if found and not re.search(r"[\d\\^_]", text[found[-1].end():]):
+        return next(filter(None, found[-1].groups())).rpartition("=")[2]
+    words = text.split()
+    for position in range(len(words) - 1, -1, -1):
+        word = words[position].strip("*:;!?,").rstrip(".").rpartition("=")[2]
+        if re.search(r"[\d\\^_½¼¾⅓⅔]", word):
+            before = words[position - 1] if position else ""
+            return f"{before} {word}" if re.fullmatch(r"\d+/\d+", word) and re.fullmatch(r"-?\d+", before) else word
+    return ""
+
+
+def _is_heading(line: str, truth: str) -> bool:
+    if len(line) > LONGEST_ANSWER:
+        return True
+    text = tidy(line)
+    if text.endswith(":") or text.casefold() in HEADINGS or re.match(r"\d+[.)] +[^\W\d_]", text):
+        return True
+    unit = UNIT.fullmatch(text)
+    if text == tidy(truth) or values(text) or (unit and values(unit[1])) or CHOICE.fullmatch(text):
+        return False
+    bare = re.sub(r"\\[A-Za-z]+", "", text)
+    return " " in bare and bool(re.search(r"[^\W\d_]{3,}", bare))
+
+
+@lru_cache(4096)
+def tidy(text: str) -> str:
+    """The text without marks that do not change a value: signs in ASCII, LaTeX's spaces, fonts and currencies."""
+    text = re.sub("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]", lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text)
+    text = text.replace("−", "-").replace("⁄", "/").replace("{,}", ",").replace("\\%", "%").replace("\\$", "$")
+    text = re.sub(r"\\[dtc]frac", r"\\frac", re.sub(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle", "", text))
+    text = re.sub(SPACES, " ", re.sub(rf"(?<=\d)(?:{SPACES})+(?=\d{{3}}(?!\d))", "", text))
+    while (bare := WRAPPED.sub(r"\1", text)) != text:
+        text = bare
+    text = re.sub(r"\^ ?\{?\\circ\}?|°", "", text).strip().strip("*$").strip()
+    text = re.sub(r"^([-+]?) ?[$€£]", r"\1", text)
+    return re.sub(r"\s+", " ", text).rstrip(".").strip()
+
+
+@lru_cache(4096)
+def values(text: str) -> tuple[Fraction, ...]:
+    """The values that a plain number may have, exact: one, two of a percentage (50 and 1/2), none of other text."""
+    percent, bare = text.endswith("%"), text.rstrip("%").strip()
+    sign = -1 if bare.startswith("-") else 1
+    value = _magnitude(bare[1:].strip() if bare[:1] in ("-", "+") else bare)
+    return () if value is None else (sign * value, sign * value / 100) if percent else (sign * value,)
+
+
+def _magnitude(bare: str) -> Fraction | None:
+    if len(bare) > LONGEST_ANSWER:
+        return None
+    if match := MIXED.fullmatch(bare):
+        whole, top, bottom = (int(part) for part in match.groups() if part)
+        return whole + Fraction(top, bottom) if bottom else None
+    bare = bare.replace(" ", "") if not re.search(r"\d \d", bare) else bare
+    if match := PLAIN.fullmatch(bare):
+        exponent = int(match[2] or match[3] or 0)
+        return _decimal(match[1]) * Fraction(10) ** exponent if abs(exponent) <= LARGEST_POWER else None
+    if match := RATIO.fullmatch(bare):
+        top, bottom = (_decimal(part) for part in match.groups() if part)
+        return top / bottom if bottom else None
+    if match := POWER.fullmatch(bare):
+        base, exponent = int(match[1].strip("()")), int(match[2] or match[3])
+        return Fraction(base) ** exponent if abs(exponent) <= LARGEST_POWER and (base or exponent > 0) else None
+    if (match := FACTORIAL.fullmatch(bare)) and int(match[2]) <= LARGEST_FACTORIAL:
+        product = 1
+        for factor in range(2, int(match[2]) + 1):
+            product *= factor
+        return Fraction(1, product) if match[1] else Fraction(product)
+    return None
+
+
+def _decimal(text: str) -> Fraction:
+    return Fraction(text.replace(",", "").rstrip(".") if text.endswith(".") else text.replace(",", ""))
+
+
+@lru_cache(4096)  # answers of a group are often equal
+def is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
+    """Whether two final answers are equal. Raises DataError where nothing can read the truth."""
+    if max(len(found), len(truth)) > LONGEST_ANSWER:
+        return found.strip() == truth.strip()
+    left, right = tidy(found), tidy(truth)
+    if _letters(left) == _letters(right):
+        return bool(left)
+    if ("=" in left) != ("=" in right):  # x = 5 answers 5
+        left, right = (re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side) for side in (left, right))
+    plain = _is_plainly_equal(left, right)
+    if plain is not None:
+        return plain
+    return _is_formula(left) and _is_formula(right) and _math_verify(left, right, timeout_seconds)
+
+
+def _letters(text: str) -> str:
+    """The text without spaces, except between digits (3 1/2 is not 31/2), and without braces of one character."""
+    return re.sub(r"\{(\w)\}", r"\1", re.sub(r"(?<!\d) | (?!\d)", "", text))
+
+
+def _is_plainly_equal(left: str, right: str) -> bool | None:
+    """The judgement of numbers, units, choices and words; None of other formulas."""
+    (left, unit), (right, other) = _unit(left), _unit(right)
+    if unit and other and unit != other:
+        return False
+    one, two = values(left), values(right)
+    if one and two:
+        return one[0] == two[0] if len(one) == len(two) else bool(set(one) & set(two))
+    if (choice := CHOICE.fullmatch(right)) and (chosen := CHOICE.fullmatch(left)):
+        same = choice[1].casefold() == chosen[1].casefold() and choice[1].casefold() in "abcdefgh"
+        return same or choice[1] == chosen[1]
+    named = [bool(WORDS.fullmatch(side) and not LETTERS.fullmatch(side)) for side in (left, right)]
+    if any(named):
+        return all(named) and left.casefold() == right.casefold()
+    return False if ":" in left + right else None  # times and ratios
+
+
+def _unit(text: str) -> tuple[str, str]:
+    match = UNIT.fullmatch(text)
+    return (match[1].strip(), match[2].casefold()) if match and values(match[1].strip()) else (text, "")
+
+
+def _is_formula(text: str) -> bool:
+    """Whether sympy can be trusted with a formula: no factorial, tower of powers, or number beyond the bounds."""
+    if "!" in text or re.search(rf"\d{{{LONGEST_INTEGER + 1}}}|\d[eE][-+]?\d{{3}}", text) or not text:
+        return False
+    if len(re.findall(r"[(\[{]", text)) > MOST_BRACKETS:
+        return False
+    powers = re.split(r"\^|\*\*", text.replace(" ", ""))[1:]
+    for power in powers:
+        exponent = power[1:].partition("}")[0] if power[:1] == "{" else power
+        number = re.match(r"\(?([-+]?\d+)", exponent)
+        if number and not SMALLEST_EXPONENT <= int(number[1]) <= LARGEST_EXPONENT:
+            return False
+    nested = re.search(r"(?:\^|\*\*)(?:\{[^{}]*|\([^()]*|\w+)(?:\^|\*\*|\{)", text.replace(" ", ""))
+    numeric = re.search(r"[)}](?:\^|\*\*)\{?\d{2}", text.replace(" ", ""))
+    return not nested and not numeric and text.count("{") == text.count("}")
+
+
+def _math_verify(found: str, truth: str, timeout_seconds: int) -> bool:
+    from math_verify import parse, verify
+
+    limit = timeout_seconds if threading.current_thread() is threading.main_thread() else None
+    gold = parse(f"${truth}$", parsing_timeout=limit)
+    if not gold:
+        raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
+    return bool(verify(gold, parse(f"${found}$", parsing_timeout=limit), timeout_seconds=limit))
