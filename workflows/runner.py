@@ -174,6 +174,8 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
     Where the action mask has zeros, also `own_text`: only the model's turns, joined by line breaks.
     """
     finished = [outcome for outcome in outcomes if outcome.trajectory]
+    if not finished:
+        return  # a tokenizer makes one text of no rows
     tokens = [done.response_tokens for outcome in finished for _, done, _ in outcome.turns]
     texts = iter(tokenizer.batch_decode(tokens, skip_special_tokens=True))
     prompts = tokenizer.batch_decode([outcome.trajectory.prompt_tokens[-LAST:] for outcome in finished],

@@ -337,7 +337,7 @@ def test_a_vocabulary_smaller_than_the_tokenizers(previewed, directory):
     assert previewed([task()], model=directory(160))["problems"] == []  # padded: more than needed
 
 
-@pytest.mark.parametrize("question", ["", None, "\ud800", float("nan")])
+@pytest.mark.parametrize("question", ["", None, float("nan")])
 def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
     """Of one of ten nothing is said, of two of ten a warning, of all a problem; a row that cannot be used is told
     always, and two of ten are too many."""
@@ -348,6 +348,11 @@ def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
         unusable = question is not None and question != ""
         level = "problems" if unusable and bad > 1 else "warnings" if unusable else kind
         assert [name for name in told if told[name]] == ([level] if level else [])
+
+
+def test_half_a_surrogate_pair_is_named_by_its_line(previewed):
+    (line,) = previewed([task(), task("\ud800")])["problems"]
+    assert "line 2" in line
 
 
 def test_a_text_of_ten_million_characters_is_not_tokenized_whole(previewed):
