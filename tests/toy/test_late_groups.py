@@ -55,10 +55,12 @@ def test_batches_are_full_whatever_was_late_and_the_run_says_that_it_depends_on_
     directory = Path(stage_of(plan, "rft").directory)
     assert_whole(directory)
     assert "attempts failed" not in printed
-    assert files.read_json(directory / files.MANIFEST)["depends_on_time"] == ["explorer.over_rollout"]
-    assert "explorer.over_rollout depends on time" in ouro("status", "sleepy", "--root", str(tmp_path))
+    keys = ["explorer.over_rollout", "buffer.explorer_input.default_workflow_type"]
+    assert files.read_json(directory / files.MANIFEST)["depends_on_time"] == keys
+    said = f"{' and '.join(keys)} depends on time"
+    assert said in ouro("status", "sleepy", "--root", str(tmp_path))
     report = Path(stage_of(plan, "report").directory) / "report.html"
-    assert "explorer.over_rollout depends on time" in report.read_text()
+    assert said in report.read_text()
     ouro("verify", "sleepy", "--root", str(tmp_path))
 
 
