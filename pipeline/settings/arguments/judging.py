@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pipeline.settings.arguments.base import Arguments
 from pipeline.settings.remote import ADDRESS, NEEDED_ADDRESS, NEEDED_VARIABLE, VARIABLE
 
+FORMS = {"judge_url": (ADDRESS, NEEDED_ADDRESS), "judge_key_env": (VARIABLE, NEEDED_VARIABLE)}
+
 
 class Criterion(BaseModel):
     """One question of a rubric. choices: from the worst to the best, which are worth 0 to 1 in equal steps."""
@@ -53,18 +55,12 @@ class JudgeReward(Arguments):
     judge_tokens_per_minute: int | None = Field(None, ge=1, description="tokens in a minute; null: no limit")
     judge_cache: str | None = Field(None, description="directory of judgements, used again for equal requests")
 
-    @field_validator("judge_url")
+    @field_validator("judge_url", "judge_key_env")
     @classmethod
-    def _address(cls, value: str | None) -> str | None:
-        if value is not None and not ADDRESS.fullmatch(value):
-            raise ValueError(NEEDED_ADDRESS)
-        return value
-
-    @field_validator("judge_key_env")
-    @classmethod
-    def _variable(cls, value: str | None) -> str | None:
-        if value is not None and not VARIABLE.fullmatch(value):
-            raise ValueError(NEEDED_VARIABLE)
+    def _form(cls, value: str | None, info: ValidationInfo) -> str | None:
+        pattern, needed = FORMS[info.field_name]
+        if value is not None and not pattern.fullmatch(value):
+            raise ValueError(needed)
         return value
 
     @field_validator("judge_model")
