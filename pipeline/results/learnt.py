@@ -139,9 +139,10 @@ def _failed(session, view: View, stage: Node, table: str) -> str:
     rows = f"FROM {table} WHERE stage = '{stage.directory.name}' AND status <> 'late'" + (
         " AND turn = 0" * (table == "experience"))
     failed = f"{rows} AND reward IS NULL"
-    count, kinds, reason = session.execute(f"SELECT count(*), count(DISTINCT reason), mode(reason) {failed}").fetchone()
-    if not count:
+    reasons = session.execute(f"SELECT reason, count(*) {failed} GROUP BY reason ORDER BY 2 DESC, reason").fetchall()
+    if not reasons:
         return ""
+    count, kinds, reason = sum(n for _, n in reasons), len(reasons), reasons[0][0]
     total = session.execute(f"SELECT count(*) {rows}").fetchone()[0]
     last = f"{reason}".strip().splitlines()[-1] + f" (and {kinds - 1} more reasons)" * (kinds > 1)
     root = view.path.parents[2]
