@@ -15,19 +15,21 @@ class Optimizer(Section):
 
     lr: float = setting(1e-6, "peak learning rate", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
-    eps: float = setting(1e-8, "added to the denominator", gt=0)
+    eps: float = setting(1e-8, "constant added to AdamW's denominator", gt=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
-    lr_scheduler_type: str = setting("constant", "shape after the warmup; wsd stays at lr and falls at the end",
+    lr_scheduler_type: str = setting("constant", "shape of the learning rate after the warmup; wsd stays at lr and "
+                                                 "falls at the end",
                                      choices=("constant", "cosine", "linear", "wsd"))
     lr_warmup_steps: int = setting(0, "optimizer steps of linear warmup from 0", ge=0)
-    lr_warmup_steps_ratio: float = setting(0.0, "the same as a share of all steps, rounded up; instead of "
-                                                "lr_warmup_steps",
+    lr_warmup_steps_ratio: float = setting(0.0, "optimizer steps of linear warmup as a share of all steps, rounded up; "
+                                                "instead of lr_warmup_steps",
                                            ge=0, le=1)
-    lr_decay_steps: int = setting(0, "last optimizer steps in which wsd falls", ge=0)
-    lr_decay_steps_ratio: float = setting(0.1, "the same as a share of all steps; lr_decay_steps goes before",
+    lr_decay_steps: int = setting(0, "number of last optimizer steps, in which wsd falls", ge=0)
+    lr_decay_steps_ratio: float = setting(0.1, "last optimizer steps, in which wsd falls, as a share of all steps; "
+                                               "lr_decay_steps takes precedence",
                                           ge=0, le=1)
-    min_lr_ratio: float = setting(0.0, "what cosine, linear and wsd would reach one step after the last, as a share of "
-                                       "lr", ge=0, le=1)
+    min_lr_ratio: float = setting(0.0, "learning rate that cosine, linear and wsd would reach one step after the last, "
+                                       "as a share of lr", ge=0, le=1)
 
     @rule
     def _decay_rates(self):
@@ -48,21 +50,25 @@ class CriticOptimizer(Optimizer):
 class Critic(Section):
     """PPO's value model; only algorithm_type=ppo has one."""
 
-    cliprange_value: float = setting(0.5, "a value may move by so much from the one that the step began with", gt=0)
+    cliprange_value: float = setting(0.5, "largest distance by which a value may move from the one that the step began "
+                                          "with", gt=0)
     optimizer: CriticOptimizer = section(CriticOptimizer)
 
 
 class RolloutCorrection(Section):
     """Weights for what the engine sampled with other probabilities than the trainer's (operators/correction.py)."""
 
-    level: str | None = setting(None, "null: the algorithm's own (none in opmd, asymre and rec, which are made for "
-                                      "rows of other policies), else token; but none where the loss's "
-                                      "ratio is to the rollout's log-probs (topr, m2po, decoupled_ppo; any loss that "
-                                      "takes old_logprobs with bypass_old_logprobs=true), since it spans the gap "
-                                      "already. Rows of an expert have weight 1",
+    level: str | None = setting(None, "whether the importance weight, trainer over engine, is of a token or of a whole "
+                                      "response; null: the algorithm's own (none in opmd, asymre and rec, which are "
+                                      "made for rows of other policies), else token; but none where the loss's ratio "
+                                      "is to the rollout's log-probs (topr, m2po, decoupled_ppo; any loss that takes "
+                                      "old_logprobs with bypass_old_logprobs=true), since it spans the gap already. "
+                                      "Rows of an expert have weight 1",
                                 choices=("none", "token", "sequence"))
-    mode: str = setting("truncate", "what is done above the threshold", choices=("truncate", "mask"))
-    threshold: float = setting(2.0, "largest trainer / engine probability that counts in full", ge=1)
+    mode: str = setting("truncate", "what happens to an importance weight above the threshold",
+                        choices=("truncate", "mask"))
+    threshold: float = setting(2.0, "largest importance weight, trainer / engine probability, that counts in full",
+                               ge=1)
 
 
 class Algorithm(Section):
@@ -99,13 +105,17 @@ class Algorithm(Section):
         None, "KL to the reference, the model that the stage begins with, as a part of the loss; name in "
         "operators/kl.py; null: the algorithm's own", names=KL_ESTIMATORS)
     kl_loss_fn_args: dict[str, Any] = setting(
-        {}, "kl_coef 0.001; adaptive false: true steers it towards target_kl, nats a token, over `horizon` rows")
-    kl_penalty_fn: str | None = setting(None, "the same taken off the reward, before the advantage",
+        {}, "arguments of kl_loss_fn; kl_coef 0.001; adaptive false: true steers it towards target_kl, nats a token, "
+            "over `horizon` rows")
+    kl_penalty_fn: str | None = setting(None, "KL to the reference that is subtracted from the reward before the "
+                                              "advantage is computed; name in operators/kl.py; null: the algorithm's "
+                                              "own",
                                         names=KL_ESTIMATORS)
-    kl_penalty_fn_args: dict[str, Any] = setting({}, "as kl_loss_fn_args")
+    kl_penalty_fn_args: dict[str, Any] = setting({}, "arguments of kl_penalty_fn, the same as those of kl_loss_fn")
     entropy_loss_fn: str | None = setting(None, "entropy bonus; name in operators/entropy.py",
                                           names=tuple(arguments.ENTROPY_LOSSES))
-    entropy_loss_fn_args: dict[str, Any] = setting({}, "entropy_coef 0.0; entropy is reported in any case")
+    entropy_loss_fn_args: dict[str, Any] = setting({}, "arguments of entropy_loss_fn; entropy_coef 0.0; the entropy is "
+                                                       "reported in any case")
     bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
                                               "trainer before the step, one forward more; the ratio of a loss "
                                               "is then 1, for a train batch is one update")

@@ -28,8 +28,8 @@ __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS
 
 
 class Slurm(Section):
-    partition: str | None = setting(None, "of the jobs; null: the cluster's default", how=True)
-    account: str | None = setting(None, "that the jobs are charged to; null: the user's default", how=True)
+    partition: str | None = setting(None, "partition of the jobs; null: the cluster's default", how=True)
+    account: str | None = setting(None, "account that the jobs are charged to; null: the user's default", how=True)
     qos: str | None = setting(None, "quality of service of the jobs", how=True)
     constraint: str | None = setting(None, "features that the nodes must have, such as `a100|h100`", how=True)
     gpu_model: str | None = setting(None, "type of the GPUs, as `sinfo -o %G` names it", how=True)
@@ -43,8 +43,8 @@ class Slurm(Section):
     setup_lines: list[str] = setting([], "shell lines before a stage's command, such as `module load cuda`", how=True)
     container: str | None = setting(None, "command that runs a stage's command in a container, such as `apptainer exec "
                                           "--nv image.sif`; null: none", how=True)
-    submit: str = setting("heavy", "heavy: stages that load a model are jobs, the others run where the command runs; "
-                                   "all: every stage is a job", choices=("heavy", "all"), how=True)
+    submit: str = setting("heavy", "stages that are submitted as jobs; heavy: those that load a model, the others run "
+                                   "where the command runs; all: every stage", choices=("heavy", "all"), how=True)
 
 
 class Cluster(Section):
@@ -71,7 +71,8 @@ class Buffer(Section):
 class Monitor(Section):
     monitor_type: str = setting("mlflow", "where metrics go", choices=("mlflow", "tensorboard", "wandb", "none"),
                                 how=True)
-    monitor_args: dict[str, Any] = setting({}, "mlflow: uri; wandb: base_url; secrets: the environment", how=True)
+    monitor_args: dict[str, Any] = setting({}, "arguments of the monitor; mlflow: uri; wandb: base_url; secrets come "
+                                               "from the environment", how=True)
 
 
 class Log(Section):
@@ -81,17 +82,18 @@ class Log(Section):
 
 
 class Sweep(Section):
-    max_points: int = setting(64, "points of `ouro run -m` above which it asks to be told so", ge=1, how=True)
+    max_points: int = setting(64, "number of points above which `ouro run -m` needs this setting to be raised", ge=1,
+                              how=True)
 
 
 class Config(Section):
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
-    mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on the same "
-                                "devices; explore: the explorer alone, no model is made; train: the trainer alone, on "
-                                "what an earlier stage explored (sft: as always); score: what an earlier stage "
-                                "explored is rewarded again, without an engine; bench: no training, every checkpoint "
-                                "kept of the stages before is evaluated",
+    mode: str = setting("both", "what a stage does; both: explorer and trainer side by side; colocate: they take turns "
+                                "on the same devices; explore: the explorer alone, no model is made; train: the "
+                                "trainer alone, on what an earlier stage explored (sft: as always); score: what an "
+                                "earlier stage explored is rewarded again, without an engine; bench: no training, "
+                                "every checkpoint kept of the stages before is evaluated",
                         choices=("both", "colocate", "explore", "train", "score", "bench"), how=True)
     continue_from_checkpoint: bool = setting(
         True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
@@ -103,7 +105,7 @@ class Config(Section):
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
     ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
                                                  how=True)
-    seed: int = setting(1, "of everything random", ge=0)
+    seed: int = setting(1, "seed of everything random", ge=0)
     algorithm: Algorithm = section(Algorithm)
     model: Model = section(Model)
     cluster: Cluster = section(Cluster)

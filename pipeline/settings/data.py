@@ -20,21 +20,24 @@ PATH = ("jsonl or parquet file, a list of them, a directory of them, a dataset o
 class Format(Section):
     """Where a record has what. A key may lead into structs: `reward_model.ground_truth`."""
 
-    prompt_type: str = setting("plaintext", "plaintext: text under prompt_key; messages: a list of {role, content}",
+    prompt_type: str = setting("plaintext", "form of the prompt; plaintext: text under prompt_key; messages: a list of "
+                                            "{role, content}",
                                choices=("plaintext", "messages"))
-    prompt_key: str = setting("question", "the prompt")
-    messages_key: str | None = setting(None, "prompt_type messages: the conversation, a list or its JSON text; null: "
-                                             "under prompt_key")
-    system_prompt_key: str | None = setting(None, "plaintext: the row's system message; null or absent in a row: "
-                                                  "system_prompt")
-    system_prompt: str | None = setting(None, "plaintext: system message of every row; null: "
+    prompt_key: str = setting("question", "key of the prompt")
+    messages_key: str | None = setting(None, "key of the conversation with prompt_type=messages, a list or its JSON "
+                                             "text; null: prompt_key")
+    system_prompt_key: str | None = setting(None, "key of the row's system message with prompt_type=plaintext; null or "
+                                                  "absent in a row: system_prompt")
+    system_prompt: str | None = setting(None, "system message of every row with prompt_type=plaintext; null: "
                                               "buffer.explorer_input.system_prompt")
-    response_key: str = setting("answer", "the truth that the reward function is given; what is no text, as JSON")
-    solution_key: str | None = setting("solution", "a demonstrated response beside the truth; may be absent")
-    chosen_key: str | None = setting("chosen", "the preferred response of a pair, text or messages; may be absent")
-    rejected_key: str | None = setting("rejected", "the other response of the pair; may be absent")
-    unsupported: str = setting("error", "Harbor tasks that cannot run here: error, or skip, by which they are rejected "
-                                        "rows with a reason", choices=("error", "skip"))
+    response_key: str = setting("answer", "key of the truth that the reward function is given; what is no text, as "
+                                          "JSON")
+    solution_key: str | None = setting("solution", "key of a demonstrated response beside the truth; may be absent")
+    chosen_key: str | None = setting("chosen", "key of the preferred response of a pair, text or messages; may be "
+                                               "absent")
+    rejected_key: str | None = setting("rejected", "key of the other response of a pair; may be absent")
+    unsupported: str = setting("error", "what happens to Harbor tasks that cannot run here: error, or skip, by which "
+                                        "they are rejected rows with a reason", choices=("error", "skip"))
 
     @rule
     def _of_prompt_type(self):
@@ -49,31 +52,34 @@ class Format(Section):
 class BufferFormat(Format):
     """The same for demonstrations and pairs."""
 
-    prompt_key: str = setting("prompt", "the prompt")
+    prompt_key: str = setting("prompt", "key of the prompt")
     response_key: str | None = setting(
-        "response", "the demonstrated response; not needed where messages end with one, nor beside chosen and "
+        "response", "key of the demonstrated response; not needed where messages end with one, nor beside chosen and "
                     "rejected; null: the prompt is plain text to train on whole (cpt, which never reads it)")
-    truth_key: str | None = setting("answer", "the task's truth beside a demonstration or a pair, which operators of "
-                                              "task_pipeline may judge; may be absent: the response stands for it")
+    truth_key: str | None = setting("answer", "key of the task's truth beside a demonstration or a pair, which "
+                                              "operators of task_pipeline may judge; may be absent: the response "
+                                              "stands for it")
     enable_concatenated_multi_turn: bool = setting(
-        False, "sft on messages: train on every assistant turn of a conversation, not on the last alone")
+        False, "train on every assistant turn of a conversation, not on the last alone; of sft on messages")
 
 
 class RolloutArgs(Section):
     """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""
 
-    temperature: float | None = setting(None, "null: model.temperature", ge=0)
-    top_p: float | None = setting(None, "null: model.top_p", gt=0, le=1)
-    top_k: int | None = setting(None, "null: model.top_k", ge=-1)
+    temperature: float | None = setting(None, "sampling temperature of this set; null: model.temperature", ge=0)
+    top_p: float | None = setting(None, "nucleus sampling bound of this set; null: model.top_p", gt=0, le=1)
+    top_k: int | None = setting(None, "number of likeliest tokens to sample from for this set; null: model.top_k",
+                                 ge=-1)
 
 
 class DataSelector(Section):
     """The order of a taskset that is trained on."""
 
-    selector_type: str = setting("shuffle", "sequential: as in the file, again and again; shuffle: another permutation "
-                                            "each epoch; random: drawn anew each step, none twice in a step",
+    selector_type: str = setting("shuffle", "order of the tasks; sequential: as in the file, again and again; shuffle: "
+                                            "another permutation each epoch; random: drawn anew each step, none twice "
+                                            "in a step",
                                  choices=("sequential", "shuffle", "random"))
-    seed: int | None = setting(None, "of shuffle and random; null: the run's seed", ge=0)
+    seed: int | None = setting(None, "seed of shuffle and random; null: the run's seed", ge=0)
 
 
 class Rows(Section):
@@ -103,18 +109,19 @@ class Rows(Section):
 
 
 class Taskset(Rows):
-    name: str = setting("taskset", "name in tables and metrics")
+    name: str = setting("taskset", "name of the set in tables and metrics")
     path: Any = setting(None, f"{PATH}; null: the curated rows of data_processor.task_pipeline, of its split")
-    split: str = setting("train", "with a path: the split to read where directories tell splits apart (a file is read "
+    split: str = setting("train", "split to read; with a path: where directories tell splits apart (a file is read "
                                   "whole); without: train or test")
     repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
-    limit: int | None = setting(None, "use only this number of tasks, the first ones", ge=1)
+    limit: int | None = setting(None, "number of tasks to use, the first ones; null: all", ge=1)
     data_selector: DataSelector = section(DataSelector)
     rollout_args: RolloutArgs = section(RolloutArgs)
-    default_workflow_type: str | None = setting(None, "null: that of explorer_input", names=WORKFLOWS)
+    default_workflow_type: str | None = setting(None, "workflow of this set; null: that of explorer_input",
+                                              names=WORKFLOWS)
     workflow_args: dict[str, Any] = setting({}, "arguments of the workflow")
     default_reward_fn_type: str | list[str] | None = setting(
-        None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
+        None, "reward function of this set; null: explorer_input.default_reward_fn_type", names=REWARDS)
     reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
 
     @rule
@@ -126,7 +133,8 @@ class Taskset(Rows):
 
 class ExplorerInput(Section):
     default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
-    default_eval_workflow_type: str | None = setting(None, "for eval sets; null: default_workflow_type",
+    default_eval_workflow_type: str | None = setting(None, "workflow of the evaluation sets; null: "
+                                                           "default_workflow_type",
                                                      names=WORKFLOWS)
     system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own")
     default_reward_fn_type: str | list[str] = setting(
@@ -179,7 +187,7 @@ class ReplayBuffer(Section):
 
 
 class ExperienceBuffer(Rows):
-    name: str = setting("experience_buffer", "name in tables")
+    name: str = setting("experience_buffer", "name of the buffer in tables")
     path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
                               "data_processor.task_pipeline. mode=train of an algorithm that learns from rollouts, "
                               "without a stage before it that explored: a directory of ouro serve --record")
@@ -197,7 +205,7 @@ class AuxiliaryBuffer(Rows):
 class TrainerInput(Section):
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
     auxiliary_buffers: dict[str, AuxiliaryBuffer] = setting(
-        {}, "name: buffer; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
+        {}, "buffers by name; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
 
 
 class TaskPipeline(Section):
@@ -210,8 +218,9 @@ class TaskPipeline(Section):
     config_path: str | None = setting(None, "Data-Juicer recipe, in its own YAML format; null: no such step")
     operators: list[dict[str, Any]] = setting([], "Data-Juicer operators in place of config_path: name and args each")
     target_fields: list[str] = setting(
-        [], f"what operators look at by default, as text_keys in a recipe: the first of these; {', '.join(COLUMNS)}")
-    num_process: int = setting(1, "processes that an operator's rows are shared among", ge=1, how=True)
+        [], "fields that operators look at by default, as text_keys in a recipe: the first of these; "
+            + ", ".join(COLUMNS))
+    num_process: int = setting(1, "number of processes that an operator's rows are shared among", ge=1, how=True)
 
     @rule
     def _one_source(self):

@@ -36,14 +36,15 @@ class RolloutModel(Section):
         "auto", "vLLM engines that share each GPU and its part gpu_memory_utilization; auto: 2 where both copies of "
                 "the weights take at most a fifth of that part, else 1", choices=("auto", 1, 2, 3, 4), how=True)
     gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
-    kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
-    max_num_seqs: int = setting(256, "sequences decoded at once", ge=1, how=True)
+    kv_cache_mib: int = setting(64, "size of the key/value cache on CPU, MiB", ge=1, how=True)
+    max_num_seqs: int = setting(256, "number of sequences decoded at once", ge=1, how=True)
     enforce_eager: bool = setting(False, "no CUDA graphs: starts sooner, decodes slower", how=True)
     batch_invariant: bool = setting(False, "vLLM's kernels whose results do not depend on the batch, so that responses "
                                            "are the same with any number of engines; slower, and NVIDIA GPUs of "
                                            "compute capability 9 or more only", how=True)
     seed: int | None = setting(None, "base of all request seeds; null: the run's seed")
-    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are; none that other settings decide")
+    extra_engine_args: dict[str, Any] = setting({}, "arguments passed to vllm.LLM as they are; none that other "
+                                                    "settings decide")
 
     @rule
     def _own_arguments(self):
@@ -57,12 +58,12 @@ class RolloutModel(Section):
 class AuxiliaryModel(Section):
     """A model beside the policy: one that scores responses, for the reward function reward_model."""
 
-    name: str | None = setting(None, "what reward_fn_args.model calls it; needed when there are several")
+    name: str | None = setting(None, "name of the model in reward_fn_args.model; needed when there are several")
     model_path: str | None = setting(
         None, "directory or hub id of a sequence classifier with one label and a chat template")
-    engine_num: int = setting(1, "copies that score side by side, one GPU each", ge=1, how=True)
+    engine_num: int = setting(1, "number of copies that score side by side, one GPU each", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per copy: a scoring model is not divided", ge=1, le=1, how=True)
-    dtype: str = setting("auto", "its weights; auto: bfloat16 on GPU, float32 on CPU",
+    dtype: str = setting("auto", "type of the model's weights; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
     max_model_len: int | None = setting(
         None, "longest conversation, tokens; a longer one fails its row. null: what the model has positions for", ge=1)
@@ -91,7 +92,8 @@ class Explorer(Section):
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
     step_timeout_seconds: float | None = setting(
-        None, "as trainer.step_timeout_seconds, of the explorer", gt=0, how=True)
+        None, "time without a sign of life after which the explorer counts as hanging; null: as in "
+              "trainer.step_timeout_seconds", gt=0, how=True)
     tool_call_parser: str | None = setting(
         None, "vLLM's name of the parser for tool calls in responses, such as hermes, llama3_json or mistral, for "
               "workflows with a parameter `endpoint`; null: by the marks in the chat template, else hermes")
@@ -112,10 +114,11 @@ class Explorer(Section):
               "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "
               "never (the guide's 100 would cost time unasked: what a stage made is evaluated in any case)",
         ge=1, how=True)
-    bench_on_latest_checkpoint: bool = setting(False, "mode=bench: evaluate the last checkpoint of a stage only",
+    bench_on_latest_checkpoint: bool = setting(False, "whether mode=bench evaluates the last checkpoint of a stage "
+                                                      "only",
                                                how=True)
     bench_steps: list[int] | None = setting(
-        None, "mode=bench: trainer steps to evaluate, of checkpoints or of published versions that were kept "
+        None, "trainer steps that mode=bench evaluates, of checkpoints or of published versions that were kept "
               "(synchronizer.keep); null: every checkpoint that was kept")
     eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
                                           "of its own (evaluate_base)", how=True)

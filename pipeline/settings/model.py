@@ -9,10 +9,10 @@ class Init(Section):
     """A small random model: Qwen2 architecture over a tokenizer with one token per printable ASCII character."""
 
     enable: bool = setting(False, "make the model instead of reading model_path")
-    hidden_size: int = setting(64, "width", ge=8)
-    num_hidden_layers: int = setting(3, "layers", ge=1)
-    num_attention_heads: int = setting(2, "query heads; hidden_size / heads must be a multiple of 32", ge=1)
-    num_key_value_heads: int = setting(2, "key/value heads; must divide num_attention_heads", ge=1)
+    hidden_size: int = setting(64, "width of the hidden states", ge=8)
+    num_hidden_layers: int = setting(3, "number of decoder layers", ge=1)
+    num_attention_heads: int = setting(2, "number of query heads; hidden_size / heads must be a multiple of 32", ge=1)
+    num_key_value_heads: int = setting(2, "number of key/value heads; must divide num_attention_heads", ge=1)
     intermediate_size: int = setting(256, "width of the gated MLP", ge=8)
     tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
     rope_theta: float = setting(1e4, "base of the rotary positions; a small one keeps near positions apart", gt=1)
@@ -30,17 +30,18 @@ class Init(Section):
 class Lora(Section):
     """LoRA (Hu et al. 2021, arXiv:2106.09685): W + lora_alpha / lora_rank x B A in place of W; only A and B learn."""
 
-    name: str | None = setting(None, "what the engine calls it; null: adapter", how=True)
+    name: str | None = setting(None, "name of the adapter in the engine; null: adapter", how=True)
     path: str | None = setting(None, "peft directory (adapter_config.json, adapter_model.safetensors), or hub id, "
                                      "to begin with; null: a new one, whose B is zero, so that it changes nothing yet")
-    lora_rank: int = setting(32, "rows of A, columns of B", ge=1, le=512)
-    lora_alpha: int = setting(32, "the product counts lora_alpha / lora_rank", ge=1)
-    lora_dtype: str = setting("auto", "A and B have model.dtype, their master weights and the optimizer float32",
+    lora_rank: int = setting(32, "rank of the adapter: rows of A, columns of B", ge=1, le=512)
+    lora_alpha: int = setting(32, "scale of the adapter: the product BA is multiplied by lora_alpha / lora_rank", ge=1)
+    lora_dtype: str = setting("auto", "type of A and B: model.dtype; their master weights and the optimizer are "
+                                      "float32",
                               choices=("auto",), how=True)
     target_modules: str | list[str] = setting(
-        "all-linear", "last names of the linear layers that get one, such as [q_proj, v_proj]; all-linear: every one "
-                      "but the output head")
-    exclude_modules: list[str] = setting([], "last names of layers of target_modules that get none")
+        "all-linear", "last names of the linear layers that get an adapter, such as [q_proj, v_proj]; all-linear: "
+                      "every one but the output head")
+    exclude_modules: list[str] = setting([], "last names of layers of target_modules that get no adapter")
 
     @rule
     def _targets(self):
@@ -71,8 +72,9 @@ class Model(Section):
     custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
                                                "model keeps it")
     chat_template_path: str | None = setting(None, "file with a chat template; wins over custom_chat_template")
-    enable_thinking: bool | None = setting(None, "handed to the chat template under this name; null: not handed over")
-    dtype: str = setting("auto", "weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
+    enable_thinking: bool | None = setting(None, "variable enable_thinking of the chat template; null: not passed to "
+                                                 "it")
+    dtype: str = setting("auto", "type of the weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
     max_prompt_tokens: int = setting(1024, "longest prompt, tokens; a longer one is kept as a marked row", ge=1)
     max_response_tokens: int = setting(1024, "longest response, tokens", ge=1)
@@ -81,12 +83,13 @@ class Model(Section):
     enable_prompt_truncation: bool = setting(
         True, "a prompt over max_prompt_tokens takes no part in the loss: it is kept whole, as a marked row",
         choices=(True,), how=True)
-    repetition_penalty: float = setting(1.0, "1 = off: the trainer scores the distribution without it",
+    repetition_penalty: float = setting(1.0, "penalty on repeated tokens, 1 = off: the trainer scores the distribution "
+                                             "without it",
                                         choices=(1.0,), how=True)
     max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2)
     temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0)
     top_p: float = setting(1.0, "nucleus sampling bound, 1 = off", gt=0, le=1)
-    top_k: int = setting(-1, "sample among the k likeliest tokens, -1 = off", ge=-1)
+    top_k: int = setting(-1, "number of likeliest tokens to sample from, -1 = off", ge=-1)
 
     @property
     def longest(self) -> int:

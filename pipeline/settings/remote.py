@@ -12,14 +12,14 @@ NEEDED_VARIABLE = "needed the name of an environment variable, not the key itsel
 
 
 class Remote(Section):
-    base_url: str | None = setting(None, "of the server, up to and with /v1, such as http://127.0.0.1:8000/v1")
-    model_name: str | None = setting(None, "the model, as the server calls it")
+    base_url: str | None = setting(None, "address of the server, up to and with /v1, such as http://127.0.0.1:8000/v1")
+    model_name: str | None = setting(None, "name of the model on the server")
     api_key_env: str | None = setting(None, "environment variable with the API key; null: the server needs none",
                                       how=True)
     timeout: float = setting(120.0, "time for a request, after which it is repeated, seconds", gt=0, how=True)
     max_retries: int = setting(5, "repetitions of a request that failed by the network or the server's load, after "
                                   "growing pauses", ge=0, how=True)
-    concurrency: int = setting(16, "requests at once", ge=1, how=True)
+    concurrency: int = setting(16, "number of requests at once", ge=1, how=True)
     requests_per_minute: int | None = setting(None, "requests begun in a minute; null: no limit", ge=1, how=True)
     tokens_per_minute: int | None = setting(None, "tokens of prompts and replies in a minute, counted when a reply "
                                                   "comes; null: no limit", ge=1, how=True)

@@ -9,12 +9,13 @@ from pipeline.store.errors import Problem
 
 class Trainer(Section):
     zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
-    ranks: int = setting(1, "data-parallel processes (one GPU each)", ge=1, how=True)
+    ranks: int = setting(1, "number of data-parallel processes (one GPU each)", ge=1, how=True)
     max_token_len_per_gpu: int = setting(16384, "micro-batch budget, tokens per rank", ge=1, how=True)
     grad_clip: float = setting(1.0, "largest global gradient norm; 0 = no clipping", ge=0)
     save_interval: int = setting(100, "optimizer steps between checkpoints; the last step is always saved",
                                  ge=1, how=True)
-    max_checkpoints_to_keep: int | None = setting(2, "older checkpoints are deleted; null = all are kept", ge=1,
+    max_checkpoints_to_keep: int | None = setting(2, "number of checkpoints to keep, older ones are deleted; null: all "
+                                                     "are kept", ge=1,
                                                   how=True)
     attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
@@ -64,17 +65,17 @@ def shares_prompts(settings: Any, gpu: bool) -> bool:
 class Synchronizer(Section):
     sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
     sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
-    sync_interval: int = setting(1, "trainer steps between two handovers of weights", ge=1)
+    sync_interval: int = setting(1, "trainer steps between two publications of weights", ge=1)
     sync_offset: int = setting(0, "explorer steps that the explorer may run ahead of the trainer", ge=0)
     sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", gt=0, how=True)
     probe_tolerance: float | None = setting(
         None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",
         gt=0, how=True)
-    publish: str = setting("auto", "what a handover writes; delta: the elements that changed; full: all; auto: deltas "
-                           "in bfloat16, unless more than a fifth of the elements changed",
+    publish: str = setting("auto", "what a publication of weights writes; delta: the elements that changed; full: all; "
+                                   "auto: deltas in bfloat16, unless more than a fifth of the elements changed",
                            choices=("auto", "delta", "full"), how=True)
-    anchor_interval: int = setting(20, "versions from one that is written whole to the next at most; sooner where the "
-                                   "deltas since it have become larger than it", ge=1, how=True)
+    anchor_interval: int = setting(20, "largest number of versions from one that is written whole to the next; sooner "
+                                       "where the deltas since it have become larger than it", ge=1, how=True)
     keep: str = setting("last", "versions that stay on disk; last: those that the explorer still needs; anchors: also "
                         "those written whole; all: every one", choices=("last", "anchors", "all"), how=True)
 

@@ -6,7 +6,7 @@ from collections import Counter
 import networkx as nx
 import pytest
 
-from benchmarks import house, walk
+from benchmarks import goals, house, walk
 
 LAYERS = {"pipeline.cli": 0, "pipeline.run": 1, "workflows": 2, "pipeline.store": 3}
 EDGES = [("pipeline.cli", "pipeline.run.a"), ("pipeline.run.a", "pipeline.store.b"),
@@ -72,3 +72,16 @@ def test_a_test_that_cannot_fail_and_a_file_without_tests_are_found():
 def test_every_test_of_ours_can_fail():
     paths = house.tracked("tests/*.py")
     assert house.idle_tests({path: (house.HOME / path).read_text(encoding="utf-8") for path in paths}) == []
+
+
+@pytest.mark.parametrize(("meaning", "stands_alone"), [
+    ("of the jobs; null: the cluster's default", False), ("null: model.temperature", False),
+    ("both: explorer and trainer side by side", False), ("added to the denominator", False),
+    ("partition of the jobs; null: the cluster's default", True), ("nucleus sampling bound, 1 = off", True),
+    ("ZeRO-Offload: optimizer states in host memory", True)])
+def test_a_meaning_that_has_no_subject_of_its_own_is_found(meaning, stands_alone):
+    assert (goals.FRAGMENT.match(meaning) is None) == stands_alone
+
+
+def test_every_meaning_of_a_setting_stands_alone():
+    assert goals.fragments() == []

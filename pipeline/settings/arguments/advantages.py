@@ -9,20 +9,22 @@ from pipeline.settings.arguments.base import Arguments, described
 
 class Asymre(Arguments):
     """Asymmetric REINFORCE: the reward less the mean of the group, shifted down."""
-    baseline_shift: float = Field(-0.1, description="added to the mean; below 0 successes teach more than failures")
+    baseline_shift: float = Field(-0.1, description="shift added to the mean; below 0 successes teach more than "
+                                                    "failures")
 
 
 class Gigpo(Arguments):
     """Group in group, for attempts of several turns: of whole attempts, and of turns from the same state."""
     omega: float = Field(1.0, ge=0, description="weight of the advantage of the turn")
     gamma: float = Field(1.0, ge=0, description="discount from one turn to the next")
-    fnorm: Literal["none", "std"] = Field("none", description="std: differences are divided by std + epsilon")
-    epsilon: float = Field(1e-6, ge=0, description="added to the standard deviation")
+    fnorm: Literal["none", "std"] = Field("none", description="divisor of differences; std: the standard deviation + "
+                                                              "epsilon")
+    epsilon: float = Field(1e-6, ge=0, description="constant added to the standard deviation")
 
 
 class Compared(Arguments):
     """Rewards compared within a group and divided by their standard deviation."""
-    epsilon: float = Field(1e-6, gt=0, description="added to the standard deviation")
+    epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
     std_threshold: float | None = Field(
         None, ge=0, description="groups whose standard deviation is at most this, and groups of one, are left out")
     std_cal_level: Literal["group", "batch"] = Field("group", description="rows whose standard deviation divides")
@@ -30,14 +32,15 @@ class Compared(Arguments):
 
 class Grpo(Compared):
     """Group-relative advantage: the reward less the mean of the group, over their standard deviation."""
-    duplicate_experiences: bool = Field(False, description="true: kept groups replace those of std_threshold")
+    duplicate_experiences: bool = Field(False, description="whether kept groups replace those of std_threshold")
     rank_penalty: float | None = Field(
         None, ge=0, le=1, description="share of the reward that the likeliest responses of a group lose, by rank")
 
 
 class StepWiseGrpo(Compared):
     """GRPO over attempts of several turns, given to each of their turns."""
-    enable_step_norm: bool = Field(False, description="true: divided by the number of turns of the attempt")
+    enable_step_norm: bool = Field(False, description="whether advantages are divided by the number of turns of the "
+                                                      "attempt")
 
 
 class Jsd(Arguments):
@@ -54,7 +57,8 @@ class OnPolicyDistill(Arguments):
 
 class Opmd(Arguments):
     """Online policy mirror descent: the reward less a baseline of the group."""
-    opmd_baseline: Literal["mean", "logavgexp"] = Field("mean", description="logavgexp: tau log mean exp(r / tau)")
+    opmd_baseline: Literal["mean", "logavgexp"] = Field("mean", description="baseline of a group; logavgexp: tau log "
+                                                                            "mean exp(r / tau)")
     tau: float = Field(1.0, gt=0, description="temperature of logavgexp")
 
 
@@ -66,9 +70,11 @@ class Ppo(Arguments):
 
 class Rec(Arguments):
     """Group-relative REINFORCE of the REC family: the reward less the mean over the kept rows."""
-    epsilon: float = Field(1e-6, gt=0, description="added to the standard deviation")
-    std_normalize: bool = Field(False, description="true: divided by the standard deviation of the kept rows")
-    drop: Literal["balance"] | None = Field(None, description="balance: as many rows below the mean are kept as above")
+    epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
+    std_normalize: bool = Field(False, description="whether advantages are divided by the standard deviation of the "
+                                                   "kept rows")
+    drop: Literal["balance"] | None = Field(None, description="rows that are left out; balance: as many rows below the "
+                                                              "mean are kept as above")
 
 
 class Reinforceplusplus(Arguments):

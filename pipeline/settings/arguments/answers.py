@@ -13,30 +13,31 @@ THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(
 
 class CountdownReward(Arguments):
     """1 for an expression that reaches the target with every number, and accuracy."""
-    format_score: float = Field(0.1, description="of an expression with a wrong value; 0: right or wrong alone")
+    format_score: float = Field(0.1, description="reward of an expression with a wrong value; 0: right or wrong alone")
 
 
 class AccuracyReward(Arguments):
     """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
-    timeout_seconds: int = Field(5, ge=1, description="of reading, and of comparing, one formula by math_verify")
+    timeout_seconds: int = Field(5, ge=1, description="limit of reading, and of comparing, one formula by math_verify")
 
 
 class FormatReward(Arguments):
     """score where the whole response matches a pattern, else -score."""
     pattern: str = Field(THINK_ANSWER, description="regular expression; default: <think>…</think><answer>…</answer>")
-    score: float = Field(0.1, description="of a response that matches")
+    score: float = Field(0.1, description="score of a response that matches")
 
 
 class OverlongPenalty(Arguments):
     """The penalty on length, beside a function that says what is right."""
     cache_length: int | None = Field(None, ge=1, description="last tokens, which cost; null: a fifth of the longest")
-    max_response_length: int | None = Field(None, ge=2, description="the longest; null: model.max_response_tokens")
+    max_response_length: int | None = Field(None, ge=2, description="length of the longest response; null: "
+                                                                    "model.max_response_tokens")
     penalty_factor: float = Field(1.0, ge=0, description="the whole penalty")
 
 
 class ModelScore(Arguments):
     """The score of a model of explorer.auxiliary_models."""
-    model: str | None = Field(None, description="its name there; null: the only one")
+    model: str | None = Field(None, description="name of the model in explorer.auxiliary_models; null: the only one")
     weight: float = Field(1.0, description="factor of the score")
 
 
@@ -54,7 +55,7 @@ class ToolArguments(Arguments):
         "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
     environment: list[str] = Field([], description="environment variables that tools see beside those of every program")
     tool_seconds: float = Field(30.0, gt=0, description=(
-        "of one call, unless the tool declares its own, and of the start of an MCP server"))
+        "limit of one call, unless the tool declares its own, and of the start of an MCP server"))
     tool_gib: float | None = Field(4.0, gt=0, description="memory of the process of a call; null: not limited")
     mcp: Any = Field({}, description="MCP servers by name, each with {command, args, env} or {url, headers, token_env}")
 

@@ -41,16 +41,17 @@ class JudgeReward(Arguments):
     """The judgement of a model on a server of OpenAI's interface, or of the policy, by rubric or in a group (RULER)."""
     judge_url: str | None = Field(None, description="base_url of the server, up to and with /v1; null: the policy that "
                                                     "answered judges")
-    judge_model: str | None = Field(None, validate_default=True, description="the model, as the server calls it")
+    judge_model: str | None = Field(None, validate_default=True, description="name of the model on the server")
     judge_key_env: str | None = Field(None, description="environment variable with the API key; null: none is needed")
     rubric: Any = Field(None, description="criteria {name, question, weight, choices}; null: the task's truth has them")
-    compare: bool = Field(False, description="RULER: one request compares the answers to a prompt, scores 0 to 1")
+    compare: bool = Field(False, description="whether one request compares the answers to a prompt (RULER), with "
+                                             "scores from 0 to 1")
     instructions: str | None = Field(None, description="what the judge should know besides")
     structured: bool = Field(True, description="ask for JSON by response_format, or a mask of the policy; false: words")
-    max_tokens: int = Field(2048, ge=1, description="of a judgement")
+    max_tokens: int = Field(2048, ge=1, description="longest judgement, tokens")
     judge_timeout: float = Field(120.0, gt=0, description="seconds of a request, which is then repeated")
     judge_retries: int = Field(5, ge=0, description="repetitions of a request that failed")
-    judge_concurrency: int = Field(16, ge=1, description="requests at once")
+    judge_concurrency: int = Field(16, ge=1, description="number of requests at once")
     judge_requests_per_minute: int | None = Field(None, ge=1, description="requests begun in a minute; null: no limit")
     judge_tokens_per_minute: int | None = Field(None, ge=1, description="tokens in a minute; null: no limit")
     judge_cache: str | None = Field(None, description="directory of judgements, used again for equal requests")

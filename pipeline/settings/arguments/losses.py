@@ -28,9 +28,11 @@ class Cispo(Arguments):
     columns = RATIO
     clip_range_low: float = Field(1.0, ge=0, description="the weight is clipped at 1 - this; 1: no bound below")
     clip_range_high: float = Field(0.28, ge=0, description="the weight is clipped at 1 + this")
-    enable_mask_clip: bool = Field(False, description="true: tokens that PPO would clip by the mask's ranges weigh 0")
-    mask_clip_range_low: float = Field(1.0, ge=0, description="of the mask, where A < 0: ratios below 1 - this")
-    mask_clip_range_high: float = Field(0.28, ge=0, description="of the mask, where A > 0: ratios above 1 + this")
+    enable_mask_clip: bool = Field(False, description="whether tokens that PPO would clip by the mask's ranges weigh 0")
+    mask_clip_range_low: float = Field(1.0, ge=0, description="lower range of the mask, where A < 0: ratios below 1 - "
+                                                              "this")
+    mask_clip_range_high: float = Field(0.28, ge=0, description="upper range of the mask, where A > 0: ratios above 1 "
+                                                                "+ this")
 
 
 class DecoupledPpo(Clip):
@@ -63,8 +65,8 @@ class Kto(Arguments):
     """Kahneman-Tversky optimisation, on pairs whose two responses are judged apart."""
     columns = PAIRED
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
-    desirable_weight: float = Field(1.0, ge=0, description="of chosen responses")
-    undesirable_weight: float = Field(1.0, ge=0, description="of rejected responses")
+    desirable_weight: float = Field(1.0, ge=0, description="weight of chosen responses")
+    undesirable_weight: float = Field(1.0, ge=0, description="weight of rejected responses")
     reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
 
 
@@ -87,8 +89,8 @@ class MixChord(DualClip):
     mu_decay_steps: int = Field(0, ge=0, description="optimizer steps after them in which mu falls to mu_valley")
     mu_peak: float = Field(0.1, ge=0, le=1, description="share of imitation after the warmup")
     mu_valley: float = Field(0.1, ge=0, le=1, description="share of imitation at the end")
-    enable_phi_function: bool = Field(True, description="true: expert rows have the loss sft_phi; false: sft")
-    cutoff_prob: float = Field(1.0, gt=0, le=1, description="of sft_phi: likelier tokens teach nothing")
+    enable_phi_function: bool = Field(True, description="whether expert rows have the loss sft_phi; false: sft")
+    cutoff_prob: float = Field(1.0, gt=0, le=1, description="probability of sft_phi above which tokens teach nothing")
 
 
 class Opmd(Arguments):
@@ -100,9 +102,12 @@ class Opmd(Arguments):
 class Ppo(DualClip):
     """PPO's clipped surrogate with the dual clip."""
     columns = (*RATIO, "rows")
-    enable_sequence_masking: bool = Field(False, description="true: rows with A < 0 far from the policy teach nothing")
-    delta_sequence_masking: float = Field(0.1, description="of the mask: largest mean of old - new log-prob, nats")
-    fallback_to_policy_gradient: bool = Field(False, description="true: the ratio is 1, exact for fresh rollouts")
+    enable_sequence_masking: bool = Field(False, description="whether rows with A < 0 far from the policy teach "
+                                                             "nothing")
+    delta_sequence_masking: float = Field(0.1, description="bound of that mask: largest mean of old - new log-prob, "
+                                                           "nats")
+    fallback_to_policy_gradient: bool = Field(False, description="whether the ratio is taken as 1, exact for fresh "
+                                                                 "rollouts")
 
 
 class Rec(Arguments):
@@ -110,16 +115,19 @@ class Rec(Arguments):
     columns = (*RATIO, "rows")
     epsilon_low: float = Field(0.2, ge=0, description="the clip acts below the ratio 1 - this")
     epsilon_high: float = Field(0.2, ge=0, description="the clip acts above the ratio 1 + this")
-    epsilon_low_prime: float = Field(0.6, ge=0, description="ring: where A >= 0, ratios up to 1 - this teach again")
-    epsilon_high_prime: float = Field(2.0, ge=0, description="ring: where A <= 0, ratios from 1 + this teach again")
+    epsilon_low_prime: float = Field(0.6, ge=0, description="lower bound of the ring: where A >= 0, ratios up to 1 - "
+                                                            "this teach again")
+    epsilon_high_prime: float = Field(2.0, ge=0, description="upper bound of the ring: where A <= 0, ratios from 1 + "
+                                                             "this teach again")
     clip_mode: Literal["none", "two-side", "one-side", "ring", "gspo-one-side"] = Field(
         "none", description="where tokens teach nothing: one-side is PPO's; gspo-one-side by the ratio of the row")
     weight: Literal["none", "importance_sampling", "gspo_importance_sampling", "advantage"] = Field(
         "none", description="factor of A: the ratio of the token, of the row, or exp(A / temp)")
     regularizer: Literal["none", "k2", "forward-kl"] = Field(
-        "none", description="added: k2 the squared log ratio, forward-kl the negative log-likelihood")
+        "none", description="term added to the loss: k2, the squared log ratio; forward-kl, the negative log-"
+                            "likelihood")
     regularizer_coef: float = Field(0.0, ge=0, description="weight of the regularizer")
-    temp: float = Field(1.0, gt=0, description="of weight advantage")
+    temp: float = Field(1.0, gt=0, description="temperature of weight=advantage")
 
 
 class Sapo(Arguments):
@@ -132,7 +140,7 @@ class Sapo(Arguments):
 class SftPhi(Arguments):
     """Likelihood weighted by p (1 - p), CHORD's token weights."""
     columns = ("logprobs",)
-    cutoff_prob: float = Field(1.0, gt=0, le=1, description="likelier tokens teach nothing")
+    cutoff_prob: float = Field(1.0, gt=0, le=1, description="probability above which tokens teach nothing")
 
 
 class Sppo(Arguments):

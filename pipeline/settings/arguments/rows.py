@@ -13,7 +13,7 @@ class Countdown(Arguments):
     tasks: int = Field(ge=0, le=10_000_000, description="distinct rows without a solution")
     demonstrations: int = Field(ge=0, le=10_000_000, description="distinct rows with a random valid solution")
     dirt: float = Field(ge=0, le=1, description="rows with one fault each, as a share of the others, on top of them")
-    numbers: int = Field(3, ge=2, le=6, description="how many a task has")
+    numbers: int = Field(3, ge=2, le=6, description="number of numbers in a task")
     low: int = Field(1, ge=0, le=999, description="smallest number")
     high: int = Field(9, ge=0, le=999, validate_default=True, description="largest number")
     largest_target: int = Field(99, ge=0, le=9999, description="targets are 0 up to this")
@@ -31,9 +31,9 @@ class Products(Arguments):
     tasks: int = Field(ge=0, le=1_000_000, description="distinct rows without a solution")
     demonstrations: int = Field(ge=0, le=1_000_000, description="distinct products that are demonstrated")
     guesses: float = Field(ge=0, le=1, description="share of demonstrations that guess, without the calculator")
-    digits: int = Field(2, ge=1, le=6, description="of each factor")
+    digits: int = Field(2, ge=1, le=6, description="digits of each factor")
     tool: str = Field("calc", description="name of the calculator in the calls")
-    argument: str = Field("e", description="name of its argument, an expression")
+    argument: str = Field("e", description="name of the calculator's argument, an expression")
 
 
 class Mix(Arguments):
@@ -56,7 +56,7 @@ class DecayLimitRandomization(LinearDecay):
     """linear_decay with noise, and no use after a limit."""
     use_count_limit: int = Field(3, description="uses after which a group never comes again; 0: no limit")
     sigma: float = Field(0.0, ge=0, description="standard deviation of the noise, in versions")
-    seed: int = Field(0, description="of the noise")
+    seed: int = Field(0, description="seed of the noise")
 
 
 GENERATORS = {"countdown": Countdown, "products": Products,

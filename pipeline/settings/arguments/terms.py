@@ -13,8 +13,9 @@ BOTH = ("logprobs", "ref_logprobs")
 class Kl(Arguments):
     """A KL to the reference with its weight, fixed or adaptive."""
     kl_coef: float = Field(0.001, ge=0, description="weight in the loss, or in the reward")
-    adaptive: bool = Field(False, description="true: kl_coef follows the measured KL, so that this nears target_kl")
-    target_kl: float | None = Field(None, gt=0, validate_default=True, description="nats a token; needed with adaptive")
+    adaptive: bool = Field(False, description="whether kl_coef follows the measured KL, so that this nears target_kl")
+    target_kl: float | None = Field(None, gt=0, validate_default=True, description="KL to aim at, nats a token; needed "
+                                                                                   "with adaptive")
     horizon: float | None = Field(None, gt=0, validate_default=True, description=(
         "rows over which kl_coef grows by the relative error once; needed with adaptive"))
 

@@ -51,5 +51,5 @@ class Shop(World):
 
 class Folder(World):
     """Chores with the files of a directory, and demonstrations."""
-    files: int = Field(3, ge=2, le=12, description="of each directory")
+    files: int = Field(3, ge=2, le=12, description="number of files of each directory")
     guesses: float = Field(0.5, ge=0, le=1, description="share of demonstrations that do a chore at random")
