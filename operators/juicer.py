@@ -14,6 +14,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list
         return run(operator, rows) if rows else ([], [])
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
-    except Exception as error:  # an operator may raise anything; no row may be lost
+    except (Exception, SystemExit) as error:  # an operator may raise anything; no row may be lost
         columns = ", ".join(k for k in rows[0] if k not in (STATS, META))
         raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
                          f"{columns}. Correct its arguments in the recipe or take it out.") from error
@@ -195,8 +196,8 @@ def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[li
     """Runs a row-wise operator in several processes: forked, since our operator classes cannot be pickled."""
     global _shared
     _shared = run, operator
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
-        parts = pool.map(_run_shared, list(_batches(rows)))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:  # raises where one of them ends
+        parts = list(pool.map(_run_shared, _batches(rows)))
     return [row for kept, _ in parts for row in kept], [d for _, gone in parts for d in gone]
 
 

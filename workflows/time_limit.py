@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
 
+from pipeline.job.ending import Stopped
 from pipeline.store.errors import StageError
 from workflows.trajectory import Attempt
 
@@ -39,6 +40,9 @@ class TimedOut(Exception):
 
 class _Deadline(BaseException):
     """Raised in the middle of user code, past its `except Exception`."""
+
+
+NOT_THEIRS = (Stopped, _Deadline)  # raised in user code by a signal; all else, sys.exit too, is what it raised itself
 
 
 class _Alarm:
@@ -110,9 +114,22 @@ def limited(function: Callable, seconds: float | None) -> Callable:
 
 async def _awaited(call: Awaitable, seconds: float) -> Any:
     try:
-        return await asyncio.wait_for(call, seconds)
+        found, left = await asyncio.wait_for(leaving(call), seconds)
     except TimeoutError as error:
         raise TimedOut(seconds) from error
+    if left:
+        raise left
+    return found
+
+
+async def leaving(call: Awaitable) -> tuple[Any, BaseException | None]:
+    """What a call returned, and what it raised to end the process (sys.exit), which would end the loop at once."""
+    try:
+        return await call, None
+    except NOT_THEIRS:
+        raise
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 def limited_workflow(workflow: Callable[..., Attempt], seconds: float | None) -> Callable[..., Attempt]:

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.settings.arguments.users import batch_parameters
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
+from workflows.time_limit import NOT_THEIRS, leaving
 
 Components = dict[str, float]
 CONCURRENT = 32  # maximum number of concurrent calls of an async function
@@ -77,7 +78,9 @@ class Rule:
         found = [_attempt(self.function, *call) for call in calls]
         waiting = [index for index, one in enumerate(found) if inspect.isawaitable(one)]
         if waiting:
-            answers = self.runner.run(_together([found[index] for index in waiting]))
+            answers = _attempt(self.runner.run, (_together([found[index] for index in waiting]),), {})
+            if isinstance(answers, BaseException):  # a task that the function started, and did not await, has left
+                answers = [answers] * len(waiting)
             for index, one in zip(waiting, answers, strict=True):
                 found[index] = one
         return found
@@ -130,7 +133,9 @@ def required_parameters(function: Callable) -> list[str]:
 def _attempt(function: Callable, arguments: tuple, named: dict[str, Any]) -> Any:
     try:
         return function(*arguments, **named)
-    except Exception as error:  # user code: fails the row, not the stage
+    except NOT_THEIRS:
+        raise
+    except BaseException as error:  # user code, which may also exit: fails the row, not the stage
         return error
 
 
@@ -140,7 +145,8 @@ async def _together(waiting: Sequence[Awaitable]) -> list[Any]:
 
     async def one(call: Awaitable) -> Any:
         async with free:
-            return await call
+            found, left = await leaving(call)
+            return left or found
 
     return await asyncio.gather(*map(one, waiting), return_exceptions=True)
 

@@ -104,7 +104,7 @@ def _run(work: Callable[[Context], None], context: Context) -> None:
         _fail(context, str(stopped), stopped.exit_code)
     except OuroError as error:
         _fail(context, advised(error, context), 2)
-    except Exception as error:
+    except BaseException as error:  # sys.exit of user code too
         whose = "" if users_frames(error) else "unexpected failure: "
         _fail(context, f"{whose}{brief(error)}\n{users_traceback(error)}", 1)
 

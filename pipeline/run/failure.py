@@ -17,8 +17,8 @@ from pipeline.store.files import near
 
 MOST_SHOWN = 3  # failed stages whose cause is shown
 ROOM = 6  # lines for all causes: ten with the rest, readable at a glance
-UNEXPLAINED = ("it left no reason: its process was killed (the kernel does this when memory runs out), or its job was "
-               "cancelled or ran past its time limit")
+UNEXPLAINED = ("it left no reason: its process was killed (the kernel does this when memory runs out), a function "
+               "that it called ended it (os._exit, a crash), or its job was cancelled or ran past its time limit")
 LATE = ("it ended well, but {} was not visible {} s later: its file system shows files late. The same command goes on "
         "once the file is there; `-- --latency-wait SECONDS` waits longer")
 FULL = 2**20  # bytes: a disk with less free space is called full

@@ -50,7 +50,9 @@ def load_dotted(path: str):
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the user's module may raise anything on import
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's module may raise anything on import, sys.exit too
         raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. Needed "
                           "package.module:function, with the package in the current directory, installed, or with its "
                           "parent directory on PYTHONPATH.") from error

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,16 +268,13 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     except Stopped as stopped:
         _write_error(context, name, str(stopped), str(stopped))
         code = stopped.exit_code
-    except SystemExit as error:  # from user code: with exit code 0 the other side would wait forever
-        _write_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
-        sys.exit(1)
     except OuroError as error:
         _write_error(context, name, advised(error, context), str(error))
         sys.exit(2)
     except MemoryError as error:
         _write_error(context, name, NO_MEMORY, users_traceback(error))
         sys.exit(1)
-    except Exception as error:
+    except BaseException as error:  # sys.exit too: with exit code 0 the other side would wait forever
         full = users_traceback(error)
         _write_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
         sys.exit(1)

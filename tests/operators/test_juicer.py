@@ -181,6 +181,17 @@ def test_a_failing_operator_never_drops_rows_even_if_the_recipe_asks_for_it():
             {"text_length_filter": {"min_len": 1, "skip_op_error": True}})
 
 
+@pytest.mark.parametrize(("line", "processes", "words"), [
+    ("sys.exit(0)", 1, "SystemExit: 0"), ("sys.exit('no licence')", 2, "SystemExit: no licence"),
+    ("os._exit(3)", 2, "BrokenProcessPool: A process in the process pool was terminated")])
+def test_an_operator_that_ends_its_process_is_named(tmp_path, monkeypatch, line, processes, words):
+    monkeypatch.setattr(juicer, "BATCH", 1)
+    (tmp_path / "mine.py").write_text(f"import os, sys\ndef strict(sample):\n    {line}\n")
+    recipe = {"process": [{"python_file_mapper": {"file_path": str(tmp_path / "mine.py"), "function_name": "strict"}}]}
+    with pytest.raises(StageError, match=f"operator 'python_file_mapper' failed .{words}"):
+        juicer.run_recipe(rows_of("a", "b"), recipe, lambda line: None, processes)
+
+
 def test_nothing_is_installed_at_run_time():
     from data_juicer.utils.lazy_loader import LazyLoader
 

@@ -80,6 +80,15 @@ def test_a_mistake_of_ours_is_a_traceback_and_exit_code_1(stage, monkeypatch):
     assert "ZeroDivisionError" in log(stage)
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_stage_whose_code_calls_exit_fails_with_the_line_of_it(stage, monkeypatch, code):
+    with pytest.raises(SystemExit) as ended:
+        start(stage, lambda context: sys.exit(code), monkeypatch)
+    assert ended.value.code == 1
+    assert (stage / "stage.error").read_text().startswith(f"SystemExit: {code} (tests/pipeline/test_process.py:")
+    assert not files.is_complete(stage)
+
+
 def test_what_user_code_raises_keeps_its_secrets_out_of_the_log(stage, monkeypatch, capsys):
     """The values of variables that are secret by their name."""
     monkeypatch.setenv("OURO_TEST_TOKEN", "hush-hush")

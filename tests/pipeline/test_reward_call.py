@@ -30,8 +30,10 @@ def leaves(response, answer):
     open('pid', 'w').write(str(child.pid))
     return 1.0
 def ends(response, answer):
-    print('last words')
-    sys.exit(3)
+    print('last words', flush=True)
+    os._exit(3)
+def exits(response, answer):
+    sys.exit(0)
 def alone(responses, answers): return [1.0]
 def given(response, answer, key): return float(key == 'hush-hush')
 """
@@ -121,6 +123,9 @@ def test_a_reward_that_ends_its_process_is_a_problem(asked):
     [(to, problem)] = asked("ends")[1]
     assert (to, problem.key) == ("problems", "'ouro_test_judge:ends'")
     assert "exit code 3: last words" in problem.needed
+    [(to, problem)] = asked("exits")[1]
+    assert (to, problem.key) == ("problems", "'ouro_test_judge:exits'")
+    assert "raised SystemExit: 0 (ouro_test_judge.py:" in problem.needed
 
 
 def test_where_no_row_can_be_read_nothing_is_called(asked, tmp_path):

@@ -63,6 +63,13 @@ def test_a_module_that_does_not_import_is_named_with_its_line(mine):
         load_dotted("ouro_test_breaks:f")
 
 
+@pytest.mark.parametrize("line", ["sys.exit(0)", "sys.exit('no')", "raise GeneratorExit"])
+def test_a_module_that_ends_its_process_is_named_with_its_line(mine, tmp_path, line):
+    (tmp_path / "ouro_test_ends.py").write_text(f"import sys\n{line}\n")
+    with pytest.raises(ConfigError, match=r"'ouro_test_ends:f' .*Exit.*\(ouro_test_ends.py:2 in <module>\)\. Needed"):
+        load_dotted("ouro_test_ends:f")
+
+
 def test_an_error_without_a_message_names_its_line():
     def fails():
         raise AssertionError

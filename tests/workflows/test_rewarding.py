@@ -3,15 +3,20 @@
 import asyncio
 import functools
 import math
+import re
+import signal
+import sys
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from pipeline.job.ending import Stopped
 from workflows import runner, user_reward
 from workflows.prompts import turns_of
 from workflows.single_turn import Trajectory
+from workflows.time_limit import limited
 from workflows.user_reward import Rule
 
 
@@ -85,6 +90,56 @@ def test_a_reward_that_fails_is_a_row_with_its_reason(function, reason):
     assert reason in outcome.reason
     assert (outcome.reward, outcome.accuracy, outcome.components) == (None, None, {})
     assert outcome.trajectory is not None  # the row keeps its tokens
+
+
+def exits(response, answer):
+    if response == "bad":
+        sys.exit(f"no licence for {response}")
+    return 1.0
+
+
+def interrupts(response, answer):
+    if response == "bad":
+        raise KeyboardInterrupt("no licence for bad")
+    return 1.0
+
+
+async def exits_late(response, answer):
+    await asyncio.sleep(0)
+    return exits(response, answer)
+
+
+async def exits_in_a_task(response, answer):
+    return await asyncio.create_task(exits_late(response, answer)) if response == "bad" else 1.0
+
+
+@pytest.mark.parametrize("limit", [None, 60.0])
+@pytest.mark.parametrize("function", [exits, interrupts, exits_late])
+def test_a_reward_that_would_end_the_process_is_a_row_and_the_others_go_on(function, limit):
+    good, bad, last = rewarded(limited(function, limit), "good", "bad", "good", retries=1)
+    assert (good.reward, last.reward) == (1.0, 1.0)
+    assert bad.status == "reward_failed"
+    assert re.match(rf"{function.__name__} raised (SystemExit|KeyboardInterrupt): no licence for bad "
+                    r"\(tests/workflows/test_rewarding.py:\d+ in (exits|interrupts)\)$", bad.reason)
+
+
+def test_where_a_task_of_a_reward_leaves_its_rows_fail_and_the_next_step_goes_on():
+    rule = Rule(exits_in_a_task, {}, 0)
+    (found,) = rule([[]], ["bad"], [""], [1])
+    assert found.startswith("exits_in_a_task raised SystemExit: no licence for bad (tests/workflows/")
+    assert rule([[]], ["good"], [""], [1]) == [{"reward": 1.0}]
+
+
+def test_a_request_to_end_the_stage_passes_through_a_reward():
+    def asked(response, answer):
+        raise Stopped(signal.SIGTERM)
+
+    async def asked_late(response, answer):
+        asked(response, answer)
+
+    for function in (asked, asked_late, limited(asked_late, 60.0)):
+        with pytest.raises(Stopped):
+            rewarded(function, "x")
 
 
 @pytest.mark.parametrize(("retries", "status", "calls"), [

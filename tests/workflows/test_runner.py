@@ -1,10 +1,14 @@
 """Attempts against a scripted engine: every way to fail is a row with its reason."""
 
+import asyncio
 import hashlib
+import signal
+import sys
 
 import pytest
 
 from operators.reward import load_reward
+from pipeline.job.ending import Stopped
 from pipeline.store import records
 from pipeline.store.errors import ConfigError, StageError
 from tests.factories import row
@@ -161,6 +165,26 @@ def raises_at_once(prompt):
     yield prompt
 
 
+def exits(prompt):
+    yield prompt
+    sys.exit(0)
+
+
+def interrupts(prompt):
+    raise KeyboardInterrupt
+    yield prompt
+
+
+def cancels(prompt):
+    yield prompt
+    raise asyncio.CancelledError("enough")
+
+
+def is_asked_to_end(prompt):
+    yield prompt
+    raise Stopped(signal.SIGTERM)
+
+
 def no_generator(prompt):
     raise OSError("not even begun")
 
@@ -204,6 +228,8 @@ def returns_empty(prompt):
 
 @pytest.mark.parametrize(("workflow", "reason"), [
     (raises_late, "KeyError: 'tool'"), (raises_at_once, "RuntimeError: no sandbox"),
+    (exits, "SystemExit: 0 (tests/workflows/test_runner.py:"), (interrupts, "KeyboardInterrupt (tests/workflows/"),
+    (cancels, "CancelledError: enough (tests/workflows/test_runner.py:"),
     (no_generator, "OSError: not even begun"), (lambda prompt: 3, "TypeError"),
     (returns_nothing, "returned NoneType, needed a Trajectory"),
     (returns_ragged, "2 response tokens, 1 log-probs and an action mask of 2; needed one length"),
@@ -221,6 +247,11 @@ def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
     assert (bad.status, good.status) == ("workflow_failed", "ok")
     assert reason in bad.reason
     assert bad.trajectory is None
+
+
+def test_a_request_to_end_the_stage_is_no_failing_workflow():
+    with pytest.raises(Stopped):
+        roll(is_asked_to_end, [[3]])
 
 
 def test_the_reason_of_a_row_has_no_secret(monkeypatch):

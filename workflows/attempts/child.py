@@ -161,7 +161,7 @@ def run(channel: socket.socket) -> None:
         jobs += unpacker.feed(data)
     try:
         toolbox = _toolbox(jobs[0], channel)
-    except Exception as error:  # of the user's module
+    except BaseException as error:  # of the user's module, which may also exit
         channel.sendall(packed((FAILED, time.monotonic(), brief(error))))
         os._exit(0)
     calls = Calls(channel)

@@ -39,7 +39,7 @@ def serve(control: socket.socket, run: Callable[[socket.socket], object]) -> Non
 def _start(control: socket.socket, run: Callable, modules: list[str], descriptor: int) -> int | None:
     """Forks a process; returns its id, or None if there is no room for it."""
     for module in modules:
-        with contextlib.suppress(Exception):  # the attempt raises it again, and its row has the reason
+        with contextlib.suppress(BaseException):  # the attempt raises it again, and its row has the reason
             importlib.import_module(module)
     try:
         pid = os.fork()

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.store.user_errors import brief
 from workflows.engines.engine import Reply
+from workflows.time_limit import NOT_THEIRS
 from workflows.trajectory import Attempt
 
 
@@ -38,7 +39,9 @@ class InterleavedAttempt:
             self._place.ask(0, prompt)
         except StopIteration as done:
             self._place.finish(done.value)
-        except Exception as error:  # the user's workflow: fails only this row, not the stage
+        except NOT_THEIRS:
+            raise
+        except BaseException as error:  # the user's workflow, which may also exit: fails only this row, not the stage
             self._place.fail(brief(error))
 
 

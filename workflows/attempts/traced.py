@@ -19,7 +19,7 @@ class Traced:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         try:
             found = self.__wrapped__(*arguments, **named)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _show(error)
             raise
         if inspect.isgenerator(found):
@@ -30,7 +30,7 @@ class Traced:
 async def _awaited(found) -> Any:
     try:
         return await found
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _show(error)
         raise
 
@@ -38,10 +38,10 @@ async def _awaited(found) -> Any:
 def _generated(found):
     try:
         return (yield from found)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _show(error)
         raise
 
 
-def _show(error: Exception) -> None:
+def _show(error: BaseException) -> None:
     print(masked(users_traceback(error)), file=sys.stderr, flush=True)
