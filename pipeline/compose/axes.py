@@ -58,7 +58,7 @@ class Axis:
         value = self.parsed.value()
         if isinstance(value, Glob):  # Hydra's own iterator would need a config loader that knows the group
             return value.filter(groups().get(self.key, []))
-        return list(self.parsed.sweep_string_iterator())
+        return [_quoted(one, text) for one, text in zip(value.list, self.parsed.sweep_string_iterator(), strict=True)]
 
     def first(self) -> str:
         """Returns the override with its first value, without listing a long range."""
@@ -88,9 +88,11 @@ def _parsed(word: str):
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    from pipeline.compose.typed_texts import as_typed
+
     try:
-        return OverridesParser.create().parse_override(word)
-    except HydraException:
+        return OverridesParser.create().parse_override(as_typed(word))
+    except (HydraException, ValueError):
         return None
 
 
@@ -178,17 +180,26 @@ def given(words: list[str]) -> dict[str, str]:
     return {p.key_or_group: plain(p.get_value_element_as_str()) for p in parsed if p.key_or_group not in OF_ALL_POINTS}
 
 
+def _quoted(value: Any, text: str) -> str:
+    """Returns one value of a choice in override syntax, with the quotes that choice(...) drops from `'1e5'`.
+
+    text: the value without them.
+    """
+    return f"'{text}'" if isinstance(value, str) and _parsed(f"x={text}").value() != value else text
+
+
 # ------------------------------------------------------------------------------------------------------------- names
 
 
 def plain(value: str) -> str:
-    """Formats a value without quotes or backslashes, `1e-06` as `1e-6`, `True` as `true`."""
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        value = value[1:-1]
-    value = re.sub(r"\\(.)", r"\1", value)
+    """Formats a value without quotes or backslashes, the number `1e-06` as `1e-6`, the boolean `True` as `true`."""
     if value in ("True", "False"):
         return value.lower()
-    return re.sub(r"(?<=\de)([+-])0+(?=\d)", r"\1", value)
+    if re.fullmatch(r"-?[\d.]+e[+-]\d+", value):
+        return re.sub(r"(?<=e[+-])0+(?=\d)", "", value)
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return re.sub(r"\\(.)", r"\1", value)
 
 
 def labels(keys: Iterable[str]) -> dict[str, str]:
@@ -217,12 +228,12 @@ def point_label(differs: dict[str, str]) -> str:
 
 def name_of(base: str, differs: dict[str, str]) -> str:
     """Returns a run's name, safe in a path: `base-lr=1e-6,seed=2`. It is cut at 60 characters; if it is cut, or a
-    value has other characters, a hash of all differences is appended to keep names distinct."""
+    value has other characters or one of `,=`, a hash of all differences is appended to keep names distinct."""
     if not differs:
         return base
     name = f"{base}-{point_label(differs)}"
     safe = re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", name).replace("=_", "=")
-    if safe == name and len(name) <= LONGEST_NAME:
+    if safe == name and len(name) <= LONGEST_NAME and not re.search("[,=]", "".join(differs.values())):
         return name
     return safe[: LONGEST_NAME - HASH_LENGTH - 1].rstrip("-_.,=") + "-" + hash_json(differs)[:HASH_LENGTH]
 

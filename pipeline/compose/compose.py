@@ -30,8 +30,6 @@ from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError, Problem, nearest
 
 TITLE = "the configuration has problems:"
-# the value of an environment variable is text: `false` stays as it is written
-OF_ENVIRONMENT = re.compile(r"(?:stages\.\w+\.)?explorer\.env_vars\.\w+")
 
 
 def composition(overrides: list[str], problems: list[Problem]):
@@ -71,6 +69,8 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    from pipeline.compose.typed_texts import as_typed
+
     shown = secrets.typed(override)
     if not override.lstrip("+").partition("=")[0].strip():
         problems.append(Problem(f"'{shown}'", "has no key before the '='.", "Write key=value."))
@@ -92,9 +92,10 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
     if not key.startswith("stages.") and not exists(key):
         problems.append(schema.unknown(key, known))
         return None
+    override = as_typed(override)
     try:
         value = OverridesParser.create().parse_override(override).value()
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # a number with thousands of digits
         why = _why(raw, str(error)) if shown == override else "."  # a word quoted by Hydra may be the secret
         problems.append(Problem(f"'{shown}'", f"the value cannot be read{why}", "A text with other characters than "
                                 "letters, digits and . _ - / goes in quotes: "
@@ -103,8 +104,6 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
     if why := next(filter(None, (unreadable(text) for _, text in secrets.texts(value))), None):
         problems.append(Problem(f"'{shown}'", why))
         return None
-    if isinstance(value, bool) and OF_ENVIRONMENT.fullmatch(key):
-        override = f"{key}='{raw.strip()}'"
     return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, even if in no file
 
 

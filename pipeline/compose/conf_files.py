@@ -5,6 +5,7 @@ Hydra could not merge with the schema, such as a list where it has a section, is
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ def directories() -> list[Path]:
 def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     """Yields Hydra's config loader with these conf/ directories in its search path. places: see `directories`.
 
-    Within the block a file of the user's with too many aliases raises ConfigError when Hydra reads it.
+    Within the block a file of the user's that cannot be read raises ConfigError when Hydra reads it.
 
     Hydra's own way, the override hydra.searchpath, cannot express all names: `project (1)` and `Übung` are no values.
     """
@@ -39,12 +40,15 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.global_hydra import GlobalHydra
 
-    from pipeline.store.yaml_aliases import refuse
-
     class OfProject(FileConfigSource):
         def load_config(self, config_path: str):
-            refuse(Path(self.path) / self._normalize_file_name(config_path))
-            return super().load_config(config_path)
+            path = Path(self.path) / self._normalize_file_name(config_path)
+            problems: list[Problem] = []
+            content, changed = _load(path, str(path), problems, _section(path, path.parent.name))
+            if problems:
+                raise ConfigError.of("a file of conf/ has problems:", problems)
+            found = super().load_config(config_path)
+            return dataclasses.replace(found, config=content) if changed else found
 
     with initialize_config_dir(str(places[0]), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -137,11 +141,11 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     from omegaconf import OmegaConf
 
     shown_name = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
-    content, changed = _load(path, shown_name, problems)
+    section = _section(path, group)
+    content, changed = _load(path, shown_name, problems, section)
     if not content:
         raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    package = PACKAGE.search(path.read_text(encoding="utf-8"))
-    whole = group == "recipe" or (package is not None and package[1] == "_global_")
+    package, whole = PACKAGE.search(path.read_text(encoding="utf-8")), not section
     base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
@@ -156,7 +160,14 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     return f"{group}={recipe_name(path)}"
 
 
-def _load(path: Path, shown_name: str, problems: list[Problem]):
+def _section(path: Path, group: str) -> str:
+    """Returns the dotted key of the section that a file of a group sets; empty for the whole configuration."""
+    found = PACKAGE.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
+    name = found[1] if found else "_group_"
+    return "" if name == "_global_" or group == "recipe" else group if name == "_group_" else name
+
+
+def _load(path: Path, shown_name: str, problems: list[Problem], section: str = ""):
     """Reads a file for OmegaConf; also returns whether OmegaConf alone would read it differently (yaml_files.py).
 
     Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.
@@ -170,7 +181,7 @@ def _load(path: Path, shown_name: str, problems: list[Problem]):
     if not path.is_file():
         raise ConfigError(f"{shown_name}: there is no such file (looked from {Path.cwd()}).")
     try:
-        content, changed = yaml_files.read(path, shown_name, problems)
+        content, changed = yaml_files.read(path, shown_name, problems, section)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
         return OmegaConf.create(content or {}), changed

@@ -10,29 +10,31 @@ from typing import Any
 import yaml
 
 from pipeline.compose.interpolation import unreadable
+from pipeline.settings.key_names import keeps_letters
 from pipeline.store.errors import Problem
 from pipeline.store.yaml_aliases import single_node
-from pipeline.store.yaml_values import Loader
+from pipeline.store.yaml_values import Loader, scalar
 
-BOOLEAN, TEXT, WHOLE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
+TEXT, WHOLE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
 MERGE = "tag:yaml.org,2002:merge"
 KINDS = {"null": "null", "int": "a number", "float": "a number", "bool": "true or false to YAML", "seq": "a list",
          "map": "a mapping"}
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
-def read(path: Path, shown_name: str, problems: list[Problem]) -> tuple[Any, bool]:
+def read(path: Path, shown_name: str, problems: list[Problem], section: str = "") -> tuple[Any, bool]:
     """Returns a file's content, None if empty, and whether OmegaConf alone would read it differently.
 
-    shown_name: of the file, in exceptions. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
-    and ConfigError for aliases that expand to too many nodes.
+    shown_name: of the file, in exceptions. section: dotted key of what it sets; empty: the whole configuration. Raises
+    yaml.YAMLError and UnicodeDecodeError for a file that is not YAML, and ConfigError for aliases that expand to too
+    many nodes.
     """
     with open(path, encoding="utf-8") as file:
         loader = Loader(file)
         node, tree = single_node(loader, shown_name), _Tree()
     if node is None:
         return None, False
-    tree.mend(node, ())
+    tree.mend(node, tuple(filter(None, section.split("."))))
     problems += [problem.but(file=str(path)) for problem in sorted(tree.problems, key=lambda one: one.line)]
     return loader.construct_document(node), tree.changed
 
@@ -70,13 +72,14 @@ class _Tree:
         if why := unreadable(node.value):
             self._add(node, place, why)
             return None
+        value = scalar(node.value) if node.tag != TEXT else None
+        if isinstance(value, int | float) and keeps_letters(".".join(place), node.value, value):
+            self.changed = True  # only here do 1e5 and 100000.0, `false` and `off` still differ
+            return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
         if node.tag == WHOLE and ":" in node.value:
             self._add(node, place, f"YAML reads {node.value} as a number to base 60; needed quotes around a text "
                       f"('{node.value}'), or a plain number.")
             return None
-        if node.tag == BOOLEAN and place[-2:-1] == ("env_vars",) and place[-3:-2] in ((), ("explorer",)):
-            self.changed = True  # only here do `false` and `off` still differ
-            return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
         return node
 
     def _each_once(self, node: yaml.MappingNode, place: Place) -> list[tuple[yaml.Node, yaml.Node]]:

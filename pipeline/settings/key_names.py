@@ -6,7 +6,10 @@ from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 
 from pipeline.settings.config import walk
+from pipeline.settings.setting import types
 from pipeline.store.errors import close
+
+VARIABLES = "explorer.env_vars"  # free arguments, each of them a text
 
 
 def general(key: str) -> str:
@@ -20,6 +23,30 @@ def exists(key: str) -> bool:
     return any(known == meant or known.startswith(meant + ".")
                or (meant.startswith(known + ".") and str(item.annotation).startswith("dict"))
                or (meant == known + ".*" and str(item.annotation).startswith("list")) for known, item in walk())
+
+
+def keeps_letters(key: str, letters: str, value: float | bool) -> bool:
+    """Returns whether a setting is the text `letters` where these read as a number or a boolean: 1e5, 0x1f, true.
+
+    key: dotted, also below `stages`. A boolean where null is possible too is left to be refused: `false` there may mean
+    none. A variable of the environment stays a number if that is written alike.
+    """
+    meant = general(re.sub(r"^\+*(stages\.[^.]+\.)?", "", key))
+    if re.fullmatch(rf"{VARIABLES}\.\w+", meant):
+        return isinstance(value, bool) or str(value) != letters
+    return meant in _texts() and not (isinstance(value, bool) and _texts()[meant])
+
+
+@cache
+def _texts() -> dict[str, bool]:
+    """Maps settings, and lists with `.*`, whose values are texts or null to whether they may be null."""
+    found = {}
+    for name, item in walk():
+        kinds = types(item.annotation)
+        if not {int, float, bool} & set(kinds):
+            found |= {name: item.annotation is not str} if str in kinds else {}
+            found |= {f"{name}.*": False} if list[str] in kinds else {}
+    return found
 
 
 def nearest_key(key: str, more: Iterable[str] = ()) -> str:

@@ -261,12 +261,17 @@ def bound(field: FieldInfo, name: str) -> float | None:
     return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
 
 
+def types(kind: Any) -> list[Any]:
+    """Returns the types of a setting, without that of null."""
+    return [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]
+
+
 def converted(value: Any, kind: Any) -> Any:
     """Converts `value` to a setting's type if possible; otherwise leaves it for pydantic to reject.
 
     1e3 is a whole number, a number may be given for a text, and an environment text is parsed as the type requires.
     """
-    kinds = [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]
+    kinds = types(kind)
     if isinstance(value, FromEnvironment):
         read = value.as_value()
         value = str(value) if str in kinds and type(read) not in {get_origin(k) or k for k in kinds} - {

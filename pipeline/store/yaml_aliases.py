@@ -1,8 +1,5 @@
 """Rejects YAML whose aliases expand exponentially, before anything is built from it."""
 
-from contextlib import suppress
-from pathlib import Path
-
 import yaml
 
 from pipeline.store.errors import ConfigError
@@ -53,12 +50,3 @@ def _values(node: yaml.Node, counted: dict[int, int], depth: int = 0) -> int:
         parts = (part for one in below for part in (one if isinstance(one, tuple) else (one,)))
         counted[id(node)] = 1 + sum(_values(part, counted, depth + 1) for part in parts)
     return counted[id(node)]
-
-
-def refuse(file: Path) -> None:
-    """Raises ConfigError for a file that `single_node` rejects, before a library reads it. Invalid YAML is left to the
-    library to report."""
-    content = file.read_bytes() if file.is_file() else b""
-    if b"*" in content and b"&" in content:
-        with suppress(yaml.YAMLError):
-            single_node(yaml.SafeLoader(content), str(file))

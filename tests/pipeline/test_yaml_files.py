@@ -30,7 +30,7 @@ def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
      {"a": {"b": {"d": 1}}, "e": [2], "f": {"g": {"h": 3}}, "i": {"b": {"d": 1}}},
      [("a.b.c", 1), ("e.1", 3), ("f.g.<<", 4)]),
     ("a: {true: 1, 1.5: 2, on: 3, [x]: 4, ~: 5, ok: 6}\n", {"a": {"ok": 6}}, [("a", 1)] * 5),  # keys that are no names
-    ("name: 1:30\nother: '1:30'\nratio: 0.5\n", {"other": "1:30", "ratio": 0.5}, [("name", 1)]),  # base 60
+    ("seed: 1:30\nname: '1:30'\nratio: 0.5\n", {"name": "1:30", "ratio": 0.5}, [("seed", 1)]),  # base 60
 ])
 def test_every_mistake_is_reported_with_its_line_and_left_out(tmp_path, text, content, problems):
     assert found(tmp_path, text) == (content, problems)
