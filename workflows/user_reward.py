@@ -52,7 +52,7 @@ class Rule:
 
     @property
     def of_batch(self) -> dict[str, str]:
-        """Parameter -> its content, for a function that takes all responses at once (check/reward_rules.py)."""
+        """Parameter -> its content, for a function that takes all responses at once (settings/arguments/users.py)."""
         return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
 
     def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list[Any]:
