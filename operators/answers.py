@@ -1,23 +1,25 @@
 r"""Final answers of mathematics: where a text gives one, and whether two are equal.
 
-Numbers, choices and words are read here, exactly; other formulas by math_verify (sympy), within the bounds below. An
-answer beyond them is equal only to the same text, so that no response can occupy the process by its size.
+Numbers, choices and words are read here, exactly; other formulas by math_verify (sympy), within the bounds below and in
+processes with limits of their own (operators/formulas.py). An answer beyond either is equal only to the same text.
 """
 
 import re
-import threading
 import unicodedata
+from concurrent.futures import Future
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 
-from pipeline.store.errors import DataError
+from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
+from operators.formulas import WORKERS
 
 LONGEST_ANSWER = 512  # characters that are compared
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
 LARGEST_POWER = 2000  # magnitude of the exponent of a plain power, and of a scientific notation
 LARGEST_FACTORIAL = 1000
 LONGEST_INTEGER = 60  # digits in a formula
-MOST_BRACKETS = 64  # opened in a formula
+MOST_BRACKETS, DEEPEST_BRACKETS = 64, 12  # opened in a formula, and open at once: the time doubles with each
 
 INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 DECIMAL = rf"(?:{INTEGER}(?:\.\d*)?|\.\d+)"
@@ -141,20 +143,30 @@ def _decimal(text: str) -> Fraction:
     return Fraction(text.replace(",", "").rstrip(".") if text.endswith(".") else text.replace(",", ""))
 
 
-@lru_cache(4096)  # answers of a group are often equal
-def is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
-    """Whether two final answers are equal. Raises DataError where nothing can read the truth."""
+def verdict(found: str, truth: str, seconds: float) -> str:
+    """How two final answers compare: EQUAL, DIFFERENT, LIMIT beyond the bounds, UNREADABLE where the truth is none.
+
+    seconds: CPU time of a pair of formulas.
+    """
+    begun = compared(found, truth, seconds)
+    return begun if isinstance(begun, str) else begun.result()
+
+
+def compared(found: str, truth: str, seconds: float) -> "str | Future[str]":
+    """The verdict, or where math_verify is needed one that is to come."""
     if max(len(found), len(truth)) > LONGEST_ANSWER:
-        return found.strip() == truth.strip()
+        return EQUAL if found.strip() == truth.strip() else LIMIT
     left, right = tidy(found), tidy(truth)
     if _letters(left) == _letters(right):
-        return bool(left)
+        return EQUAL if left else DIFFERENT
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
         left, right = (re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side) for side in (left, right))
     plain = _is_plainly_equal(left, right)
     if plain is not None:
-        return plain
-    return _is_formula(left) and _is_formula(right) and _math_verify(left, right, timeout_seconds)
+        return EQUAL if plain else DIFFERENT
+    if not (_is_within_bounds(left) and _is_within_bounds(right)):
+        return LIMIT
+    return WORKERS.compare(left, right, seconds) if _is_closed(left) and _is_closed(right) else DIFFERENT
 
 
 def _letters(text: str) -> str:
@@ -184,11 +196,11 @@ def _unit(text: str) -> tuple[str, str]:
     return (match[1].strip(), match[2].casefold()) if match and values(match[1].strip()) else (text, "")
 
 
-def _is_formula(text: str) -> bool:
+def _is_within_bounds(text: str) -> bool:
     """Whether sympy can be trusted with a formula: no factorial, tower of powers, or number beyond the bounds."""
-    if "!" in text or re.search(rf"\d{{{LONGEST_INTEGER + 1}}}|\d[eE][-+]?\d{{3}}", text) or not text:
+    if "!" in text or re.search(rf"\d{{{LONGEST_INTEGER + 1}}}|\d[eE][-+]?\d{{3}}", text):
         return False
-    if len(re.findall(r"[(\[{]", text)) > MOST_BRACKETS:
+    if len(re.findall(r"[(\[{]", text)) > MOST_BRACKETS or _depth(text) > DEEPEST_BRACKETS:
         return False
     powers = re.split(r"\^|\*\*", text.replace(" ", ""))[1:]
     for power in powers:
@@ -198,14 +210,13 @@ def _is_formula(text: str) -> bool:
             return False
     nested = re.search(r"(?:\^|\*\*)(?:\{[^{}]*|\([^()]*|\w+)(?:\^|\*\*|\{)", text.replace(" ", ""))
     numeric = re.search(r"[)}](?:\^|\*\*)\{?\d{2}", text.replace(" ", ""))
-    return not nested and not numeric and text.count("{") == text.count("}")
+    return not nested and not numeric
 
 
-def _math_verify(found: str, truth: str, timeout_seconds: int) -> bool:
-    from math_verify import parse, verify
+def _depth(text: str) -> int:
+    """The largest number of brackets that are open at once."""
+    return max(accumulate(1 if one in "([{" else -1 for one in re.findall(r"[()\[\]{}]", text)), default=0)
 
-    limit = timeout_seconds if threading.current_thread() is threading.main_thread() else None
-    gold = parse(f"${truth}$", parsing_timeout=limit)
-    if not gold:
-        raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
-    return bool(verify(gold, parse(f"${found}$", parsing_timeout=limit), timeout_seconds=limit))
+
+def _is_closed(text: str) -> bool:
+    return bool(text) and text.count("{") == text.count("}")

@@ -8,11 +8,13 @@ the same as a wrong answer.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
-from operators.answers import LONGEST_ANSWER, is_equal, marked, tidy, truth_answer, unmarked
+from operators.answers import LONGEST_ANSWER, compared, marked, tidy, truth_answer, unmarked, verdict
+from operators.formula_worker import DIFFERENT, EQUAL, LIMIT, UNREADABLE
 from pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
 from pipeline.store.errors import ConfigError, DataError, pick
 from pipeline.store.user_errors import load_dotted
@@ -156,15 +158,31 @@ def _tagged(response: str) -> str:
 # ------------------------------------------------------------------------------------------------------ mathematics
 
 
-def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> dict[str, float]:
+class Judgement(dict):
+    """Components of a reward; notes: the reason beside a component, by its name."""
+
+    def __init__(self, components: Mapping[str, float], notes: Mapping[str, str] | None = None):
+        super().__init__(components)
+        self.notes = dict(notes or {})
+
+
+def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> Judgement:
     r"""1 when the response's final answer equals the truth's, else 0.
 
     Response: the last line that begins with `####` and goes on with no heading, else the last closed \boxed{…}, else
     the whole response where it is the truth letter for letter, else its last number or formula. Numbers are compared
-    exactly, words as words, formulas by math_verify. timeout_seconds bounds each of its calls; it works by a signal,
-    so in a thread other than the main one only the bounds of operators/answers.py hold. Raises DataError when the
-    truth holds no answer.
+    exactly, words as words, formulas by math_verify. An answer that is beyond the bounds of operators/answers.py, or
+    that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note `limit`. Raises DataError when
+    the truth holds no answer.
     """
+    found, truth = _final_answers(response, answer)
+    how = verdict(found, truth, timeout_seconds) if found else DIFFERENT
+    if how == UNREADABLE:
+        raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
+    return Judgement({"accuracy": float(how == EQUAL)}, {"accuracy": LIMIT} if how == LIMIT else None)
+
+
+def _final_answers(response: str, answer: str) -> tuple[str, str]:
     truth = truth_answer(answer)
     if not truth:
         raise DataError(f"truth {answer[:80]!r} holds no answer; needed '#### 42', '\\boxed{{42}}' or '42'.")
@@ -172,7 +190,16 @@ def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout
     if found is None:
         is_same = response.strip() == truth or (len(response) <= LONGEST_ANSWER and tidy(response) == tidy(truth))
         found = truth if is_same else unmarked(response)
-    return {"accuracy": float(bool(found) and is_equal(found, truth, timeout_seconds))}
+    return found, truth
+
+
+def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> None:
+    """Begins a comparison, so that those of a step are made at the same time."""
+    with suppress(DataError):
+        compared(*_final_answers(response, answer), timeout_seconds)
+
+
+accuracy_reward.begin_comparison = _begin  # workflows/user_reward.py calls it for all responses first
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:

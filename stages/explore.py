@@ -5,7 +5,6 @@ its weights, loads and verifies them, generates, computes rewards, and writes `e
 `rollouts/step=…`. Steps whose files exist are skipped.
 """
 
-import json
 import time
 from dataclasses import asdict
 
@@ -166,7 +165,7 @@ class Explorer:
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
             seed=group.greedy_seed if greedy else group.seeds[run],
             unix_seconds=time.time(),
-            notes=json.dumps(outcome.notes, ensure_ascii=False) if outcome.notes else None,
+            notes=outcome.noted,
             weights_versions=done.versions if done else None,
         )
 

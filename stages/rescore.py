@@ -5,7 +5,6 @@ environment. What an agent returned as its answer, or as its reward, is not stor
 Attempts that have no response keep their status and reason.
 """
 
-import json
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -98,7 +97,7 @@ class Scorer:
             row, stage=self.context.id, experience_id=self.context.id + row.experience_id.removeprefix(row.stage),
             reward=outcome.reward, reward_components=list(outcome.components.items()), accuracy=outcome.accuracy,
             status=outcome.status, reason=outcome.reason, config_hash=self.context.identity, commit=commit(),
-            notes=json.dumps(outcome.notes, ensure_ascii=False) if outcome.notes else None)
+            notes=outcome.noted)
 
 
 def _by_slot(rows: Iterable[records.Experience]) -> Attempts:

@@ -130,6 +130,7 @@ def sample(
             response=outcome.response,
             response_tokens=outcome.trajectory.response_tokens if outcome.trajectory else [], reward=outcome.reward,
             accuracy=outcome.accuracy, status=outcome.status, reason=outcome.reason, seed=seeds[slot],
+            notes=outcome.noted,
         )
         for slot, (index, outcome) in enumerate(zip(asked, outcomes, strict=True))
     ]

@@ -3,6 +3,7 @@
 workflows/attempts/schedule.py runs the attempts.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -97,7 +98,7 @@ class Outcome:
     earlier: list[tuple[Trajectory, str]] | None = None
     calls: list[Call] = field(default_factory=list)
     tool_calls: list[ToolUse] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)  # what a judge said, by component
+    notes: dict[str, str] = field(default_factory=dict)  # the reason beside a component of the reward
 
     def __post_init__(self) -> None:
         self.reason = self.reason and masked(self.reason)
@@ -116,6 +117,11 @@ class Outcome:
     @property
     def accuracy(self) -> float | None:
         return self.components.get("accuracy")
+
+    @property
+    def noted(self) -> str | None:
+        """The notes as JSON; None without any."""
+        return json.dumps(self.notes, ensure_ascii=False) if self.notes else None
 
     def mark(self, status: str, reason: str | None = None) -> None:
         """Replaces the status and keeps the reward."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
+from operators.reward import Judgement
 from pipeline.settings.arguments.users import batch_parameters
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
@@ -75,6 +76,9 @@ class Rule:
         return found
 
     def _once(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
+        if begin := getattr(self.function, "begin_comparison", None):
+            for arguments, named in calls:
+                begin(*arguments, **named)
         found = [_attempt(self.function, *call) for call in calls]
         waiting = [index for index, one in enumerate(found) if inspect.isawaitable(one)]
         if waiting:
@@ -105,7 +109,7 @@ class Rule:
             return f"{self.name} returned components whose sum is not finite; {NEEDED}"
         if not 0 <= numbers.get("accuracy", 0) <= 1:
             return f"{self.name} returned accuracy={numbers['accuracy']}; needed a number from 0 to 1 (solved)"
-        return numbers
+        return Judgement(numbers, parts.notes) if isinstance(parts, Judgement) else numbers
 
 
 class WrongAnswer(Exception):

@@ -4,7 +4,6 @@ A request reaches every process of a run: `ouro` passes it to snakemake, snakema
 children; a child that was asked directly ends, and with it its stage. Only trainers take their time, for a checkpoint.
 """
 
-import ctypes
 import os
 import signal
 import time
@@ -12,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from pipeline.store.parent import die_with_parent
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # signals within this time are one request: a terminal signals the whole process group, whose members pass it on too
 TOGETHER_SECONDS = 1.0
 OUT_OF_TIME = signal.SIGXCPU  # the reason of a stage that ends by itself before its job's time limit
 INTERRUPTED = "interrupted"  # first word of stage.error for a stage that was asked to end
 RUNNER = "OURO_RUNNER"  # environment variable: the process that runs this one (ouro, or snakemake)
-PDEATHSIG = 1  # prctl(2)
 
 
 class Stopped(KeyboardInterrupt):
@@ -68,14 +68,6 @@ class Ending:
             yield
         finally:
             self._raises = True
-
-
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Asks Linux to signal this process when its parent dies, so that a killed stage leaves no orphans."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PDEATHSIG, number)
-    if os.getppid() != parent:  # the parent died before the call
-        os.kill(os.getpid(), number)
 
 
 def end_with_runner() -> None:

@@ -6,6 +6,9 @@ import pyarrow as pa
 
 from pipeline.store.task_records import TOKENS, column
 
+NOTES = ("JSON of the reasons beside components of the reward: what a judge said, or `limit` where accuracy_reward "
+         "stopped comparing an answer; null: none")
+
 
 @dataclass(slots=True)
 class Sample:
@@ -26,6 +29,7 @@ class Sample:
     status: str = column(pa.string(), "ok, prompt_too_long, reward_failed or workflow_failed")
     reason: str | None = column(pa.string(), "why the row is not ok", null=True)
     seed: int = column(pa.int64(), "seed of this request")
+    notes: str | None = column(pa.string(), NOTES, later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline.store.call_records import Call, Feedback, ToolCall
-from pipeline.store.evaluation_records import Sample, Score
+from pipeline.store.evaluation_records import NOTES, Sample, Score
 from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
 
 FORMAT = 7
@@ -79,8 +79,7 @@ class Experience:
     top_k: int = column(pa.int32(), "top-k bound, -1 = off")
     seed: int = column(pa.int64(), "seed of the attempt's first request; those of later turns are made of it")
     unix_seconds: float = column(pa.float64(), "when the row was made, seconds since 1970; not part of its identity")
-    notes: str | None = column(pa.string(), "JSON of the reasons that a judge gave, by component; null: no judge",
-                               later=True, default=None)
+    notes: str | None = column(pa.string(), NOTES, later=True, default=None)
     weights_versions: list[int] | None = column(
         TOKENS, "weights_version of each response token [R], null in it: of no reply of the model; null: without "
         "partial_rollout", later=True, default=None)

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from operators.reward import accuracy_reward
+from workflows.user_reward import Rule
 
 TABLE = [(found, truth, expected)
          for truth, *marks in yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
@@ -43,14 +44,44 @@ def test_where_a_response_gives_its_answer(response, truth, expected):
     assert accuracy_reward(response, truth)["accuracy"] == expected
 
 
-@pytest.mark.parametrize("answer", [
+# never compared by value: beyond the bounds, for which no process is asked
+BOUNDED = [
     "9^{9^9}", "9^9^9", "9**9**9", "1000000!", "(10^6)!", "((9!)!)!", "2^{10000000}", "10^{(10^{10})}", "x^{9^{9^9}}",
-    "(9^{60})^{60}", "(x+y+z)^{500}", "9" * 400 + "+1", "1e999999999", "1/2004!-1/2006!", "{" * 400, "\\frac{1}{0}",
-    "(" * 500, "\\boxed{" * 20_000], ids=lambda answer: answer[:20])
-def test_a_hostile_answer_is_wrong_at_once_in_every_thread(answer):
-    marks: list[float] = []
-    other = threading.Thread(
-        target=lambda: marks.append(accuracy_reward(f"\\boxed{{{answer}}}", "42")["accuracy"]), daemon=True)
-    other.start()
-    other.join(10)
-    assert marks == [0.0]  # within 10 s, though no signal ends a call there
+    "(9^{60})^{60}", "(x+y+z)^{500}", "9" * 400 + "+1", "1e999999999", "1/2004!-1/2006!", "{" * 400, "(" * 500,
+    "(" * 60 + "x" + ")" * 60, "x^{" * 20 + "2" + "}" * 20, "(x+1)^{64}(y+1)^{64}", "\\sqrt[3]{" * 40 + "2" + "}" * 40,
+    "\\frac{1}{" * 13 + "x" + "}" * 13, "10^{10^{10}}=x", "2^{64}^{64}", "1" + "0" * 80 + "^{2}", "x" * 10_000,
+    "\\frac{1}{2}+" * 60, "\\log(" * 15 + "5" + ")" * 15, "\\sum_{i=1}^{10^9} i", "\\prod_{i=1}^{100000} i",
+    "\\sum_{i=1}^{1000000} \\frac{1}{i}", "\\left(" * 65]
+# of these a process is asked, unless they are plainly something else
+HOSTILE = [
+    "\\binom{10^9}{5*10^8}", "\\binom{100000}{50000}", "\\int",
+    "\\int_0^\\infty \\frac{\\sin(x^{63})}{\\ln(x+\\sqrt{x})} dx",
+    "\\int \\int \\sin(\\cos(\\tan(x))) dx dy", "\\sqrt{" * 12 + "2" + "}" * 12, "-" * 400 + "1", "1+" * 250 + "1",
+    "\\log(" * 9 + "5" + ")" * 9, "|" * 40 + "x" + "|" * 40, "\\infty-\\infty", "0^{0}", "\\frac{1}{0}", "\\frac{0}{0}",
+    "\\lim_{x \\to 0} \\frac{\\sin x}{x}", "\\tan(10^{59})", "\\pi^{64}" * 40, "e^{x}" * 60,
+    "\\overline{" * 12 + "1" + "}" * 12,
+    "\\begin{pmatrix}" + "\\\\".join(["x&y&z"] * 9) + "\\end{pmatrix}^{-1}", "{" * 12 + "x" + "}" * 12, "x=1," * 100,
+    "\\{" + ",".join(map(str, range(150))) + "\\}", "&" * 200, "\\" * 301, "#" * 300, "\x00\x01", "𝟗" * 100, "\ud800",
+    "\\sum_{n=0}^{\\infty} \\frac{x^n}{n+1}", "\\prod_{n=1}^{\\infty} (1-\\frac{1}{n^2})", "i^{i}", "\\boxed{" * 20_000]
+
+
+@pytest.mark.parametrize("answer", BOUNDED, ids=lambda answer: answer[:20])
+def test_an_answer_beyond_the_bounds_is_wrong_at_once_with_a_note(answer, monkeypatch):
+    monkeypatch.setattr("operators.answers.WORKERS", None)
+    is_closed = answer.count("{") == answer.count("}")
+    found = accuracy_reward(f"\\boxed{{{answer}}}" if is_closed else f"#### {answer}", "42")
+    assert found == {"accuracy": 0.0}
+    assert found.notes == {"accuracy": "limit"}
+
+
+@pytest.mark.slow
+def test_hostile_answers_end_in_time_in_every_thread():
+    found: list = []
+    rule = Rule(accuracy_reward, {"timeout_seconds": 1}, retries=0)
+    rows = [f"\\boxed{{{answer}}}" for answer in BOUNDED + HOSTILE]
+    for truth in ("42", "\\sqrt{x}+1"):  # a number, and no number
+        other = threading.Thread(target=lambda: found.extend(
+            rule([[]] * len(rows), rows, [truth] * len(rows), [1] * len(rows))), daemon=True)  # noqa: B023
+        other.start()
+        other.join(300)
+    assert found == [{"accuracy": 0.0}] * 2 * len(rows)

@@ -18,7 +18,8 @@ class CountdownReward(Arguments):
 
 class AccuracyReward(Arguments):
     """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
-    timeout_seconds: int = Field(5, ge=1, description="limit of reading, and of comparing, one formula by math_verify")
+    timeout_seconds: int = Field(5, ge=1, description=(
+        "limit of the CPU time in which math_verify compares one answer with its truth; beyond it the answer is wrong"))
 
 
 class FormatReward(Arguments):

@@ -1,0 +1,76 @@
+"""A process that compares formulas with math_verify, one pair at a time, within limits of CPU time and memory.
+
+    python -m operators.formula_worker
+
+Started by operators/formulas.py. Each line of its input is JSON [found, truth, CPU seconds]; each line of its output
+is EQUAL, DIFFERENT, UNREADABLE or LIMIT, after one line "ready". Beyond the CPU time the kernel ends the process
+(SIGPROF), also in the middle of a loop in C, which no handler could end.
+"""
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+
+from pipeline.store.parent import die_with_parent
+
+EQUAL, DIFFERENT, UNREADABLE, LIMIT = "equal", "different", "unreadable", "limit"
+MEMORY = 2**30  # bytes of addresses for one pair
+NEARLY = 0.9  # share of them: math_verify takes a lack of memory for an answer that it cannot read
+PAGE = resource.getpagesize()
+
+
+def compare(found: str, truth: str) -> str:
+    """The verdict of math_verify on two formulas, without `$`."""
+    from math_verify import parse, verify
+
+    gold = parse(f"${truth}$", parsing_timeout=None)
+    if not gold:
+        return UNREADABLE
+    return EQUAL if verify(gold, parse(f"${found}$", parsing_timeout=None), timeout_seconds=None) else DIFFERENT
+
+
+def within_limits(found: str, truth: str, seconds: float) -> str:
+    """The verdict, or LIMIT where the memory did not suffice."""
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * PAGE
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = used + MEMORY if hard == resource.RLIM_INFINITY else min(used + MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        verdict = compare(found, truth)
+    except MemoryError:
+        return LIMIT
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return LIMIT if verdict != EQUAL and _peak() > used + NEARLY * MEMORY else verdict
+
+
+def _peak() -> int:
+    """The most addresses that this process has had, bytes."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmPeak"))
+
+
+def main() -> None:
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # sent to the whole group; the parent's end is ours
+        signal.signal(number, signal.SIG_IGN)
+    answers, nowhere = os.fdopen(os.dup(1), "w", buffering=1), os.open(os.devnull, os.O_WRONLY)
+    logging.disable(logging.CRITICAL)
+    compare("x+1", "1+x")  # imports, and builds the tables of the grammar
+    for descriptor in (1, 2):  # nobody reads what the grammar and sympy print
+        os.dup2(nowhere, descriptor)
+    print("ready", file=answers)
+    for line in sys.stdin:
+        verdict = within_limits(*json.loads(line))
+        print(verdict, file=answers)
+        if verdict == LIMIT:  # memory is spent, and caches may be broken
+            break
+
+
+if __name__ == "__main__":
+    main()
