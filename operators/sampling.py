@@ -1,9 +1,10 @@
 """Sample strategies: queries over the views `candidates` and `experts` that select a train batch.
 
 candidates: the usable rollouts that the schedule provides for optimizer step `step`, including replayed ones, with
-experience_id, position (their order) and weights_version. experts: the rows of an auxiliary data set, with
-experience_id and position, 0 .. count - 1. A query yields (experience_id, is_expert, place), place from 1: the rows of
-the batch, in order. It depends only on the tables and the step, so a resumed stage selects the same rows.
+experience_id, position (their order) and weights_version, the oldest of their group. experts: the rows of an auxiliary
+data set, with experience_id and position, 0 .. count - 1. A query yields (experience_id, is_expert, place), place from
+1: the rows of the batch, in order. It depends only on the tables and the step, so a resumed stage selects the same
+rows.
 """
 
 import math
@@ -23,7 +24,7 @@ def default(step: int, train_batch_size: int) -> str:
 
 
 def staleness_control(step: int, train_batch_size: int, max_staleness=FRESH.max_staleness) -> str:
-    """The candidates whose weights are at most max_staleness trainer steps older than this step's.
+    """The candidates of groups whose oldest weights are at most max_staleness trainer steps older than this step's.
 
     weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0 (of
     Trinity-RFT; the bound eta of AReaL, arXiv:2505.24298, instead stops sampling). Assumes that older rows do more harm

@@ -65,5 +65,6 @@ class Replay:
             INSERT INTO replayed
             SELECT group_id, min(step), min(position), min(weights_version), 1, {self.step}
             FROM ({self.fresh(self.step)}) GROUP BY group_id
-            ON CONFLICT DO UPDATE SET use_count = use_count + 1, last_used = {self.step}""")  # may recur in a step
+            ON CONFLICT DO UPDATE SET use_count = use_count + 1, last_used = {self.step},
+                weights_version = least(weights_version, excluded.weights_version)""")  # one that two steps share
         return drawn

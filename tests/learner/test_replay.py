@@ -10,6 +10,7 @@ from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.record import trained_rows
+from stages.learner.replay import Replay
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL, batch_of, explore
 
@@ -114,6 +115,15 @@ def test_too_old_groups_are_not_drawn(stage):
     limit = ("algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=1")
     assert again(Rollouts(stage(*limit)), 4) == ["3/0", "3/1"]
     assert again(Rollouts(stage(*limit, f"{REPLAY}.reuse_cooldown_time=2")), 4) == []
+
+
+@pytest.mark.parametrize(("versions", "drawn"), [((3, 3), ["g"]), ((3, 1), []), ((1, 3), [])])
+def test_a_group_that_two_steps_share_is_as_old_as_its_oldest_row(stage, versions, drawn):
+    """Each of the first two steps has a row of it; the third may train on version 2 and newer."""
+    settings = stage(steps=0).config.buffer.trainer_input.experience_buffer.replay_buffer
+    fresh = (f"SELECT 'g' AS group_id, 1 AS step, {one} AS weights_version, 0 AS position" for one in (*versions, 9))
+    replay = Replay(tables.connect(), settings, 1, lambda step: next(fresh), lambda step: 2 if step == 3 else 0)
+    assert replay.draw(3)["group_id"].to_pylist() == drawn
 
 
 def test_what_a_row_was_used_for_is_in_its_record(stage):

@@ -59,6 +59,21 @@ def test_rows_of_several_versions_are_trained_by_their_log_probs_alone(stage):
     assert [found.staleness(one) for one in found.rows] == [0] * 4
 
 
+def test_staleness_control_takes_whole_groups_or_none(stage):
+    """max_staleness 1 at step 4: versions 2 and 3. The second group has a row of version 1 and is left out with it;
+    rewards 1 and 0 of the first are +-0.7071."""
+    context = stage("algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=1")
+    explore(context, 4, [1.0, 0.0, 1.0, 0.0])
+    path = tables.step_file(context.directory, "experience", 4)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    tables.write(path, records.Experience, [replace(one, weights_version=version)
+                                            for one, version in zip(rows, (3, 2, 3, 1), strict=True)])
+    found = batch_of(Rollouts(context), 4)
+    assert [one.id for one in found.rows] == ["4/0", "4/1"]
+    assert [one.columns["advantages"] for one in found.rows] == pytest.approx([0.7071, -0.7071], abs=1e-4)
+    assert found.metrics.stale_rows == 2
+
+
 def test_a_batch_is_a_step_with_advantages_and_facts(stage):
     """Groups (1, 0) and (1, 1): std of the first sqrt(1/2), so +-0.707107; the second teaches nothing."""
     context = stage()

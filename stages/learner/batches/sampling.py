@@ -41,8 +41,11 @@ class Sampling:
 
         table: rows of a cut, with is_candidate. Raises StageError when the strategy selects no rollout.
         """
-        self.session.register("candidates", table.filter(table["is_candidate"]).select(
-            ["experience_id", "position", "weights_version"]))
+        self.session.register("usable", table.select(
+            ["experience_id", "group_id", "position", "weights_version", "is_candidate"]))
+        self.session.register("candidates", self.session.sql(
+            """SELECT experience_id, position, min(weights_version) OVER (PARTITION BY group_id) AS weights_version
+               FROM usable QUALIFY is_candidate""").to_arrow_table())  # a group is as old as its oldest row
         found = self.session.sql(self.query(step, self.batch_size)).fetchall()
         chosen = [id_ for id_, is_expert, _ in found if not is_expert]
         if not chosen:
