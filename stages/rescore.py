@@ -81,7 +81,8 @@ class Scorer:
             slots = [slot for slot in scored if attempts[slot][0].taskset == name]
             tasks = [self.tasks[name][attempts[slot][0].task_id] for slot in slots]
             runner.reward([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
-                          [task.answer for task in tasks], self.rewards[name])
+                          [task.answer for task in tasks], self.rewards[name],
+                          [attempts[slot][0].group_id for slot in slots])
 
     def _set_baselines(self, attempts: Attempts, outcomes: dict[int, runner.Outcome]) -> None:
         """Marks greedy responses as the baselines of their groups."""

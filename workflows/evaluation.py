@@ -154,7 +154,7 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):
-        runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)
+        runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards, asked)
     return outcomes
 
 

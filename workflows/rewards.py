@@ -28,8 +28,9 @@ from workflows.user_reward import Components, Rule, taken_arguments
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
 
 # (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
-# -> components of each response, empty where the function does not apply, or the reason for having none
-RewardFunction = Callable[[Sequence[list[dict]], Sequence[str], Sequence[str], Sequence[int]], list[Components | str]]
+# -> components of each response, empty where the function does not apply, or the reason for having none. One with
+# `takes_groups` also gets the group of each response.
+RewardFunction = Callable[..., list[Components | str]]
 
 
 class Rewards:

@@ -5,7 +5,7 @@ workflows/attempts/schedule.py runs the attempts.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -204,25 +204,27 @@ def _own_turns(done: Trajectory) -> list[list[int]]:
 
 def reward(
     outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
-    functions: Sequence[RewardFunction],
+    functions: Sequence[RewardFunction], groups: Sequence[Hashable] | None = None,
 ) -> None:
     """Fills in the reward components of every attempt with a response that has none yet; marks those that fail.
 
-    prompts: messages {role, content}. functions: all are called, and their components summed.
+    prompts: messages {role, content}. functions: all are called, and their components summed. groups: equal for
+    attempts that are compared with each other; None: each is alone.
     """
-    rated = [row for row in zip(outcomes, prompts, answers, strict=True)
+    rated = [row for row in zip(outcomes, prompts, answers, groups or range(len(outcomes)), strict=True)
              if row[0].status == "ok" and not row[0].components]
     if not rated:
         return
-    responses = [o.response if o.own_text is None else o.own_text for o, _, _ in rated]
-    whole = [outcome.opened + response for (outcome, _, _), response in zip(rated, responses, strict=True)]
-    lengths = [sum(outcome.trajectory.action_mask) for outcome, _, _ in rated]
+    outcomes, prompts, answers, groups = map(list, zip(*rated, strict=True))
+    responses = [one.response if one.own_text is None else one.own_text for one in outcomes]
+    whole = [outcome.opened + response for outcome, response in zip(outcomes, responses, strict=True)]
+    lengths = [sum(outcome.trajectory.action_mask) for outcome in outcomes]
     for function in functions:
         seen = whole if getattr(function, "counts_opened", False) else responses
-        found = function([prompt for _, prompt, _ in rated], seen, [answer for _, _, answer in rated], lengths)
-        for (outcome, _, _), components in zip(rated, found, strict=True):
+        more = [groups] if getattr(function, "takes_groups", False) else []
+        for outcome, components in zip(outcomes, function(prompts, seen, answers, lengths, *more), strict=True):
             _add(outcome, components)
-    for outcome, _, _ in rated:
+    for outcome in outcomes:
         if outcome.status == "ok" and not outcome.components:
             outcome.fail("reward_failed", "no reward function applies to the response: each of them returned None")
 

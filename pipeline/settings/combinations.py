@@ -194,6 +194,8 @@ def rewards(c) -> Found:
                 one.reward_fn_args.get("judge_url") is None):
             yield Problem(f"{key}.reward_fn_args.judge_url", "null is the policy itself, and with mode=score there is "
                           "no engine.", "Name a server.", found=None)
+        if "judge_reward" in functions and one.reward_fn_args.get("compare") is True:
+            yield from _compared(c, key)
         if "reward_model" not in functions:
             continue
         if not models:
@@ -205,6 +207,17 @@ def rewards(c) -> Found:
         elif asked is not None and asked not in known:
             yield Problem(f"{key}.reward_fn_args.model", "no model of explorer.auxiliary_models has that name.",
                           nearest(asked, filter(None, known)), found=asked)
+
+
+def _compared(c, key: str) -> Found:
+    """A judge that compares needs several answers in a group. key: of the set."""
+    algorithm = c.algorithm
+    if ".eval_" in key:
+        yield Problem(f"{key}.reward_fn_args.compare", "an evaluation also answers each task once, greedily, and one "
+                      "answer has no other to be compared with.", "Leave it out of evaluation sets.", found=True)
+    elif c.kind in ("rft", "rollout") and (algorithm.repeat_times or 1) + bool(algorithm.greedy_baseline) < 2:
+        yield Problem("algorithm.repeat_times", f"{key}.reward_fn_args.compare compares the answers of a group; needed "
+                      "at least 2.", found=1)
 
 
 def overlong(c) -> Found:

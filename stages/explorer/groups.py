@@ -83,7 +83,7 @@ class Groups:
         self.rollout_seconds += time.perf_counter() - begin
         self.tail_seconds += tail(ends)
         taken = first.take(outcomes)
-        self._reward([group.task for group, _, _ in each], outcomes)
+        self._reward([group for group, _, _ in each], outcomes)
         made = []
         for index, group in enumerate(groups):
             sampled = outcomes[index * self.repeats : (index + 1) * self.repeats]
@@ -99,15 +99,16 @@ class Groups:
         seeds = [request_seed(origin, step, place * self.repeats + run) for run in range(self.repeats)]
         return Group(place, round_, task, seeds, request_seed(f"{origin}/greedy", step, place))
 
-    def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
+    def _reward(self, asked: list[Group], outcomes: list[runner.Outcome]) -> None:
         """Applies to each response the reward functions of its task's set."""
         runner.decode(outcomes, self.tokenizer)
         for one in self.prompts.sets:
-            own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
-                   if self.prompts.set_of(t) is one]
-            conversations = [task_turns(task, self.config) for _, task in own]
+            own = [(outcome, self.prompts.tasks[group.task], group.name)
+                   for outcome, group in zip(outcomes, asked, strict=True) if self.prompts.set_of(group.task) is one]
+            conversations = [task_turns(task, self.config) for _, task, _ in own]
             with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
-                runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
+                runner.reward([outcome for outcome, _, _ in own], conversations, [task.answer for _, task, _ in own],
+                              one.rewards, [name for _, _, name in own])
 
 
 def tail(ends: list[float]) -> float:

@@ -67,6 +67,17 @@ def test_a_reward_that_could_not_be_given_is_refused(values, expected):
     assert places(check(changed(values))) == [expected]
 
 
+@pytest.mark.parametrize(("values", "expected"), [
+    ({f"{SOURCE}.taskset.reward_fn_args": {"compare": True}}, []),
+    ({f"{SOURCE}.taskset.reward_fn_args": {"compare": True}, "stages.rft.algorithm.repeat_times": 1,
+      "stages.rft.algorithm.advantage_fn": "reinforce"}, ["rft: algorithm.repeat_times"]),
+    ({f"{SOURCE}.eval_tasksets.0.reward_fn_args": {"compare": True},
+      f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": "judge_reward"},
+     [f"{SOURCE}.eval_tasksets.0.reward_fn_args.compare"])])
+def test_a_judge_that_compares_needs_several_answers(values, expected):
+    assert places(check(changed({f"{SOURCE}.taskset.default_reward_fn_type": "judge_reward", **values}))) == expected
+
+
 def test_every_set_that_is_answered_needs_a_reward_function():
     assert places(check(changed({f"{SOURCE}.default_reward_fn_type": []}))) == [f"{SOURCE}.eval_tasksets.0", TASKS]
 

@@ -207,3 +207,19 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
     assert (rows[0]["reward"], rollout.failed_rows) == (None, 4)
     source = Rollouts(context)
     assert len(source.with_advantages(source.cut(1)).rows) == 8
+
+
+def test_rewards_know_the_group_of_each_response_also_of_equal_prompts(stage, monkeypatch):
+    """Three tasks, four times each; a function that compares sees three groups, whatever their prompts."""
+    from stages.explorer import groups
+
+    reward, seen = groups.runner.reward, []
+
+    def watched(outcomes, prompts, answers, functions, members):
+        seen.append(members)
+        reward(outcomes, prompts, answers, functions, members)
+
+    monkeypatch.setattr(groups.runner, "reward", watched)
+    monkeypatch.setattr(groups, "task_turns", lambda task, config: [{"role": "user", "content": "the same"}])
+    explored(stage())
+    assert seen == [["0"] * 4 + ["1"] * 4 + ["2"] * 4]

@@ -117,3 +117,14 @@ def test_what_a_stage_explored_that_trained_is_scored_and_not_trained_on():
 def test_scoring_needs_something_explored():
     (problem,) = modes.problems(overridden("stages=[{stage_name: judge, mode: score}]"))
     assert (problem.key, problem.found, problem.stages) == ("mode", "score", ("judge",))
+
+
+def test_groups_are_compared_as_they_were_explored(score, monkeypatch):
+    """t0 and t3, twice each; t2 has no response."""
+    seen = []
+    monkeypatch.setattr("workflows.runner.reward", lambda outcomes, prompts, answers, functions, groups: seen.append(
+        (len(outcomes), groups)))
+    _, before, _ = score(LONGER)
+    groups = [r["group_id"] for r in before if r["task_id"] != "t2"]
+    assert seen[-1] == (4, groups)
+    assert sorted(map(groups.count, set(groups))) == [2, 2]

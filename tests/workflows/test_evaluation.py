@@ -117,3 +117,15 @@ def test_a_set_without_tasks_is_named(stage):
     taskset.split = "validation"
     with pytest.raises(DataError, match=r"evaluation set 'countdown_test': .*tasks\.parquet has no task of split '"):
         read_sets(stage, load_tokenizer(stage.inputs["model"]), Rewards(stage.config))
+
+
+def test_the_answers_to_a_task_are_its_group(stage, monkeypatch):
+    """Three tasks, sampled four times."""
+    model, seen = stage.inputs["model"], []
+    tokenizer = load_tokenizer(model)
+    engine = open_engine(model, stage.config, [tokenizer.eos_token_id])
+    (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
+    monkeypatch.setattr("workflows.runner.reward", lambda outcomes, prompts, answers, functions, groups: seen.append(
+        groups))
+    sample(stage, engine, tokenizer, held, "sampled", Subject("m", 3), Journal())
+    assert seen == [[0] * 4 + [1] * 4 + [2] * 4]

@@ -30,14 +30,14 @@ def judged(monkeypatch, settings):
     """judged(answer, responses, ...): the outcomes of responses to one prompt, rewarded by a judge with that answer."""
     monkeypatch.setattr(remote, "LONGEST_PAUSE", 0.01)
 
-    def run(answer, *responses, truth="2", prompts=None, **arguments):
+    def run(answer, *responses, truth="2", prompts=None, groups=None, **arguments):
         outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
                     for one in responses]
         with serving(chat_app(answer)) as address:
             given = {"judge_url": f"{address}/v1", "judge_model": "m", "judge_retries": 1, **arguments}
             taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
             functions = Rewards(settings()).of(taskset)
-            runner.reward(outcomes, prompts or [USER] * len(outcomes), [truth] * len(outcomes), functions)
+            runner.reward(outcomes, prompts or [USER] * len(outcomes), [truth] * len(outcomes), functions, groups)
         return outcomes
 
     return run
@@ -133,15 +133,31 @@ def test_a_task_may_have_its_own_rubric_as_its_truth(judged):
     ("I like it", "no JSON"), ("[1]", "no JSON"), ('{"correct": 1}', "nothing on 'correct'"),
     (json.dumps(GOOD | {"tone": {"reason": "x", "choice": "great"}}), "great"), ("{" * 5000, "no JSON")])
 def test_nonsense_is_asked_for_again_and_then_the_reason_of_a_failed_row(judged, said, reason):
-    seeds = []
+    asked = []
 
     def answer(body, headers):
-        seeds.append(body["seed"])
+        asked.append((body["seed"], body["temperature"]))
         return said
 
     (outcome,) = judged(answer, "2", rubric=RUBRIC)
-    assert (outcome.status, outcome.reward, seeds) == ("reward_failed", None, [0, 1, 2])
+    assert (outcome.status, outcome.reward, asked) == ("reward_failed", None, [(0, 0.0), (1, 1.0), (2, 1.0)])
     assert reason in outcome.reason
+
+
+@pytest.mark.parametrize("structured", [True, False])
+def test_a_judge_that_says_the_same_at_temperature_0_can_say_something_else(judged, structured):
+    """As a greedy model does: its nonsense is the same for every seed."""
+    asked = []
+
+    def answer(body, headers):
+        asked.append(body["seed"])
+        return json.dumps(GOOD) if body["temperature"] > 0 and body["seed"] == 2 else "well"
+
+    given = {"rubric": RUBRIC, "structured": structured}
+    (outcome,) = judged(answer, "2", **given)
+    assert (outcome.status, outcome.reward, asked) == ("ok", 0.875, [0, 1, 2])
+    assert {"correct", "tone", "judge_reward"} == outcome.notes.keys()
+    assert "seed 2" in outcome.notes["judge_reward"]
 
 
 def test_a_judge_that_fails_for_one_answer_leaves_the_others(judged):
@@ -155,15 +171,16 @@ def test_a_judge_that_fails_for_one_answer_leaves_the_others(judged):
     assert "policy" in failed.reason
 
 
-def test_ruler_compares_the_answers_to_each_prompt(judged):
+def test_ruler_compares_the_answers_of_each_group(judged):
+    """Two groups of the same prompt are two comparisons, and a group is one whatever its prompts."""
     def answer(body, headers):
         text = body["messages"][1]["content"]
         scores = (0.25, 1) if "<answer 1>\na\n" in text else (0.5, 0)
         return json.dumps({str(i): {"reason": f"r{i}", "score": score} for i, score in enumerate(scores, 1)})
 
     other = [{"role": "user", "content": "2+2"}]
-    prompts = [USER, other, USER, other, [{"role": "user", "content": "alone"}]]
-    found = judged(answer, "a", "c", "b", "d", "e", prompts=prompts, compare=True)
+    found = judged(answer, "a", "c", "b", "d", "e", prompts=[USER, USER, USER, other, USER],
+                   groups=["0", "1", "0", "1", "2"], compare=True)
     assert [one.reward for one in found] == [0.25, 0.5, 1.0, 0.0, None]
     assert found[2].notes == {"ruler": "r2"}
     assert "at least two" in found[4].reason
