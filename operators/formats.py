@@ -1,7 +1,8 @@
 """Converts records of data files to raw tasks by a column mapping, the settings section `format`.
 
 An unusable record becomes a row with its `problem`; only faults of a whole file are errors. A prompt is stored as its
-last user turn (`question`, which curation reads) and the turns before it (`context`).
+last turn (`question`, which curation reads) and the turns before it (`context`), as texts. Where these do not say all
+(tools, calls, thoughts, turns of tools), `messages` has the whole conversation, which is then what is rendered.
 """
 
 import json
@@ -9,18 +10,12 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from operators.turns import ASKS, Turn, Unusable, as_tools, as_turns, is_empty, is_plain, said, without_nulls
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import RawTask
 
-ROLES = ("system", "user", "assistant", "tool")
 MEDIA = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}  # kind: columns
-TOOLS = "tools"  # a column of definitions, which training does not read
-NOTHING = ("", "null", "[]", "{}")  # texts of a field that says nothing
 ABSENT = object()  # returned by `look_up` for a missing key
-
-
-class Unusable(ValueError):
-    """A record cannot become a task; the message says why."""
 
 
 def look_up(record: dict, key: str | None) -> Any:
@@ -42,61 +37,19 @@ def as_text(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def as_turns(value: Any) -> list[dict[str, str]]:
-    """A conversation, or its JSON text, as turns {role, content}. Raises Unusable for anything else."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise Unusable(f"text where messages are needed: {value[:60]!r}; needed a list of {{role, content}}, or "
-                           "format.prompt_type=plaintext") from None
-    if not isinstance(value, list) or not value:
-        found = "empty" if value == [] else "null" if value is None else as_text(value)[:60]
-        raise Unusable(f"messages are {found}; needed a list of {{role, content}}")
-    return [_turn(number, turn) for number, turn in enumerate(value, start=1)]
-
-
-def _turn(number: int, turn: Any) -> dict[str, str]:
-    if not isinstance(turn, dict) or "role" not in turn or "content" not in turn:
-        found = ", ".join(map(str, turn)) if isinstance(turn, dict) else type(turn).__name__
-        raise Unusable(f"turn {number} has {found}; needed role and content")
-    if turn["role"] not in ROLES:
-        raise Unusable(f"turn {number}: role {turn['role']!r}; needed one of {', '.join(ROLES)}")
-    if lost := [key for key, value in turn.items() if key not in ("role", "content") and not _is_empty(value)]:
-        raise Unusable(f"turn {number} has {', '.join(map(str, lost))}, which training would leave out; needed turns "
-                       "of role and content alone")
-    return {"role": turn["role"], "content": _content(number, turn["content"])}
-
-
-def _content(number: int, content: Any) -> str:
-    """A turn's text; text parts are joined, as chat templates do. Raises Unusable for parts of other types."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise Unusable(f"turn {number}: content is {type(content).__name__}; needed text")
-    kinds = [part.get("type") if isinstance(part, dict) else type(part).__name__ for part in content]
-    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    if set(kinds) != {"text"} or len(texts) < len(content):
-        raise Unusable(f"turn {number}: content has parts {', '.join(map(str, kinds))}; needed text")
-    return "".join(texts)
-
-
-def _is_empty(value: Any) -> bool:
-    """Whether a field says nothing, also as JSON text: columnar files give every turn the fields of all."""
-    if isinstance(value, dict):
-        return all(map(_is_empty, value.values()))
-    return value is None or value == [] or (isinstance(value, str) and value.strip() in NOTHING)
-
-
 def read_records(records: Iterable[dict], columns, purpose: str, file: str, first: int) -> Iterator[RawTask]:
     """Raw tasks of one file, numbered from `first`. columns: a `format`. purpose: a key of READ.
 
     Raises DataError, naming the existing keys, when a required key is missing from all records of the file.
     """
     wanted = needed_keys(columns, purpose)
+    talks = {columns.messages_key or columns.prompt_key, columns.tools_key, columns.chosen_key, columns.rejected_key}
     seen: set[str] = set()
     known: dict[str, None] = {}
     for record in records:
+        if not file.endswith(".jsonl"):
+            record = {key: without_nulls(value) if key in talks and isinstance(value, list) else value
+                      for key, value in record.items()}
         paired = purpose == "demonstration" and all(
             look_up(record, key) is not ABSENT for key in (columns.chosen_key, columns.rejected_key))
         missing = [key for key in wanted
@@ -144,27 +97,24 @@ def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str])
         if lacking:
             raise Unusable(f"the record has no {' and no '.join(lacking)}")
         made = READ[purpose](row, record, columns)
-        _refuse_lost(record, columns, purpose, made)
+        _refuse_media(record, made)
         _refuse_surrogates(made)
     except Unusable as problem:
         return RawTask(row, None, None, None, problem=str(problem))
     return made
 
 
-def _refuse_lost(record: dict, columns, purpose: str, made: RawTask) -> None:
-    """Raises Unusable for a record whose media or tool definitions training would leave out."""
+def _refuse_media(record: dict, made: RawTask) -> None:
+    """Raises Unusable for a record whose media training would leave out."""
     texts = [made.question, *(turn["content"] for turn in made.context)]
     for kind, names in MEDIA.items():
-        given = [name for name in names if not _is_empty(record.get(name))]
+        given = [name for name in names if not is_empty(record.get(name))]
         if given and any(f"<{kind}>" in (text or "") for text in texts):
             raise Unusable(f"the column '{given[0]}' stands for <{kind}> in the prompt; needed text alone")
-    if purpose == "demonstration" and columns.prompt_type == "messages" and not _is_empty(record.get(TOOLS)):
-        raise Unusable(f"the column '{TOOLS}' has definitions that the prompt would lack; needed demonstrations "
-                       "without tools")
 
 
 def _refuse_surrogates(made: RawTask) -> None:
-    texts = [made.question, made.answer, made.solution, made.chosen, made.rejected]
+    texts = [made.question, made.answer, made.solution, made.chosen, made.rejected, made.messages]
     for text in [*texts, *(turn["content"] for turn in made.context)]:
         try:
             (text or "").encode()
@@ -172,7 +122,7 @@ def _refuse_surrogates(made: RawTask) -> None:
             raise Unusable(f"text that is no valid Unicode ({error})") from error
 
 
-def _prompt(record: dict, columns) -> list[dict[str, str]]:
+def _prompt(record: dict, columns) -> list[Turn]:
     """All turns of a record's prompt; for a plain prompt at most system and user, none when it is null."""
     if columns.prompt_type == "messages":
         return as_turns(look_up(record, columns.messages_key or columns.prompt_key))
@@ -184,60 +134,119 @@ def _prompt(record: dict, columns) -> list[dict[str, str]]:
     return turns if question is None else [*turns, {"role": "user", "content": as_text(question)}]
 
 
-def _split(turns: list[dict[str, str]], is_plain: bool) -> tuple[list[dict[str, str]], str | None]:
-    """(turns before the question, question): the last turn, by the user; null for an empty plain prompt."""
-    if is_plain and (not turns or turns[-1]["role"] != "user"):
-        return turns, None
-    if turns[-1]["role"] != "user":
-        raise Unusable(f"the prompt ends with a turn of {turns[-1]['role']}; needed one of user")
-    return turns[:-1], turns[-1]["content"]
+def _tools(record: dict, columns) -> list[dict]:
+    """The definitions of tools beside a record's messages."""
+    value = look_up(record, columns.tools_key) if columns.prompt_type == "messages" else ABSENT
+    return [] if value is ABSENT else as_tools(value)
 
 
 def _read_task(row: int, record: dict, columns) -> RawTask:
-    context, question = _split(_prompt(record, columns), columns.prompt_type == "plaintext")
-    texts = (as_text(look_up(record, key)) for key in (columns.response_key, columns.solution_key))
-    return RawTask(row, question, *texts, context, *_pair(record, columns))
-
-
-def _pair(record: dict, columns) -> tuple[str | None, str | None]:
-    """The two responses of a pair; both null when the record lacks one."""
-    chosen, rejected = (_response(look_up(record, key)) for key in (columns.chosen_key, columns.rejected_key))
-    return (chosen, rejected) if chosen is not None and rejected is not None else (None, None)
-
-
-def _response(value: Any) -> str | None:
-    """A response as text; for messages the last turn, by the assistant."""
-    if isinstance(value, dict):
-        value = [value]
-    if not isinstance(value, list):
-        return as_text(value)
-    turn = as_turns(value)[-1]
-    if turn["role"] != "assistant":
-        raise Unusable(f"a response of the pair ends with a turn of {turn['role']}; needed one of assistant")
-    return turn["content"]
+    turns, texts = _prompt(record, columns), [as_text(look_up(record, key)) for key in (
+        columns.response_key, columns.solution_key)]
+    return _made(row, columns, turns, texts, _tools(record, columns), _pair(record, columns, turns))
 
 
 def _read_demonstration(row: int, record: dict, columns) -> RawTask:
     """A demonstration, or a pair where the record has both responses."""
-    turns, is_plain = _prompt(record, columns), columns.prompt_type == "plaintext"
-    chosen, rejected = _pair(record, columns)
+    turns, tools = _prompt(record, columns), _tools(record, columns)
     truth = as_text(look_up(record, columns.truth_key)) if columns.truth_key else None
-    if chosen is not None:
-        if not is_plain and len(turns) > 1 and turns[-1] == {"role": "assistant", "content": chosen}:
-            turns = turns[:-1]  # the conversation includes its preferred response
-        context, question = _split(turns, is_plain)
-        return RawTask(row, question, chosen if truth is None else truth, None, context, chosen, rejected)
-    if not is_plain and turns[-1]["role"] == "assistant":
-        solution, turns = turns[-1]["content"], turns[:-1]
-        if not turns:
+    given = [_as_response(look_up(record, key)) for key in (columns.chosen_key, columns.rejected_key)]
+    if all(given):
+        asked = _asked(turns, given)
+        pair = _pair(record, columns, asked)
+        return _made(row, columns, asked, [_text(pair[0]) if truth is None else truth, None], tools, pair)
+    response = _response(record, columns, turns)
+    turns = turns[:-1] if turns and turns[-1]["role"] == "assistant" else turns
+    answer = said(response[-1]) if truth is None else truth
+    return _made(row, columns, turns, [answer, said(response[-1])], tools, (), response)
+
+
+def _response(record: dict, columns, turns: list[Turn]) -> list[Turn]:
+    """What a record shows after its prompt: the last turn of the conversation, else the response column."""
+    if columns.prompt_type == "messages" and turns[-1]["role"] == "assistant":
+        if len(turns) == 1:
             raise Unusable("the conversation has no turn of user")
-    else:
-        solution = as_text(look_up(record, columns.response_key))
-        if solution is None:
-            raise Unusable(f"no response: no '{columns.response_key}' (format.response_key), no pair under chosen_key "
-                           "and rejected_key" + ("" if is_plain else ", and the messages do not end with one"))
-    context, question = _split(turns, is_plain)
-    return RawTask(row, question, solution if truth is None else truth, solution, context)
+        return turns[-1:]
+    value = look_up(record, columns.response_key)
+    spoken = value if isinstance(value, list) else [value]
+    is_spoken = bool(spoken) and all(isinstance(one, dict) and {"role", "content"} <= set(one) for one in spoken)
+    response = _as_response(value if is_spoken else as_text(value))
+    if response is None:
+        raise Unusable(f"no response: no '{columns.response_key}' (format.response_key), no pair under chosen_key "
+                       "and rejected_key" + ("" if columns.prompt_type == "plaintext" else
+                                             ", and the messages do not end with one"))
+    return _after(response, turns)
+
+
+def _as_response(value: Any) -> list[Turn] | None:
+    """A response as turns: of messages all, of a text one by the assistant; None where there is none."""
+    if isinstance(value, dict):
+        value = [value]
+    if isinstance(value, list):
+        return as_turns(value)
+    text = as_text(value)
+    return None if text is None else [{"role": "assistant", "content": text}]
+
+
+def _pair(record: dict, columns, prompt: list[Turn]) -> tuple[list[Turn], ...]:
+    """What both responses of a pair add to the prompt; nothing when the record lacks one."""
+    given = [_as_response(look_up(record, key)) for key in (columns.chosen_key, columns.rejected_key)]
+    return tuple(_after(one, prompt) for one in given) if all(given) else ()
+
+
+def _asked(turns: list[Turn], given: list[list[Turn]]) -> list[Turn]:
+    """The prompt of a pair whose conversation includes a response: what the conversations share before one."""
+    whole = [one for one in given if one[0] == turns[0]] if turns and turns[-1]["role"] == "assistant" else []
+    if not whole:
+        return turns[:-1] if len(turns) > 1 and turns[-1:] == given[0] else turns
+    for one in whole:
+        differs = (place for place, (a, b) in enumerate(zip(turns, one, strict=False)) if a != b)
+        turns = turns[:next(differs, min(len(turns), len(one)))]
+    while turns and turns[-1]["role"] == "assistant":
+        turns = turns[:-1]
+    if not turns:
+        raise Unusable("the conversation has no turn of user")
+    return turns
+
+
+def _after(turns: list[Turn], prompt: list[Turn]) -> list[Turn]:
+    """The turns that follow the prompt, which they may repeat (its system message may be that of the format)."""
+    asked = [turn for turn in prompt if turn["role"] != "system"]
+    lead = next((one for one in (prompt, asked) if one and turns[:len(one)] == one), [])
+    rest = turns[len(lead):]
+    if turns[-1]["role"] != "assistant" or not rest:
+        raise Unusable(f"a response ends with a turn of {turns[-1]['role']}; needed one of assistant")
+    if rest[0]["role"] != "assistant":
+        raise Unusable(f"a response begins with a turn of {rest[0]['role']} that is not the prompt's; needed the "
+                       "prompt's turns, or one of assistant")
+    return rest
+
+
+def _made(row: int, columns, turns: list[Turn], texts: list[str | None], tools: list[dict],
+          pair: tuple[list[Turn], ...] = (), response: list[Turn] | None = None) -> RawTask:
+    """The row of a prompt, with texts (answer, solution). response: what a demonstration adds to it."""
+    is_null = columns.prompt_type == "plaintext" and (not turns or turns[-1]["role"] != "user")
+    if not is_null:
+        _refuse_ending(turns)
+    whole = {"messages": [*turns, *(response or [])], **({"tools": tools} if tools else {}),
+             **dict(zip(("chosen", "rejected"), pair, strict=False))}
+    is_simple = (not tools and all(map(is_plain, whole["messages"])) and len(response or [0]) == 1
+                 and all(len(one) == 1 and is_plain(one[0]) for one in pair))
+    context = [{"role": turn["role"], "content": said(turn)} for turn in (turns if is_null else turns[:-1])]
+    return RawTask(row, None if is_null else turns[-1]["content"], *texts, context, *map(_text, pair or (None, None)),
+                   messages=None if is_simple else json.dumps(whole, ensure_ascii=False, default=str))
+
+
+def _refuse_ending(turns: list[Turn]) -> None:
+    if turns[-1]["role"] not in ASKS:
+        raise Unusable(f"the prompt ends with a turn of {turns[-1]['role']}; needed one of {' or '.join(ASKS)}")
+    if all(turn["role"] != "user" for turn in turns):
+        raise Unusable("the conversation has no turn of user")
+
+
+def _text(turns: list[Turn] | None) -> str | None:
+    """Several turns as one text, for curation."""
+    return None if turns is None else "\n".join(map(said, turns))
 
 
 def _read_text(row: int, record: dict, columns) -> RawTask:

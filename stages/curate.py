@@ -92,17 +92,18 @@ def changed(row: dict, texts: dict) -> dict:
 
 
 def is_conversation(row: dict) -> bool:
-    """Whether the question is preceded by more than a system message."""
-    return any(turn["role"] != "system" for turn in row["context"])
+    """Whether the prompt is more than a system message and a question."""
+    return row["messages"] is not None or any(turn["role"] != "system" for turn in row["context"])
 
 
 def make_task(row: dict) -> Task:
     """A task from a row that the recipe kept; only splits sft and preference carry responses."""
     split = row["split"] or "train"
-    question, answer, context = row["question"], row["answer"], row["context"]
+    question, answer, context, messages = (row[name] for name in ("question", "answer", "context", "messages"))
     pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
-    return Task(hash_json([question, answer, *([context] if context else [])]), row["row"], split, question, answer,
-                row["solution"] if split == "sft" else None, context, *pair, row["taskset"])
+    more = [one for one in (context, messages) if one]
+    return Task(hash_json([question, answer, *more]), row["row"], split, question, answer,
+                row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages)
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[juicer.Dropped]) -> list[Rejected]:

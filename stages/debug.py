@@ -176,7 +176,8 @@ def _task(settings: Config, taskset: Taskset, place: str, number: int) -> Task:
     if not 0 <= number < len(usable):
         raise DataError(f"--task {number}: task set '{taskset.name}' has {len(usable)} tasks, counted from 0.")
     row = usable[number]
-    return Task("debug", row.row, "train", row.question, row.answer, row.solution, row.context)
+    return Task("debug", row.row, "train", row.question, row.answer, row.solution, row.context,
+                messages=row.messages)
 
 
 def _opened(settings: Config, asked: Asked, task: Task, stack: ExitStack):

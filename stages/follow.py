@@ -174,6 +174,11 @@ def train_alone(context: Context) -> None:
     with Follower(context) as follower:
         supervise(context, [trainer], follower.poll)
     finish_training(context)
+    rejected = context.directory / tables.LOCATIONS["rejected"]
+    if rejected.exists():
+        context.made["rejected"] = len(found := tables.read(rejected, records.Rejected))
+        context.log.info("%d records rejected (ouro sql: table rejected); the first: %s", len(found),
+                         found["reason"][0].as_py())
 
 
 def finish_training(context: Context) -> None:

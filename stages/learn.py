@@ -75,6 +75,8 @@ class Trainer:
             self.source = experience(context, self._check, kl_coef.get("kl_penalty_fn"))
             self.terms["kl_penalty_fn"] = self.source.penalty
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS)
+        if data_set and self.source.rejected and self.process.rank == 0:
+            tables.write(context.directory / tables.LOCATIONS["rejected"], records.Rejected, self.source.rejected)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
         self._log(resolve(config, self.model))
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)

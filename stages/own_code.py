@@ -27,7 +27,7 @@ from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 from pipeline.store.user_errors import load_dotted, users_frames, users_traceback
-from workflows.prompts import turns_of
+from workflows.prompts import asked_turns
 from workflows.tools import load_environment, load_tool, methods_of
 from workflows.user_reward import Rule, taken_arguments
 
@@ -67,7 +67,7 @@ def call(request: str, answer: str) -> None:
     if task is None:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
     rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0)
-    prompt, response = turns_of(task.question, question["system_prompt"], task.context), task.solution or task.answer
+    prompt, response = asked_turns(task, question["system_prompt"]), task.solution or task.answer
     row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
     files.write_json(Path(answer), [])
     copies = 2 if rule.of_batch else 1  # two copies reveal a batch function that returns a single answer

@@ -25,8 +25,10 @@ from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from stages.model_size import sizes
 from stages.overlap import compare
-from stages.sampled_rows import SHOWN, as_text, has_no_json, is_conversation, is_text, problems, value_at, warnings
-from stages.unusable_rows import judged, wanted
+from stages.sampled_rows import SHOWN, as_text, asked, has_no_json, is_answered, is_conversation, is_text, value_at
+from stages.sampled_rows import problems as row_problems
+from stages.sampled_rows import warnings as row_warnings
+from stages.unusable_rows import Written, as_read, judged, measured, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -105,8 +107,11 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        wrong = problems(source, drawn)
-        few, many = ([], []) if wrong else judged(source, drawn)
+        wrong, read = row_problems(source, drawn), as_read(source, drawn.rows)
+        written, reasons = Written([], [], []), [one.problem for one in read if one.problem is not None]
+        if self.tokenizer is not None and not wrong:
+            written = measured(self.tokenizer, read, source, self._settings())
+        few, many = ([], []) if wrong else judged(source, drawn, reasons + written.reasons)
         wrong += many
         self.found["warnings"] += few
         self.found["problems"] += wrong
@@ -115,10 +120,12 @@ class Preview:
         about = "" if len(drawn.rows) == drawn.total else f", {len(drawn.rows):,} of them read"
         fact = f"{path}: {'about ' if about else ''}{drawn.total:,} rows{about}"
         if not wrong:
-            self.found["warnings"] += warnings(source, drawn.rows)
+            self.found["warnings"] += row_warnings(source, drawn.rows)
             fact += self._truths(source, drawn.rows)
             try:
-                fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
+                plain = [row for row, one in zip(drawn.rows, read, strict=True)
+                         if one.problem is None and one.messages is None] if read else drawn.rows
+                fact += f"; {self._lengths(source, plain, written)}" if self.tokenizer is not None else ""
             except DataError as error:  # the chat template rejects a conversation
                 self.found["problems"].append(f"{source['key']}: {error}")
         self.found["facts"].append([source["name"], fact])
@@ -133,17 +140,21 @@ class Preview:
         self._by_share(line, lacking, len(rows))
         return f"; {lacking} without a truth" if lacking else ""
 
-    def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
+    def _settings(self) -> Config:
+        return Config.partial({"model": self.request["model"], "buffer": {
+            "explorer_input": {"system_prompt": self.request["system_prompt"]}}})
+
+    def _lengths(self, source: dict[str, Any], rows: list[Row], written: Written) -> str:
         columns = source["columns"]
         prompts, answered = [value_at(row, columns["prompt_key"]) for row in rows], []
         if source["key"].startswith((data.SHOWN, data.EXPERTS)):
-            answered = [prompt for prompt in prompts if _is_answered(prompt)]
-            prompts = [_asked(prompt, source["every_turn"]) for prompt in prompts]
+            answered = [prompt for prompt in prompts if is_answered(prompt)]
+            prompts = [asked(prompt, source["every_turn"]) for prompt in prompts]
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
         empty = len(prompts) - len(given)
-        lengths = self._prompt_lengths(given, text)
+        lengths = self._prompt_lengths(given, text) + written.prompts
         what = "conversations" if given and all(map(is_conversation, given)) else "prompts"
         if not text:
             self._judge(source, what, lengths, "max_prompt_tokens")
@@ -161,7 +172,7 @@ class Preview:
                  _range(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
         shown = [value for value in found if value is not None]
-        if responses := self._responses(shown, answered, source["every_turn"]):
+        if responses := self._responses(shown, answered, source["every_turn"]) + written.responses:
             self._judge(source, "demonstrations", responses, "max_response_tokens")
             words.append(_range("demonstrations", responses, self.limits.max_response_tokens))
         return "; ".join(words)
@@ -176,11 +187,9 @@ class Preview:
         from workflows.prompts import response_tokens
 
         if every_turn and not shown:
-            settings = Config.partial({"model": self.request["model"], "buffer": {
-                "explorer_input": {"system_prompt": self.request["system_prompt"]}}})
             tasks = [SimpleNamespace(context=turns[:-2], question=turns[-2]["content"], solution=turns[-1]["content"])
                      for turns in answered]
-            return [len(tokens) for _, tokens, _ in whole_conversations(self.tokenizer, tasks, settings)]
+            return [len(tokens) for _, tokens, _ in whole_conversations(self.tokenizer, tasks, self._settings())]
         texts = [as_text(one) for one in shown or [turns[-1]["content"] for turns in answered]]
         texts = self._cut([text.encode(errors="replace").decode() for text in texts], "max_response_tokens")
         return [len(tokens) for tokens in response_tokens(self.tokenizer, texts)] if texts else []
@@ -259,21 +268,6 @@ def _recipe(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
-
-
-def _is_answered(prompt: Any) -> bool:
-    """Returns whether a demonstration is a conversation that ends with a user's turn and its response."""
-    return is_conversation(prompt) and [turn["role"] for turn in prompt[-2:]] == ["user", "assistant"]
-
-
-def _asked(prompt: Any, every_turn: bool) -> Any:
-    """Returns the turns of a demonstration before its response, the last turn of the assistant; with every_turn before
-    the first one that follows a user's."""
-    if not _is_answered(prompt):
-        return prompt
-    roles = [turn["role"] for turn in prompt]
-    pairs = [i for i in range(1, len(roles)) if roles[i - 1 : i + 1] == ["user", "assistant"]]
-    return prompt[: pairs[0 if every_turn else -1]]
 
 
 def _range(what: str, lengths: list[int], most: int) -> str:

@@ -82,6 +82,21 @@ def is_conversation(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
 
 
+def is_answered(prompt: Any) -> bool:
+    """Returns whether a demonstration is a conversation that ends with a user's turn and its response."""
+    return is_conversation(prompt) and [turn["role"] for turn in prompt[-2:]] == ["user", "assistant"]
+
+
+def asked(prompt: Any, every_turn: bool) -> Any:
+    """Returns the turns of a demonstration before its response, the last turn of the assistant; with every_turn before
+    the first one that follows a user's."""
+    if not is_answered(prompt):
+        return prompt
+    roles = [turn["role"] for turn in prompt]
+    pairs = [i for i in range(1, len(roles)) if roles[i - 1 : i + 1] == ["user", "assistant"]]
+    return prompt[: pairs[0 if every_turn else -1]]
+
+
 def has_no_json(value: Any) -> bool:
     """Whether a value is binary, nan or an infinity, which no text column of tasks accepts."""
     return isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))

@@ -1,32 +1,47 @@
-"""Sampled rows that the stage `tasks` would reject, found before a run.
+"""Sampled rows that will be rejected, found before a run: records that the stage `tasks` cannot use, and conversations
+of which the model's chat template leaves something out.
 
 source: in the format of pipeline/check/samples.py.
 """
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from operators.formats import MEDIA, TOOLS, read_records
+from operators.formats import MEDIA, read_records
+from operators.turns import Unusable
 from pipeline.check.data_sample import Row, Sample
 from pipeline.settings.data import BufferFormat, Format
 from pipeline.store.errors import DataError
 from pipeline.store.harbor import UNSUPPORTED
+from pipeline.store.records import RawTask
+
+
+@dataclass
+class Written:
+    """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them,
+    and why some cannot be written."""
+
+    prompts: list[int]
+    responses: list[int]
+    reasons: list[str]
 
 
 def wanted(source: dict[str, Any]) -> list[str]:
     """The columns of a source's rows that are looked at."""
     named = {} if source["form"] is None else json.loads(source["form"])
     media = [name for names in MEDIA.values() for name in names]
-    return [*source["columns"].values(), *media, TOOLS,
+    return [*source["columns"].values(), *media,
             *(column for key, column in named.items() if key.endswith("_key") and column)]
 
 
-def judged(source: dict[str, Any], drawn: Sample) -> tuple[list[str], list[str]]:
-    """(warnings, problems): a line about rejected rows. It is a problem where the set will lose more than the share
-    buffer.max_rejected_ratio: counted where all rows were read, above twice that share in a sample. Of several files
-    in a set it is a warning, since the others may make up for it.
+def judged(source: dict[str, Any], drawn: Sample, lost: list[str]) -> tuple[list[str], list[str]]:
+    """(warnings, problems): a line about rejected rows; lost: why, for each of them.
+
+    It is a problem where the set will lose more than the share buffer.max_rejected_ratio: counted where all rows were
+    read, above twice that share in a sample. Of several files in a set it is a warning, since the others may make up
+    for it.
     """
-    lost = _reasons(source, drawn.rows)
     if not lost:
         return [], []
     count, allowed = len(drawn.rows), source["allowed"]
@@ -37,13 +52,35 @@ def judged(source: dict[str, Any], drawn: Sample) -> tuple[list[str], list[str]]
     return ([], [line]) if source["alone"] and len(lost) > most else ([line], [])
 
 
-def _reasons(source: dict[str, Any], rows: list[Row]) -> list[str]:
-    """Why the stage `tasks` would reject rows, in their order."""
-    if source["form"] is None or any(UNSUPPORTED in row for row in rows):  # Harbor tasks: see stages/sampled_rows.py
+def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
+    """The rows as the stage `tasks` reads them, in their order; none of Harbor tasks (see stages/sampled_rows.py), or
+    where all lack a column."""
+    if source["form"] is None or any(UNSUPPORTED in row for row in rows):
         return []
     kind = Format if source["purpose"] == "task" else BufferFormat
     try:
-        made = list(read_records(rows, kind.partial(json.loads(source["form"])), source["purpose"], source["path"], 0))
+        return list(read_records(rows, kind.partial(json.loads(source["form"])), source["purpose"], source["path"], 0))
     except DataError:  # a column that all sampled rows lack: see `problems`
         return []
-    return [row.problem for row in made if row.problem is not None]
+
+
+def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:
+    """What the chat template writes of the rows that are more than texts. settings: sections model and buffer."""
+    from workflows.prompts import prompt_tokens
+    from workflows.template_rows import TemplateRows
+
+    made, rich = Written([], [], []), [row for row in rows if row.messages is not None]
+    writes = TemplateRows(tokenizer, settings) if rich else None
+    for row in rich:
+        try:
+            if row.chosen is None and row.solution is None:
+                made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row)])[0]))
+                continue
+            layouts = (writes.of_pair(row) if row.chosen is not None else
+                       writes.of_demonstration(row, source["every_turn"]))
+        except Unusable as reason:
+            made.reasons.append(str(reason))
+            continue
+        made.prompts += [len(prompt) for prompt, _, _ in layouts]
+        made.responses += [len(response) for _, response, _ in layouts]
+    return made

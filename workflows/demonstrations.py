@@ -1,13 +1,58 @@
 """Tokenizes conversations for training: every assistant turn after a user turn is a response.
 
 The layout is that of a multi-turn rollout: first prompt, first response with its end token, the chat template's text up
-to the next generation prompt, second response, and so on.
+to the next generation prompt, second response, and so on. A response of text alone is trained as it is written; one of
+a conversation with tools, calls or thoughts as the template writes it (workflows/template_rows.py).
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from operators.turns import Unusable
 from pipeline.store.errors import DataError
 from workflows.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
+from workflows.template_rows import Layout, TemplateRows
 
-Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens [R], mask [R]: 1 on trained tokens
+
+def demonstrations(tokenizer, tasks: list, config, every_turn: bool) -> list[list[Layout] | str]:
+    """The rows of each demonstration, or why there is none. every_turn: train on every turn of the assistant.
+
+    config: settings with sections model and buffer.
+    """
+    made, rows = whole_conversations if every_turn else last_responses, TemplateRows(tokenizer, config)
+    plain = iter(_each(lambda some: made(tokenizer, some, config), [task for task in tasks if task.messages is None]))
+    return [_or_reason(rows.of_demonstration, task, every_turn) if task.messages is not None else
+            found if isinstance(found := next(plain), str) else [found] for task in tasks]
+
+
+def pairs(tokenizer, tasks: list, config) -> list[tuple[Layout, Layout] | str]:
+    """The chosen and the rejected response of each pair, or why there are none."""
+    rows, plain = TemplateRows(tokenizer, config), [task for task in tasks if task.messages is None]
+    made = iter(_each(lambda some: _plain_pairs(tokenizer, some, config), plain))
+    return [_or_reason(rows.of_pair, task) if task.messages is not None else next(made) for task in tasks]
+
+
+def _plain_pairs(tokenizer, tasks: list, config) -> list[tuple[Layout, Layout]]:
+    prompts = prompt_tokens(tokenizer, task_texts(tokenizer, tasks, config))
+    responses = [response_tokens(tokenizer, [getattr(task, which) for task in tasks])
+                 for which in ("chosen", "rejected")]
+    return [((prompt, chosen, [1] * len(chosen)), (prompt, rejected, [1] * len(rejected)))
+            for prompt, chosen, rejected in zip(prompts, *responses, strict=True)]
+
+
+def _each(make: Callable[[list], list], tasks: list) -> list:
+    """What is made of all tasks at once; where the template refuses one, of each alone, or the reason."""
+    try:
+        return make(tasks)
+    except DataError:
+        return [_or_reason(lambda one: make([one])[0], task) for task in tasks]
+
+
+def _or_reason(make: Callable, *given: Any) -> Any:
+    try:
+        return make(*given)
+    except (Unusable, DataError) as reason:
+        return str(reason)
 
 
 def last_responses(tokenizer, tasks: list, config) -> list[Layout]:

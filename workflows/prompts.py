@@ -1,5 +1,6 @@
 """Converts a task's turns to prompt token ids through a chat template."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -97,15 +98,35 @@ def turns_of(question: str, system_prompt: str | None, context: Sequence[dict] =
 
     system_prompt is prepended unless the turns begin with one.
     """
-    turns = [*context, {"role": "user", "content": question}]
-    if system_prompt and turns[0]["role"] != "system":
-        turns.insert(0, {"role": "system", "content": system_prompt})
-    return turns
+    return with_system([*context, {"role": "user", "content": question}], system_prompt)
+
+
+def with_system(turns: list[dict], system_prompt: str | None) -> list[dict]:
+    """The turns with a system message before them, unless they begin with one."""
+    return [{"role": "system", "content": system_prompt}] * bool(
+        system_prompt and turns[0]["role"] != "system") + turns
+
+
+def conversation_of(task) -> dict:
+    """What a task's column `messages` holds (pipeline/store/task_records.py); without it the texts of its prompt."""
+    return json.loads(task.messages) if task.messages is not None else {
+        "messages": turns_of(task.question, None, task.context)}
+
+
+def asked_turns(task, system_prompt: str | None) -> list[dict]:
+    """The messages of a task's prompt, the system message included."""
+    turns = conversation_of(task)["messages"]
+    return with_system(turns[:-1] if turns[-1]["role"] == "assistant" else turns, system_prompt)
 
 
 def task_turns(task, config) -> list[dict]:
-    """`turns_of` a task. config: settings with section buffer."""
-    return turns_of(task.question, config.buffer.explorer_input.system_prompt, task.context)
+    """`asked_turns` of a task. config: settings with section buffer."""
+    return asked_turns(task, config.buffer.explorer_input.system_prompt)
+
+
+def task_tools(task) -> list[dict]:
+    """The tools that a task's prompt offers, in OpenAI's form."""
+    return conversation_of(task).get("tools", [])
 
 
 def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Sequence[dict] = (),
@@ -120,16 +141,25 @@ def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Se
 
 def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None, tools: Sequence[dict] = (),
                       asks: bool = True) -> str:
-    """As `prompt_text`, for complete turns {role, content}. tools: as the template takes them, OpenAI's form.
+    """As `prompt_text`, for complete turns in OpenAI's form. tools: as the template takes them, the same form.
 
-    asks: whether the generation prompt follows.
+    asks: whether the generation prompt follows. Arguments of tool calls are given as objects, which most templates
+    write as JSON; as text where the template takes only that (DeepSeek V3's own), or would write Python.
     """
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
     more = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
     more |= {"tools": list(tools)} if tools else {}
+
+    def rendered(given: list[dict]) -> str:
+        return tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=asks, **more)
+
+    objects = [with_objects(turn) for turn in turns]
     try:
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **more)
+        text = None
+        with suppress(*_template_errors() if objects != turns else ()):
+            text = rendered(objects)
+        return rendered(turns) if text is None or _writes_python(text, objects) else text
     except _template_errors() as error:
         question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
@@ -138,10 +168,33 @@ def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None
                         "model.chat_template_path to another; else leave such rows (or system_prompt) out.") from error
 
 
+def with_objects(message: dict) -> dict:
+    """A message with the arguments of its tool calls as objects."""
+    if not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [
+        {**call, "function": {**call["function"], "arguments": arguments_of(call["function"]["arguments"])}}
+        for call in message["tool_calls"]]}
+
+
+def arguments_of(text: str):
+    """The arguments of a tool call; where they are no JSON, the model's own mistake, the text as it is."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _writes_python(text: str, turns: list[dict]) -> bool:
+    """Whether a template wrote arguments as Python shows a dict, with single quotes."""
+    given = [call["function"]["arguments"] for turn in turns for call in turn.get("tool_calls") or ()]
+    return any("'" in str(one) and str(one) in text for one in given if isinstance(one, dict))
+
+
 def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:
     """`prompt_text` of every task. config: settings with sections model and buffer."""
-    system, thinking = config.buffer.explorer_input.system_prompt, config.model.enable_thinking
-    return [prompt_text(tokenizer, task.question, system, task.context, thinking) for task in tasks]
+    return [conversation_text(tokenizer, task_turns(task, config), config.model.enable_thinking, task_tools(task))
+            for task in tasks]
 
 
 def prompt_tokens(tokenizer, texts: list[str]) -> list[list[int]]:

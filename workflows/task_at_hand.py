@@ -10,7 +10,7 @@ from workflows import runner
 from workflows.attempts.isolated import Isolated
 from workflows.engines.engine import Reply
 from workflows.engines.guided import check_of
-from workflows.prompts import conversation_text, opened_tag, prompt_text, prompt_tokens, task_turns
+from workflows.prompts import conversation_text, opened_tag, prompt_tokens, task_tools, task_turns
 from workflows.rewards import RewardFunction
 from workflows.trajectory import Attempt, Trajectory
 
@@ -20,7 +20,8 @@ PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
 class TaskAtHand:
     """One task, as seen by the workflow that attempts it.
 
-    messages: the turns {role, content} of its prompt, the system message included. answer: the truth, text.
+    messages: the turns {role, content, ...} of its prompt, the system message included, in OpenAI's form. tools: those
+    that the prompt offers, in that form. answer: the truth, text.
     """
 
     def __init__(self, task, rewards: Sequence[RewardFunction], tokenizer, config, is_trained: bool = True):
@@ -28,7 +29,7 @@ class TaskAtHand:
 
         is_trained: whether the model is trained on the attempt; agents may then not constrain its replies.
         """
-        self.messages, self.answer = task_turns(task, config), task.answer
+        self.messages, self.tools, self.answer = task_turns(task, config), task_tools(task), task.answer
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
         self._parser = config.explorer.tool_call_parser
         self._check = None if is_trained else check_of(config.explorer.rollout_model.engine_type)
@@ -36,13 +37,15 @@ class TaskAtHand:
     @cached_property
     def _asked(self) -> str:
         """The task's own prompt."""
-        return conversation_text(self._tokenizer, self.messages, self._model.enable_thinking)
+        return self._rendered(self.messages)
 
     def prompt(self, messages: list[dict]) -> list[int]:
-        """Token ids of a conversation that ends with a user turn, through the policy's chat template."""
-        *context, last = messages
-        text = prompt_text(self._tokenizer, last["content"], None, context, self._model.enable_thinking)
-        return prompt_tokens(self._tokenizer, [text])[0]
+        """Token ids of a conversation that ends with a turn of the user or a tool, through the policy's chat template,
+        with the tools of the task's prompt."""
+        return prompt_tokens(self._tokenizer, [self._rendered(messages)])[0]
+
+    def _rendered(self, messages: list[dict]) -> str:
+        return conversation_text(self._tokenizer, messages, self._model.enable_thinking, self.tools)
 
     def text(self, tokens: list[int]) -> str:
         """A response as text, without special tokens."""

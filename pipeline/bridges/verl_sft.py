@@ -30,12 +30,13 @@ def ranks(verl: Verl, facts: Facts) -> Facts:
 def demonstrations(verl: Verl, facts: Facts) -> Facts:
     """Returns the files of `data.train_files`, and their columns: nested columns, or conversations."""
     key, value = "data.train_files", verl.value("data.train_files")
-    files, key_of_turns = listed(value), "data.multiturn.messages_key"
+    files = listed(value)
     is_newer = verl.entry.name != "fsdp_sft_trainer" if verl.entry else "data.messages_key" in verl.values
     turns = verl.is_on("data.multiturn.enable", is_newer and "data.prompt_key" not in verl.values)
     found = {"files": files[0] if len(files) == 1 else files, "turns": turns,
              "has_files": key in verl.unknown or isinstance(value, (str, list)),
-             "messages": key_of_turns if key_of_turns in verl.values else "data.messages_key"}
+             **{name: f"data.{within}{name}_key" for name in ("messages", "tools")
+                for within in ("", "multiturn.") if not within or f"data.multiturn.{name}_key" in verl.values}}
     for name, default in (("prompt", "question"), ("response", "answer")):
         within, column = f"data.{name}_dict_keys", verl.value(f"data.{name}_key", default)
         fields = verl.value(within)

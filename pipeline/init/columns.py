@@ -1,7 +1,9 @@
 """Infers the meaning of a data file's columns from names and sampled rows. Ambiguity is an error."""
 
+import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -18,7 +20,9 @@ TEXTS = ("text", "content", "document")
 GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?(?!0\d)[\d,]*\.?\d+(/\d+)?%?\s*$")
 SHORT = 4  # words: a longer solution beside an answer is a demonstration
 ANSWER, LONGEST = 6, 16  # words of half of the answers, and of the longest: more are texts to imitate, not to compare
-SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
+SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
+            "function_call": "assistant", "observation": "tool", "tool": "tool"}
+TOOLS = "tools"  # the column that a format reads definitions of tools from by default
 PAIR, ALPACA = {"chosen", "rejected"}, {"instruction", "input", "output"}
 Table = dict[str, list]  # column, nested ones dotted -> its non-null values
 
@@ -53,18 +57,20 @@ def guess(rows: list[Row], prompt_key: str | None = None, response_key: str | No
     elif prompt_key is None and response_key is None and (spoken := _written_otherwise(rows, table)):
         return spoken
     else:
-        chats = [name for name, values in table.items() if _turns(values, "role", "content")]
+        chats = [name for name, values in table.items() if _turns(values, "role") and name != TOOLS]
         prompt = prompt_key or (chats[0] if len(chats) == 1 else _named(PROMPTS, table))
         found = _of_columns(table, prompt, response_key or _named(ANSWERS, table, but=prompt))
+    if TOOLS in table and found.format.get("prompt_type") == "messages":
+        found.notes.append(f"{TOOLS}: definitions for the chat template")
     used = {str(column).split(".")[0] for column in (*found.format.values(), *(PAIR if found.kind == "dpo" else ()),
-                                               found.warmup)}
+                                               found.warmup, *([TOOLS] * ("prompt_type" in found.format)))}
     if unused := [name for name in dict.fromkeys(column.split(".")[0] for column in table) if name not in used]:
         found.notes.append(f"not used: {', '.join(unused)}")
     return found
 
 
 def _pairs(table: Table, prompt: str) -> Guess:
-    chat = _turns(table[prompt], "role", "content")
+    chat = _turns(table[prompt], "role")
     if prompt == "chosen" and not chat:
         raise _unclear(table, "chosen and rejected are pairs, but which column is the prompt?")
     columns = _messages(prompt) if chat else {"prompt_type": "plaintext", "prompt_key": prompt}
@@ -80,7 +86,7 @@ def _written_otherwise(rows: list[Row], table: Table) -> Guess | None:
         raise DataError(f"{talk} has turns from {', '.join(map(str, unknown))}; needed one of {', '.join(SPEAKERS)}.")
     what = f"{talk} of from and value" if talk else "instruction, input and output"
     return Guess("sft", _messages("messages"), [f"demonstrations: {what}, rewritten as messages in data/train.jsonl"],
-                 convert=(lambda row: _of_talk(row[talk])) if talk else _of_alpaca)
+                 convert=(lambda row: _of_talk(row, talk)) if talk else _of_alpaca)
 
 
 def _of_columns(table: Table, prompt: str | None, answer: str | None) -> Guess:
@@ -90,7 +96,7 @@ def _of_columns(table: Table, prompt: str | None, answer: str | None) -> Guess:
         if text is None or answer is not None:
             raise _unclear(table, "which column is the prompt, and which the answer?")
         return Guess("cpt", {"prompt_key": text, "response_key": None}, [f"plain text, without answers: {text}"])
-    chat = _turns(table[prompt], "role", "content")
+    chat = _turns(table[prompt], "role")
     answered = [turns[-1]["role"] == "assistant" for turns in table[prompt]] if chat else [False]
     if any(answered) and not all(answered):
         raise _unclear(table, f"some conversations of {prompt} end with the assistant, others do not: keep one kind.")
@@ -156,8 +162,21 @@ def _messages(column: str) -> dict[str, Any]:
     return {"prompt_type": "messages", "prompt_key": column}
 
 
-def _of_talk(turns: list[dict]) -> Row:
-    return {"messages": [{"role": SPEAKERS[turn["from"]], "content": turn["value"]} for turn in turns]}
+def _of_talk(row: Row, talk: str) -> Row:
+    """A row of ShareGPT's form: its column of turns, and those of a system message and of tools beside it."""
+    turns = [*([{"from": "system", "value": row["system"]}] if row.get("system") else []), *row[talk]]
+    return {"messages": [_of_speaker(turn["from"], turn["value"]) for turn in turns],
+            **({TOOLS: row[TOOLS]} if row.get(TOOLS) else {})}
+
+
+def _of_speaker(speaker: str, value: Any) -> Row:
+    """A turn; what function_call says is one call, or a list of them, as JSON."""
+    if speaker != "function_call":
+        return {"role": SPEAKERS[speaker], "content": value}
+    calls = value
+    with suppress(TypeError, ValueError):  # what is no JSON is reported where the row is read
+        calls = json.loads(value)
+    return {"role": "assistant", "content": None, "tool_calls": [calls] if isinstance(calls, dict) else calls}
 
 
 def _of_alpaca(row: Row) -> Row:

@@ -16,6 +16,7 @@ from pipeline.check.model_size import Size, Sizes, question
 from pipeline.check.sources import POOL, Source
 from pipeline.init.columns import Guess
 from pipeline.job.devices import visible_gpus
+from pipeline.settings.data import BufferFormat, Format
 from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
 from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
@@ -174,7 +175,9 @@ def _measured(guess: Guess, rows: list[Row], model: Path, system: str | None) ->
         file = Path(directory) / "rows.jsonl"
         shown = [guess.convert(row) for row in rows] if guess.convert else rows
         file.write_text("".join(json.dumps(row, default=str) + "\n" for row in shown), encoding="utf-8")
-        source = Source(POOL, "--from", str(file), "train", "format", tuple(columns.items()), tuple(columns))
+        form = json.dumps(plain((Format if guess.kind == "rft" else BufferFormat)(**guess.format)))
+        source = Source(POOL, "--from", str(file), "train", "format", tuple(columns.items()), tuple(columns), form=form,
+                        purpose="task" if guess.kind == "rft" else "demonstration")
         found = samples.ask({"sources": [] if guess.kind == "cpt" else [source.request()], "rows": ROWS,
                              "model": plain(section), "system_prompt": system, "recipes": [], "operators": [],
                              "models": [question(section)]})

@@ -94,7 +94,8 @@ WATCHES = {
 # settings that older stages did not have -> the default under which those keep their identity
 LATER = {"explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
-         **{f"{one}.format.unsupported": "error" for one in (*SETS, "data_processor.task_pipeline")}}
+         **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
+            for name, unset in (("unsupported", "error"), ("tools_key", "tools"))}}
 
 JUDGES = "explorer.auxiliary_models.*.model_path"
 ADAPTERS = "model.lora_configs.*.path"

@@ -26,6 +26,8 @@ class Format(Section):
     prompt_key: str = setting("question", "key of the prompt")
     messages_key: str | None = setting(None, "key of the conversation with prompt_type=messages, a list or its JSON "
                                              "text; null: prompt_key")
+    tools_key: str = setting("tools", "key of the tools that the chat template is given with prompt_type=messages, a "
+                                      "list in OpenAI's form or its JSON text; may be absent")
     system_prompt_key: str | None = setting(None, "key of the row's system message with prompt_type=plaintext; null or "
                                                   "absent in a row: system_prompt")
     system_prompt: str | None = setting(None, "system message of every row with prompt_type=plaintext; null: "
@@ -45,8 +47,9 @@ class Format(Section):
             if self.prompt_type == "messages" and getattr(self, name) is not None:
                 yield Problem(name, "messages have their system turn themselves; it goes with prompt_type=plaintext.",
                               f"For every prompt that has none: {INPUT}.system_prompt.")
-        if self.prompt_type != "messages" and self.messages_key is not None:
-            yield Problem("messages_key", "read only with prompt_type=messages.", found=self.messages_key)
+        for name, unset in (("messages_key", None), ("tools_key", "tools")):
+            if self.prompt_type != "messages" and getattr(self, name) != unset:
+                yield Problem(name, "read only with prompt_type=messages.", found=getattr(self, name))
 
 
 class BufferFormat(Format):
@@ -54,8 +57,9 @@ class BufferFormat(Format):
 
     prompt_key: str = setting("prompt", "key of the prompt")
     response_key: str | None = setting(
-        "response", "key of the demonstrated response; not needed where messages end with one, nor beside chosen and "
-                    "rejected; null: the prompt is plain text to train on whole (cpt, which never reads it)")
+        "response", "key of the demonstrated response, text or messages; not needed where messages end with one, nor "
+                    "beside chosen and rejected; null: the prompt is plain text to train on whole (cpt, which never "
+                    "reads it)")
     truth_key: str | None = setting("answer", "key of the task's truth beside a demonstration or a pair, which "
                                               "operators of task_pipeline may judge; may be absent: the response "
                                               "stands for it")

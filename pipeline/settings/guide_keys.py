@@ -55,8 +55,8 @@ def _below(prefix: str, names: str) -> list[str]:
     return [f"{prefix}.{name}" for name in names.split()]
 
 
-FORMAT = _below("format", "prompt_type prompt_key response_key messages_key system_prompt system_prompt_key chosen_key "
-                          "rejected_key")
+FORMAT = _below("format", "prompt_type prompt_key response_key messages_key tools_key system_prompt system_prompt_key "
+                          "chosen_key rejected_key")
 OF_TASKSETS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "repeat_times", "workflow_args",
                "default_workflow_type", "default_reward_fn_type", "reward_fn_args", "data_selector.selector_type",
                "data_selector.seed", *_below("rollout_args", "temperature top_p top_k")]

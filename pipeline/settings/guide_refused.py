@@ -28,8 +28,6 @@ _MULTIMODAL = "images and videos are not there yet: a task is text."
 _CALLS = ("always so: where a client of the endpoint sends tools, their calls are read from the reply, by "
           "explorer.tool_call_parser.")
 _THOUGHTS = "thoughts stay in the text of a reply: leave it out; model.enable_thinking goes to the chat template."
-_PARTS = ("tools are those of a workflow: tool_call_workflow with workflow_args.tools, or an agent with a parameter "
-          "`endpoint` (docs/agents.md).")
 _SQL_ONLY = "belongs to data in a database; here a taskset is files."
 _OF_A_JUDGE = ("belongs to a judge, which is a server here: default_reward_fn_type=judge_reward with judge_url and "
                "judge_model. An auxiliary model here scores what was answered.")
@@ -64,7 +62,7 @@ REFUSED: dict[str, Refused] = {
         ("reply_prefix", "not there yet: end the prompt with it."),)},
     **{f"{prefix}.format.{name}": Refused(why, loses=loses) for prefix in (*TASKSETS, *BUFFERS)
        for name, why, loses in (
-        ("tools_key", _PARTS, "tools"), ("image_key", _MULTIMODAL, "images"), ("video_key", _MULTIMODAL, "images"),
+        ("image_key", _MULTIMODAL, "images"), ("video_key", _MULTIMODAL, "images"),
         ("workflow_key", _PER_ROW, "multi-turn"), ("reward_fn_key", _PER_ROW, "reward"))},
     "buffer.trainer_input.experience_buffer.max_read_timeout": Refused(
         "there the wait after which an incomplete batch is trained on; here a batch is complete, and a side that waits "

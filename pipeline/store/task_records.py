@@ -10,6 +10,9 @@ FLOATS = pa.list_(pa.float32())
 COMPONENTS = pa.map_(pa.string(), pa.float64())
 TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
 
+MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with its response) and tools in OpenAI's "
+            "form, and of a pair the turns of chosen and rejected; null: the texts are all")
+
 
 def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False, **default):
     """Declares a record's field: Arrow type, description, nullability; default or default_factory, if any.
@@ -24,7 +27,8 @@ class RawTask:
     """A record of a task file before cleaning. Text columns may hold anything."""
 
     row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
-    question: str | None = column(pa.string(), "the last user's turn of the prompt; null when there is none", null=True)
+    question: str | None = column(pa.string(), "the last turn of the prompt, by the user or a tool; null when there "
+                                               "is none", null=True)
     answer: str | None = column(pa.string(), "the truth; where a demonstration or a pair has none its response, of a "
                                              "pair the chosen one; null when there is none", null=True)
     solution: str | None = column(pa.string(), "a demonstrated response; null when there is none", null=True)
@@ -37,14 +41,15 @@ class RawTask:
                                             "configuration; null: curation decides", null=True, default=None)
     problem: str | None = column(pa.string(), "why the record cannot be used; null when it can", null=True,
                                  default=None)
+    messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
 
 
 @dataclass(slots=True)
 class Task:
     """A task that passed curation."""
 
-    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context if there is "
-                                       "one: the same task, the same id")
+    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context and messages "
+                                       "if there are any: the same task, the same id")
     row: int = column(pa.int64(), "row of the input that it came from")
     split: str = column(pa.string(), "train, test, sft (a demonstration), preference (a pair) or text (for cpt)")
     question: str = column(pa.string(), "user prompt, text")
@@ -58,16 +63,18 @@ class Task:
                                   default=None)
     taskset: str | None = column(pa.string(), "set with a path of its own; null: the inputs or the generator of "
                                               "task_pipeline", null=True, default=None)
+    messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
 
 
 @dataclass(slots=True)
 class Rejected:
-    """An input row that curation dropped."""
+    """An input row that curation dropped, or a stage that trains on given responses."""
 
     row: int = column(pa.int64(), "row of the input")
     question: str | None = column(pa.string(), "as read", null=True)
     answer: str | None = column(pa.string(), "as read", null=True)
     solution: str | None = column(pa.string(), "as read", null=True)
-    operator: str = column(pa.string(), "name of the operator that dropped it; format: the record could not be used")
+    operator: str = column(pa.string(), "name of the operator that dropped it; format: the record could not be used; "
+                                       "chat_template: the model's template does not read all of it")
     reason: str = column(pa.string(), "what the operator saw")
     taskset: str | None = column(pa.string(), "as read", null=True, default=None)

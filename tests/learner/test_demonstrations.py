@@ -1,5 +1,7 @@
 """Train batches from demonstrations."""
 
+import json
+
 import pytest
 
 from pipeline.store import records, tables
@@ -100,3 +102,28 @@ def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model)
     assert (all_.prompt_length, all_.mask) == (len("Hi:"), [1] * 4 + [0] * 4 + [1] * 5)
     with pytest.raises(DataError, match=r"no demonstrations \(split sft\)\. Set buffer\.trainer_input\.exp"):
         source(f"{buffer}.name=nobody")
+
+
+def with_calls(count, of):
+    """`of` demonstrations, the first `count` with a call that the template of the tiny model does not read."""
+    asked = [{"role": "user", "content": "1+2?"}]
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    lost = json.dumps({"messages": [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}]})
+    return [row(records.Task, task_id=f"t{i}", row=i, split="sft", question="1+2?", solution="3",
+                messages=lost if i < count else None) for i in range(of)]
+
+
+@pytest.mark.parametrize(("count", "is_allowed"), [(0, True), (1, True), (2, False)])
+def test_what_the_chat_template_does_not_read_is_rejected_up_to_a_share(tmp_path, context_of, tiny_model, count,
+                                                                        is_allowed):
+    """A tenth of ten may be lost."""
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, with_calls(count, 10))
+    context = context_of(tmp_path / "sft", *TINY, "buffer.batch_size=2", tasks=tmp_path / "curate")
+    if is_allowed:
+        source = Demonstrations(context, tiny_model)
+        assert [one.id for one in source.rows] == [f"t{i}" for i in range(count, 10)]
+        assert [(one.row, one.operator) for one in source.rejected] == [(i, "chat_template") for i in range(count)]
+        assert all("turn 2: tool_calls" in one.reason for one in source.rejected)
+        return
+    with pytest.raises(DataError, match=r"2 of 10 records cannot be used; the first: turn 2: tool_calls.*Allowed 10%"):
+        Demonstrations(context, tiny_model)

@@ -115,7 +115,7 @@ def test_a_pair_beside_its_conversation():
     ([{"role": "human", "content": "q"}], "turn 1: role 'human'; needed one of system, user, assistant, tool"),
     ([{"role": "user", "content": [{"type": "image"}]}], "turn 1: content has parts image; needed text"),
     ([{"role": "user", "content": None}], "turn 1: content is NoneType"),
-    (turns("s", "Think."), "the prompt ends with a turn of system; needed one of user"),
+    (turns("s", "Think."), "the prompt ends with a turn of system; needed one of user or tool"),
     (turns("u", "q", "a", "answered"), "ends with a turn of assistant; needed one of user"),
 ])
 def test_a_prompt_that_is_no_conversation_is_a_row_with_its_reason(value, words):
@@ -130,7 +130,9 @@ def test_a_prompt_that_is_no_conversation_is_a_row_with_its_reason(value, words)
     ({"messages": turns("a", "answered")}, "the conversation has no turn of user"),
     ({"messages": turns("s", "Think.", "a", "answered")}, "ends with a turn of system; needed one of user"),
     ({"messages": turns("u", "q", "t", "42")}, "no response"),
-    ({"messages": turns("u", "q"), "chosen": turns("u", "q"), "rejected": "r"}, "a response of the pair ends with"),
+    ({"messages": turns("u", "q"), "chosen": turns("u", "q"), "rejected": "r"}, "a response ends with a turn of user"),
+    ({"messages": turns("u", "q"), "chosen": turns("u", "other", "a", "c"), "rejected": "r"}, "a response begins with"),
+    ({"messages": turns("t", "42"), "response": "r"}, "the conversation has no turn of user"),
 ])
 def test_a_conversation_that_shows_nothing_is_a_row_with_its_reason(record, words):
     (made,) = read([record], "demonstration", prompt_type="messages", messages_key="messages")
@@ -183,26 +185,26 @@ def test_text_that_cannot_be_stored_is_a_row_with_its_reason():
     assert "no valid Unicode" in made.problem
 
 
-def test_turns_are_role_and_content_alone():
+def test_of_a_turn_what_says_something_is_kept():
     assert as_turns([{"role": "user", "content": "q", "name": " ", "tool_calls": None, "call": {"id": None}}]) == turns(
         "u", "q")
-
-
-CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    assert as_turns([{"role": "assistant", "content": None, "reasoning_content": "hm"}]) == [
+        {"role": "assistant", "content": "", "reasoning_content": "hm"}]
 
 
 @pytest.mark.parametrize(("turn", "more", "words"), [
-    ({"role": "assistant", "content": "", "tool_calls": [CALL]}, {}, "tool_calls"),
-    ({"role": "assistant", "content": "3", "reasoning_content": "hm"}, {}, "reasoning_content"),
     ({"role": "assistant", "content": [{"type": "text", "text": "3"}, {"type": "image_url"}]}, {}, "image_url"),
     ({"role": "assistant", "content": None}, {}, "NoneType"),
-    ({"role": "assistant", "content": "3"}, {"tools": [{"type": "function"}]}, "tools"),
+    ({"role": "alien", "content": "3"}, {}, "role 'alien'"),
+    ({"role": "assistant", "content": "3"}, {"tools": [{"type": "function"}]}, "tools: number 1 names no function"),
+    ({"role": "assistant", "content": "3"}, {"tools": {"add": {}, "b": 1}}, "tools are dict"),
+    ({"role": "assistant", "content": "3"}, {"tools": "add"}, "tools are the text 'add'"),
     ({"role": "assistant", "content": "3"}, {"images": ["a.png"]}, "images"),
 ])
 def test_what_training_would_leave_out_makes_a_record_unusable(turn, more, words):
     record = {"messages": [{"role": "user", "content": "<image> 1+2?"}, turn], **more}
     columns = BufferFormat(prompt_type="messages", prompt_key="messages")
-    (made,) = read_records([record], columns, "demonstration", "f", 0)
+    (made,) = read_records([record], columns, "demonstration", "f.jsonl", 0)
     assert words in made.problem
     assert made.question is None
 
@@ -214,3 +216,109 @@ def test_text_parts_and_empty_fields_of_columnar_files_are_read():
     columns = BufferFormat(prompt_type="messages", prompt_key="messages")
     (made,) = read_records([record], columns, "demonstration", "f", 0)
     assert (made.question, made.solution, made.problem) == ("1+2?", "3", None)
+
+
+# ------------------------------------------------------------------------------------------------- tools and calls
+
+
+def call(arguments='{"a": 1}', **more):
+    return {"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}, **more}
+
+
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+ASKED, CALLS = {"role": "user", "content": "1+2?"}, {"role": "assistant", "content": None, "tool_calls": [call()]}
+THREE, ANSWER = {"role": "tool", "content": "3", "tool_call_id": "c1"}, {"role": "assistant", "content": "It is 3."}
+KEPT = {"role": "assistant", "content": "", "tool_calls": [call()]}
+
+
+def demonstration(record, file="a.jsonl", **columns):
+    given = BufferFormat(prompt_type="messages", prompt_key="messages", **columns)
+    (made,) = read_records([record], given, "demonstration", file, 0)
+    assert made.problem is None
+    return made
+
+
+def test_a_conversation_with_tools_is_kept_whole_beside_its_texts():
+    made = demonstration({"messages": [ASKED, CALLS, THREE, ANSWER], "tools": json.dumps([ADD])})
+    assert (made.question, made.solution, made.answer) == ("3", "It is 3.", "It is 3.")
+    assert made.context == turns("u", "1+2?", "a", json.dumps([call()]))
+    assert json.loads(made.messages) == {"messages": [ASKED, KEPT, THREE, ANSWER], "tools": [ADD]}
+
+
+def test_a_call_is_a_response():
+    made = demonstration({"messages": [ASKED, CALLS]})
+    assert (made.question, json.loads(made.solution)) == ("1+2?", [call()])
+    assert json.loads(made.messages) == {"messages": [ASKED, KEPT]}
+
+
+def test_a_prompt_of_a_task_may_end_with_a_tool_and_have_tools_under_a_key():
+    record = {"prompt": [ASKED, CALLS, THREE], "answer": "3", "functions": [ADD["function"]]}
+    (made,) = read([record], prompt_type="messages", prompt_key="prompt", tools_key="functions")
+    assert (made.question, made.answer) == ("3", "3")
+    assert json.loads(made.messages) == {"messages": [ASKED, KEPT, THREE], "tools": [ADD]}
+
+
+@pytest.mark.parametrize(("given", "kept"), [
+    ({"tool_calls": json.dumps([call()])}, [call()]),
+    ({"tool_calls": [call({"a": 1})]}, [call()]),
+    ({"tool_calls": [call('{"a":1}')]}, [call('{"a":1}')]),
+    ({"tool_calls": [call("")]}, [call("{}")]),
+    ({"tool_calls": [{"name": "add", "arguments": {"a": 1}}]}, [{k: v for k, v in call().items() if k != "id"}]),
+    ({"function_call": {"name": "add", "arguments": '{"a": 1}'}}, [{k: v for k, v in call().items() if k != "id"}]),
+])
+def test_calls_are_brought_to_one_form(given, kept):
+    (turn,) = as_turns([{"role": "assistant", "content": None, **given}])
+    assert turn == {"role": "assistant", "content": "", "tool_calls": kept}
+
+
+def test_a_turn_of_tool_answers_the_only_call():
+    talk = [ASKED, CALLS, {"role": "function", "name": "add", "content": "3"}]
+    assert as_turns(talk)[-1] == {"role": "tool", "content": "3", "name": "add", "tool_call_id": "c1"}
+
+
+TWO = {"role": "assistant", "content": "", "tool_calls": [call(), call(id="c2")]}
+
+
+@pytest.mark.parametrize(("talk", "words"), [
+    ([{**CALLS, "tool_calls": {"add": 1}}], "turn 2: tool_calls are dict"),
+    ([{**CALLS, "tool_calls": "add(1)"}], "turn 2: tool_calls are the text 'add(1)'"),
+    ([{**CALLS, "tool_calls": ["add"]}], "turn 2: call 1 names no function"),
+    ([{**CALLS, "tool_calls": [call(type="custom")]}], "turn 2: call 1 is of type 'custom'"),
+    ([{**CALLS, "tool_calls": [call("a=1")]}], "turn 2: call 1: arguments are 'a=1'; needed a JSON object"),
+    ([{**CALLS, "tool_calls": [call("[1]")]}], "needed a JSON object"),
+    ([{**CALLS, "tool_calls": [call('{"a": NaN}')]}], "needed a JSON object"),
+    ([{**CALLS, "tool_calls": [call('{"a": "\\ud800"}')]}], "needed a JSON object"),
+    ([{**CALLS, "role": "user"}], "turn 2: tool_calls in a turn of user"),
+    ([CALLS, {**THREE, "tool_call_id": "c9"}], "turn 3: tool_call_id 'c9' answers no call; needed one of c1"),
+    ([TWO, {"role": "tool", "content": "3"}], "turn 3 has no tool_call_id, and may answer c1, c2"),
+    ([CALLS, {"role": "tool"}], "turn 3 has role; needed role and content"),
+])
+def test_malformed_calls_make_a_record_unusable(talk, words):
+    (made,) = read([{"messages": [ASKED, *talk, ANSWER]}], "demonstration", prompt_type="messages",
+                   prompt_key="messages")
+    assert words in made.problem
+
+
+def test_nulls_with_which_parquet_fills_arguments_are_no_arguments():
+    record = {"messages": [ASKED, {**CALLS, "tool_calls": [call({"a": 1, "city": None})]}]}
+    assert json.loads(demonstration(record, "a.parquet").messages)["messages"][1] == KEPT
+    kept = json.loads(demonstration(record, "a.jsonl").messages)["messages"][1]["tool_calls"][0]
+    assert kept["function"]["arguments"] == '{"a": 1, "city": null}'
+
+
+def test_a_pair_of_calls_and_a_pair_of_several_turns():
+    pair = demonstration({"messages": [ASKED], "tools": [ADD], "chosen": [CALLS], "rejected": "4"})
+    assert (pair.rejected, json.loads(pair.chosen)) == ("4", [call()])
+    assert json.loads(pair.messages) == {"messages": [ASKED], "tools": [ADD], "chosen": [KEPT],
+                                         "rejected": turns("a", "4")}
+    whole = demonstration({"messages": [ASKED, CALLS, THREE, ANSWER], "chosen": [ASKED, CALLS, THREE, ANSWER],
+                           "rejected": [ASKED, CALLS, THREE, {**ANSWER, "content": "4"}]})
+    assert json.loads(whole.messages) == {"messages": [ASKED, KEPT, THREE], "chosen": [ANSWER],
+                                          "rejected": turns("a", "4")}
+    assert (whole.question, whole.chosen, whole.rejected) == ("3", "It is 3.", "4")
+
+
+def test_a_response_column_may_be_messages():
+    made = demonstration({"messages": [ASKED], "response": [KEPT, THREE, ANSWER]})
+    assert json.loads(made.messages)["messages"] == [ASKED, KEPT, THREE, ANSWER]
+    assert demonstration({"messages": [ASKED], "response": [ANSWER]}) == RawTask(0, "1+2?", "It is 3.", "It is 3.")

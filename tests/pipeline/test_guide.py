@@ -66,7 +66,6 @@ def test_every_key_of_the_guide_is_in_the_table():
     ("trainer.param_offload", "here it is `trainer.offload_param`"),
     ("trainer.trainer_strategy", "`trainer.zero_stage` (fsdp: 3, fsdp2: 3; ZeRO-3"),
     ("stages.sft.explorer.name", "explorer.name: there are no actors"),
-    ("buffer.explorer_input.eval_tasksets.3.format.tools_key", "tools are those of a workflow"),
     ("buffer.trainer_input.auxiliary_buffers.mine.name", "the key above it is the name"),
     ("service.data_juicer.port", "Data-Juicer runs inside the stage curate")])
 def test_an_absent_key_is_explained(key, said):

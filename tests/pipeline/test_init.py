@@ -200,9 +200,9 @@ def test_files_of_a_directory_that_no_split_takes_are_named(tmp_path, in_process
 def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, init, capsys):
     """250 rows, of which 200 are sampled; the 240th has a turn of a speaker that nobody knows."""
     talk = [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]} for _ in range(250)]
-    talk[239]["conversations"][1]["from"] = "function_call"
+    talk[239]["conversations"][1]["from"] = "narrator"
     assert init(lines(tmp_path / "a.jsonl", talk)) == 2
-    assert "function_call" in capsys.readouterr().err
+    assert "narrator" in capsys.readouterr().err
 
 
 REFUSED = {

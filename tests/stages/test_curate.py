@@ -230,3 +230,12 @@ def test_a_raw_table_that_is_missing_names_the_file(tmp_path):
     context = Context("p/n", "curate", "0", tmp_path, None, {"tasks": tmp_path}, logging.getLogger("test"))
     with pytest.raises(DataError, match=r"raw\.parquet does not exist"):
         work(context)
+
+
+def test_a_conversation_with_tools_stays_whole_and_counts_in_the_id(tmp_path):
+    """A mapper that edits questions leaves it alone; the same texts with other tools are another task."""
+    rows = [RawTask(place, "q", "a", None, messages=text) for place, text in enumerate((None, '{"tools": 1}', "{}"))]
+    tasks, rejected, _ = curate(tmp_path, rows, None, operators=[{"name": "whitespace_normalization_mapper"}])
+    assert [task["messages"] for task in tasks] == [None, '{"tools": 1}', "{}"]
+    assert len({task["task_id"] for task in tasks}) == 3
+    assert rejected == []

@@ -14,7 +14,7 @@ from stages import preview
 from stages.model import character_tokenizer
 from stages.preview import Preview
 from stages.sampled_rows import value_at
-from stages.unusable_rows import judged
+from stages.unusable_rows import as_read, judged
 from tests import zoo
 from tests.configs import composed
 
@@ -390,7 +390,8 @@ def test_a_sample_or_a_file_of_several_decides_with_a_margin(lost, alone, level)
     rows = [{"question": "a", "answer": float("nan") if i < lost else "1"} for i in range(200)]
     source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format"} | form(rows, "inputs.0", COLUMNS)
     drawn = Sample(rows, [Part(Path("a.jsonl"), 1000, [])])
-    found = judged(source | {"alone": alone}, drawn)
+    reasons = [one.problem for one in as_read(source, rows) if one.problem is not None]
+    found = judged(source | {"alone": alone}, drawn, reasons)
     assert [name for name, lines in zip(("warnings", "problems"), found, strict=True) if lines] == [level]
 
 
@@ -417,3 +418,20 @@ def test_rows_that_are_all_equal_are_a_warning(previewed, tmp_path):
 def test_a_key_that_an_object_has_twice_is_a_problem(previewed, tmp_path):
     (tmp_path / "twice.jsonl").write_text('{"question": "a", "answer": "1", "answer": "2"}\n')
     assert "line 1 has the key 'answer' twice" in previewed(tmp_path / "twice.jsonl")["problems"][0]
+
+
+def test_conversations_with_calls_are_measured_and_what_the_template_loses_is_counted(previewed):
+    """The template of the default recipe's model writes contents alone: `1+2?:` `3`, and no calls."""
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    calls = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    plain = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": "3"}]
+
+    def found(lost):
+        rows = [{"messages": calls if i < lost else plain, "answer": "9"} for i in range(10)]
+        return previewed(rows, key="buffer.trainer_input.experience_buffer.path", prompt_key="messages")
+
+    assert found(0)["problems"] == []
+    (line,) = found(2)["problems"]
+    assert "2 of 10 sampled rows cannot be used and are rejected. The first: turn 2: tool_calls" in line
+    (line,) = [one for one in found(1)["warnings"] if "cannot be used" in one]
+    assert "1 of 10 sampled rows" in line

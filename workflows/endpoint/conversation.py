@@ -7,7 +7,6 @@ row of its own. What the generation prompt put before the reply (a thought that 
 be absent from the history: it stays in the row as the model saw it.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pipeline.store.foreign_text import escaped
 from workflows.endpoint.merging import merged
 from workflows.engines.engine import STOP_TEXT, Reply
 from workflows.engines.forced_calls import calls_in
-from workflows.prompts import conversation_text, prompt_tokens, turn_end
+from workflows.prompts import arguments_of, conversation_text, prompt_tokens, turn_end
 from workflows.trajectory import Trajectory
 
 FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
@@ -152,11 +151,7 @@ class Conversation:
         if ask.tools and not self._tokenizer.chat_template:
             raise DataError("the model has no chat template, so it cannot be told of tools; set "
                             "model.chat_template_path")
-        try:
-            return conversation_text(self._tokenizer, [with_objects(one) for one in ask.messages], self._thinking,
-                                     ask.tools, asks)
-        except DataError:  # a template that takes the arguments of tool calls as text (DeepSeek V3's own)
-            return conversation_text(self._tokenizer, list(ask.messages), self._thinking, ask.tools, asks)
+        return conversation_text(self._tokenizer, list(ask.messages), self._thinking, ask.tools, asks)
 
     def _after(self, said: _Said, text: str) -> str | None:
         """What the template puts after a reply: the end of its turn, unless that was sampled, and what follows.
@@ -254,20 +249,6 @@ def plain(message: dict) -> tuple:
     return message["role"], (message.get("content") or "").strip(), _meanings(calls), message.get("name")
 
 
-def with_objects(message: dict) -> dict:
-    """A message as most chat templates expect it: arguments of tool calls as objects."""
-    calls = [{**call, "function": {**call["function"], "arguments": _arguments(call["function"]["arguments"])}}
-             for call in message.get("tool_calls") or ()]
-    return {**message, **({"tool_calls": calls} if calls else {})}
-
-
-def _arguments(text: str):
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # the model's own mistake, which the template shows as it is
-        return text
-
-
 def _meanings(calls: Sequence[tuple]) -> list[tuple]:
     """(name, arguments) of tool calls, comparable."""
-    return [(name, _arguments(arguments)) for *_, name, arguments in calls]
+    return [(name, arguments_of(arguments)) for *_, name, arguments in calls]

@@ -12,6 +12,7 @@ from pipeline.store import records
 from pipeline.store.errors import DataError
 from stages.learner.batch import Batch, Row
 
+OPERATOR = "chat_template"  # name in the table `rejected` of what finds rows that it cannot write
 
 class DataSet(ABC):
     """Batches of train_batch_size (else batch_size) units, each once per epoch; publishes no weights.
@@ -32,6 +33,7 @@ class DataSet(ABC):
         buffer, self.seed = context.config.buffer, context.config.seed
         source, curated = buffer.trainer_input.experience_buffer, context.inputs["tasks"]
         tasks = read_buffer(curated, source.name, source.path, self.split)
+        self.rejected: list[records.Rejected] = []
         if not tasks:
             raise DataError(f"{curated}/tasks.parquet has no {self.what} (split {self.split}). Set {SHOWN}.path"
                             f"{self.advice}")
@@ -47,7 +49,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
-        """The rows of the tasks that are within the token limits, in order."""
+        """The rows of the tasks that are within the token limits, in order; sets `rejected`, where there are any."""
 
     def cut(self, step: int) -> Batch:
         """The batch of a step."""
@@ -65,3 +67,19 @@ class DataSet(ABC):
     def awaits(self, step: int) -> bool:
         """As `publishes`."""
         return False
+
+
+def rejected_rows(context: Context, tasks: list[records.Task], made: list, name: str) -> list[records.Rejected]:
+    """The tasks that became a reason instead of rows. Raises DataError where they are more than the share
+    buffer.max_rejected_ratio. name: of their buffer."""
+    rejected = [records.Rejected(task.row, task.question, task.answer, task.solution, OPERATOR, reason, task.taskset)
+                for task, reason in zip(tasks, made, strict=True) if isinstance(reason, str)]
+    if not rejected:
+        return []
+    line = f"{len(rejected)} of {len(tasks)} records cannot be used; the first: {rejected[0].reason}"
+    allowed = context.config.buffer.max_rejected_ratio
+    if len(rejected) > allowed * len(tasks):
+        raise DataError(f"'{name}': {line}. Allowed {allowed:.0%} (buffer.max_rejected_ratio). Correct the file, set "
+                        "model.chat_template_path to a template that reads all of it, or allow more.")
+    context.log.info("%s", line)
+    return rejected

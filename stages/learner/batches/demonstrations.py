@@ -7,7 +7,7 @@ from pipeline.job.context import Context
 from pipeline.store import records
 from pipeline.store.errors import DataError
 from stages.learner.batch import Row
-from stages.learner.batches.data_set import DataSet
+from stages.learner.batches.data_set import DataSet, rejected_rows
 
 
 class Demonstrations(DataSet):
@@ -19,31 +19,35 @@ class Demonstrations(DataSet):
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         source = context.config.buffer.trainer_input.experience_buffer
-        return [row for _, row in demonstration_rows(context, model, tasks, source)]
+        found, self.rejected = demonstration_rows(context, model, tasks, source, source.name)
+        return [row for _, row in found]
 
 
-def demonstration_rows(context: Context, model: Path, tasks: list[records.Task], source: Any
-                       ) -> list[tuple[records.Task, Row]]:
-    """The demonstrations within the token limits, as (task, row). source: settings of their buffer.
+def demonstration_rows(context: Context, model: Path, tasks: list[records.Task], source: Any, name: str
+                       ) -> tuple[list[tuple[records.Task, Row]], list[records.Rejected]]:
+    """The demonstrations within the token limits, as (task, row), a task's rows after each other; and those of which
+    the chat template cannot write all. source: settings of their buffer. name: of it.
 
-    Raises DataError when every one is over the limits.
+    Raises DataError when every one is over the limits, or more than buffer.max_rejected_ratio are rejected.
     """
-    from workflows.demonstrations import last_responses, whole_conversations
+    from workflows.demonstrations import demonstrations
     from workflows.prompts import load_tokenizer
 
     limits = context.config.model
     every_turn = source.path is not None and source.format.enable_concatenated_multi_turn
-    layouts = (whole_conversations if every_turn else last_responses)(
-        load_tokenizer(model, limits), tasks, context.config)
+    made = demonstrations(load_tokenizer(model, limits), tasks, context.config, every_turn)
+    rejected = rejected_rows(context, tasks, made, name)
+    layouts = [(task, place, layout) for task, rows in zip(tasks, made, strict=True) if not isinstance(rows, str)
+               for place, layout in enumerate(rows)]
     found = [
-        (task, Row(task.task_id, prompt + response, len(prompt), mask))
-        for task, (prompt, response, mask) in zip(tasks, layouts, strict=True)
+        (task, Row(f"{task.task_id}/{place}" if place else task.task_id, prompt + response, len(prompt), mask))
+        for task, place, (prompt, response, mask) in layouts
         if len(prompt) <= limits.max_prompt_tokens and len(response) <= limits.max_response_tokens
     ]
     if not found:
-        prompt, response, _ = min(layouts, key=lambda layout: len(layout[0]) + len(layout[1]))
+        _, _, (prompt, response, _) = min(layouts, key=lambda one: len(one[2][0]) + len(one[2][1]))
         raise DataError("every demonstration is longer than "
                         f"model.max_prompt_tokens={limits.max_prompt_tokens} or "
                         f"model.max_response_tokens={limits.max_response_tokens}; the shortest has {len(prompt)} "
                         f"and {len(response)} (of a whole conversation: all after the first prompt). Raise them.")
-    return found
+    return found, rejected

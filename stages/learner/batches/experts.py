@@ -13,7 +13,8 @@ UNREAD = dict.fromkeys(("advantages", "old_logprobs", "rollout_logprobs", "ref_l
 
 
 def expert_rows(context: Context, name: str) -> list[Row]:
-    """The rows of the auxiliary buffer `name`, in file order; id: task_id/row of `tasks`.
+    """The rows of the auxiliary buffer `name`, in file order; id: task_id/row of `tasks`, then the
+    number of a later row of the same one.
 
     Raises DataError when it has none, or none within the limits.
     """
@@ -23,7 +24,8 @@ def expert_rows(context: Context, name: str) -> list[Row]:
         raise DataError(f"{curated}/tasks.parquet has no demonstrations of {EXPERTS}.{name} (split sft). Set "
                         f"{EXPERTS}.{name}.path to files of them, or, without a path, give the task files a column "
                         "data_processor.task_pipeline.format.solution_key.")
-    rows = demonstration_rows(context, model_directory(context.inputs["model"]), tasks, source)
+    rows, _ = demonstration_rows(context, model_directory(context.inputs["model"]), tasks, source, name)
     context.log.info("%d tasks of %s, %d demonstrations within the token limits", len(tasks), name, len(rows))
-    return [Row(f"{task.task_id}/{task.row}", row.tokens, row.prompt_length, row.mask, UNREAD | {"is_expert": True})
+    return [Row(f"{task.task_id}/{task.row}{row.id.removeprefix(task.task_id)}", row.tokens, row.prompt_length,
+                row.mask, UNREAD | {"is_expert": True})
             for task, row in rows]

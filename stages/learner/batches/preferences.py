@@ -6,7 +6,7 @@ from pipeline.job.context import Context
 from pipeline.store import records
 from pipeline.store.errors import DataError
 from stages.learner.batch import Row
-from stages.learner.batches.data_set import DataSet
+from stages.learner.batches.data_set import DataSet, rejected_rows
 
 RESPONSES = ("chosen", "rejected")
 
@@ -19,17 +19,18 @@ class Preferences(DataSet):
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         """Pairs with a text over the limits are left out. Raises DataError when all are."""
-        from workflows.prompts import load_tokenizer, prompt_tokens, response_tokens, task_texts
+        from workflows.demonstrations import pairs
+        from workflows.prompts import load_tokenizer
 
         limits, rows = context.config.model, []
-        tokenizer = load_tokenizer(model, limits)
-        prompts = prompt_tokens(tokenizer, task_texts(tokenizer, tasks, context.config))
-        chosen, rejected = (response_tokens(tokenizer, [getattr(pair, which) for pair in tasks])
-                            for which in RESPONSES)
-        for pair, prompt, *responses in zip(tasks, prompts, chosen, rejected, strict=True):
-            if len(prompt) <= limits.max_prompt_tokens and max(map(len, responses)) <= limits.max_response_tokens:
-                rows += [Row(f"{pair.task_id}/{pair.row}/{which}", prompt + response, len(prompt), [1] * len(response))
-                         for which, response in zip(RESPONSES, responses, strict=True)]
+        made = pairs(load_tokenizer(model, limits), tasks, context.config)
+        self.rejected = rejected_rows(context, tasks, made, context.config.buffer.trainer_input.experience_buffer.name)
+        for pair, both in zip(tasks, made, strict=True):
+            if not isinstance(both, str) and all(len(prompt) <= limits.max_prompt_tokens and
+                                                 len(response) <= limits.max_response_tokens
+                                                 for prompt, response, _ in both):
+                rows += [Row(f"{pair.task_id}/{pair.row}/{which}", prompt + response, len(prompt), mask)
+                         for which, (prompt, response, mask) in zip(RESPONSES, both, strict=True)]
         if not rows:
             raise DataError("every pair has a prompt or a response longer than model.max_prompt_tokens or "
                             "model.max_response_tokens; raise them.")

@@ -58,7 +58,7 @@ def test_a_model_that_reads_images_says_so_by_its_name(model, reads):
 
 
 @pytest.mark.parametrize(("override", "part"), [
-    ("data.multiturn.tools_key=tools", "tools"), ("data.custom_cls.path=my/data.py", "dataset class"),
+    ("data.custom_cls.path=my/data.py", "dataset class"),
     ("model.partial_pretrain=Qwen/Qwen3-VL-2B", "images"), ("engine.qat.enable=True", "quantization")])
 def test_a_part_of_a_demonstrations_task_is_lost(override, part):
     assert set(from_verl(SFT + override).lacking) == {part}
@@ -81,7 +81,6 @@ def test_a_penalty_that_two_versions_of_verl_read_is_not_lost():
 
 
 @pytest.mark.parametrize(("text", "part"), [
-    ("buffer: {explorer_input: {taskset: {path: /d, format: {tools_key: tools}}}}", "tools"),
     ("buffer: {explorer_input: {taskset: {path: /d, format: {image_key: images}}}}", "images"),
     ("explorer: {rollout_model: {enable_multimodal: true}}", "images"),
     ("buffer: {explorer_input: {taskset: {path: /d, format: {reward_fn_key: reward}}}}", "reward"),

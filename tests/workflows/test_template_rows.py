@@ -1,0 +1,202 @@
+"""Demonstrations and pairs with tools, calls, thoughts, turns of tools: what is rendered, trained on, and rejected."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.store import records
+from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, QWEN3, tokenizer_of
+from tests.factories import row
+from workflows.demonstrations import demonstrations, pairs
+from workflows.prompts import conversation_text, task_texts
+
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+TOOLS = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}'
+ASKED = {"role": "user", "content": "1+2?"}
+
+
+def call(a, b, number="call00000"):
+    return {"id": number, "type": "function", "function": {"name": "add", "arguments": json.dumps({"a": a, "b": b})}}
+
+
+CALLS = {"role": "assistant", "content": "", "tool_calls": [call(1, 2)]}
+THREE = {"role": "tool", "content": "3", "tool_call_id": "call00000"}
+ANSWER = {"role": "assistant", "content": "It is 3."}
+TALK = [ASKED, CALLS, THREE, ANSWER]
+WRITTEN = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call><|im_end|>'
+RESULT = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+QWEN_ASKED = (f"<|im_start|>system\n# Tools\n{TOOLS}<|im_end|>\n<|im_start|>user\n1+2?<|im_end|>\n"
+              "<|im_start|>assistant\n")
+
+
+def settings(system=None, thinking=None):
+    return SimpleNamespace(model=SimpleNamespace(enable_thinking=thinking),
+                           buffer=SimpleNamespace(explorer_input=SimpleNamespace(system_prompt=system)))
+
+
+def shown(template, talk, every_turn=False, tools=(ADD,), thinking=None, marks=CHATML_MARKS, end="<|im_end|>"):
+    """(prompt, what follows it with the trained parts in [[ ]]) of each row, as texts; or the reason for none."""
+    tokenizer = tokenizer_of(template, marks, end)
+    task = row(records.Task, messages=json.dumps({"messages": talk, "tools": list(tools)}))
+    (made,) = demonstrations(tokenizer, [task], settings(thinking=thinking), every_turn)
+    return made if isinstance(made, str) else [marked(tokenizer, *one) for one in made]
+
+
+def marked(tokenizer, prompt, tokens, mask):
+    assert len(tokens) == len(mask)
+    text, inside = "", 0
+    for token, own in zip(tokens, mask, strict=True):
+        text += ("[[" if own > inside else "]]" if own < inside else "") + tokenizer.decode([token])
+        inside = own
+    return tokenizer.decode(prompt), text + "]]" * inside
+
+
+def test_a_call_is_trained_in_the_form_of_the_template():
+    assert shown(QWEN3, TALK[:2]) == [(QWEN_ASKED, f"[[<think>\n\n</think>\n\n{WRITTEN}]]")]
+
+
+def test_the_answer_after_a_tool_is_the_last_response():
+    assert shown(QWEN3, TALK) == [(QWEN_ASKED + WRITTEN + RESULT, "[[<think>\n\n</think>\n\nIt is 3.<|im_end|>]]")]
+
+
+def test_every_turn_with_thoughts_is_one_row():
+    thinks = [ASKED, {**CALLS, "reasoning_content": "Add."}, THREE, {**ANSWER, "reasoning_content": "So."}]
+    assert shown(QWEN3, thinks, every_turn=True) == [(QWEN_ASKED, (
+        f"[[<think>\nAdd.\n</think>\n\n{WRITTEN}]]{RESULT}[[<think>\nSo.\n</think>\n\nIt is 3.<|im_end|>]]"))]
+
+
+def test_turns_that_the_template_writes_anew_are_rows_of_their_own():
+    """Without a thought the last turn has an empty one, which it loses once it is history."""
+    assert shown(QWEN3, TALK, every_turn=True) == [
+        (QWEN_ASKED, f"[[<think>\n\n</think>\n\n{WRITTEN}]]"),
+        (QWEN_ASKED + WRITTEN + RESULT, "[[<think>\n\n</think>\n\nIt is 3.<|im_end|>]]")]
+    later = [ASKED, {**ANSWER, "reasoning_content": "Add."}, {"role": "user", "content": "Sure?"},
+             {"role": "assistant", "content": "Yes", "reasoning_content": "Again."}]
+    begin = "<|im_start|>user\n1+2?<|im_end|>\n<|im_start|>assistant\n"
+    assert shown(QWEN3, later, every_turn=True, tools=()) == [
+        (begin, "[[<think>\nAdd.\n</think>\n\nIt is 3.<|im_end|>]]"),
+        (begin + "It is 3.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n",
+         "[[<think>\nAgain.\n</think>\n\nYes<|im_end|>]]")]
+
+
+def test_without_thinking_the_empty_thought_is_of_the_prompt():
+    (prompt, after), = shown(QWEN3, TALK[:2], thinking=False)
+    assert (prompt, after) == (QWEN_ASKED + "<think>\n\n</think>\n\n", f"[[{WRITTEN}]]")
+
+
+EXPECTED = {
+    "qwen2.5": (f"<|im_start|>system\n[{TOOLS}]<|im_end|>\n<|im_start|>user\n1+2?<|im_end|>\n<|im_start|>assistant\n",
+                f"[[{WRITTEN}]]{RESULT}[[It is 3.<|im_end|>]]"),
+    "llama3": (f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n[{TOOLS}]<|eot_id|>"
+               "<|start_header_id|>user<|end_header_id|>\n\n1+2?<|eot_id|>"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n",
+               '[[{"name": "add", "parameters": {"a": 1, "b": 2}}<|eot_id|>]]'
+               '<|start_header_id|>ipython<|end_header_id|>\n\n"3"<|eot_id|>'
+               "<|start_header_id|>assistant<|end_header_id|>\n\n[[It is 3.<|eot_id|>]]"),
+    "mistral": (f"<s>[AVAILABLE_TOOLS] [{TOOLS}][/AVAILABLE_TOOLS][INST] 1+2?[/INST]",
+                '[[[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1, "b": 2}, "id": "call00000"}]</s>]]'
+                '[TOOL_RESULTS] {"content": 3, "call_id": "call00000"}[/TOOL_RESULTS][[ It is 3.</s>]]'),
+    "deepseek": (f"<｜begin▁of▁sentence｜>[{TOOLS}]<｜User｜>1+2?<｜Assistant｜>",
+                 "[[<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n"
+                 '{"a": 1, "b": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>]]'
+                 "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>3<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
+                 "[[It is 3.<｜end▁of▁sentence｜>]]"),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_turn_in_the_form_of_each_family(name):
+    template, marks, end, *_ = FAMILIES[name]
+    assert shown(template, TALK, every_turn=True, marks=marks, end=end) == [EXPECTED[name]]
+
+
+def test_a_template_without_end_token_has_one_after_the_last_turn_alone():
+    bare = CHATML.replace("{% endfor %}<|im_end|>\n{% elif", "{% endfor %}\n{% elif")
+    (_, after), = shown(bare, TALK, every_turn=True, tools=())
+    assert after == f"[[{WRITTEN.removesuffix('<|im_end|>')}]]{RESULT.lstrip()}[[It is 3.<|im_end|>]]"
+
+
+# -------------------------------------------------------------------------------------------------------- arguments
+
+
+def test_arguments_are_text_where_a_template_would_write_python():
+    text = "{% for m in messages %}{{ m.role }}{% for one in m.tool_calls or [] %}{{ one.function.arguments }}" \
+           "{% endfor %}{% endfor %}"
+    said = {**CALLS, "tool_calls": [call(1, 2)]}
+    assert conversation_text(tokenizer_of(text, CHATML_MARKS, "<|im_end|>"), [said]) == 'assistant{"a": 1, "b": 2}'
+
+
+# --------------------------------------------------------------------------------------------------------- rejected
+
+
+NAMELESS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" \
+           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+FIRST_CALL = CHATML.replace("in m.tool_calls or []", "in (m.tool_calls or [])[:1]")
+TWO = {"role": "assistant", "content": "", "tool_calls": [call(1, 2, "call00001"), call(3, 4, "call00002")]}
+
+
+@pytest.mark.parametrize(("template", "talk", "tools", "words"), [
+    (NAMELESS, TALK, (), "turn 2: tool_calls"),
+    (NAMELESS, [ASKED, ANSWER], (ADD,), "tools: the chat template does not read it"),
+    (CHATML, [ASKED, {**ANSWER, "reasoning_content": "Add."}], (), "turn 2: reasoning_content"),
+    (CHATML, [ASKED, {**ANSWER, "weight": 1}], (), "turn 2: weight"),
+    (CHATML, [{**ASKED, "name": "Bob"}, ANSWER], (), "turn 1: name"),
+    (FIRST_CALL, [ASKED, TWO], (ADD,), "turn 2: tool_calls"),
+    (CHATML.replace(" | tojson }}}", ".x }}}"), [ASKED, CALLS], (ADD,), "turn 2: arguments of tool_calls"),
+    (CHATML.replace("{{ m.content }}\n</tool", "</tool"), TALK, (ADD,), "turn 3: content"),
+    (QWEN3.replace("{{ m.content }}\n{%- for one", "{%- for one"), TALK[:2], (ADD,), None),
+    (QWEN3.replace("{{ m.content }}\n{%- for one", "{%- for one"), TALK, (ADD,), "turn 4: content"),
+    (QWEN3 + "{% if messages|length > 3 %}{{ raise_exception('too long') }}{% endif %}", TALK, (ADD,), "too long"),
+    (FAMILIES["llama3"][0], [ASKED, TWO], (ADD,), "one call at a time"),
+    (QWEN3.replace("<think>\n\n</think>", "<think>"), [ASKED, CALLS], (ADD,), None),
+])
+def test_what_the_template_does_not_read_is_the_reason(template, talk, tools, words):
+    found = shown(template, talk, tools=tools)
+    assert words in found if words else isinstance(found, list)
+
+
+def test_a_generation_prompt_that_no_turn_begins_with_is_the_reason():
+    opens = CHATML.replace("{%- if add_generation_prompt %}<|im_start|>assistant\n",
+                           "{%- if add_generation_prompt %}<|im_start|>assistant\n<think>\n")
+    assert "turn 2: the chat template writes a turn of the assistant otherwise" in shown(opens, TALK[:2])
+
+
+def test_without_a_chat_template_calls_are_lost():
+    assert "turn 2: tool_calls: the model has no chat template" in shown(None, TALK, tools=())
+
+
+def test_one_row_that_is_refused_leaves_the_others():
+    strict = "{% if messages[0].content == 'x' %}{{ raise_exception('no x') }}{% endif %}" + CHATML
+    tasks = [row(records.Task, question=text, solution="y") for text in ("a", "x", "b")]
+    made = demonstrations(tokenizer_of(strict, CHATML_MARKS, "<|im_end|>"), tasks, settings(), False)
+    assert [isinstance(one, str) for one in made] == [False, True, False]
+    assert "no x" in made[1]
+
+
+# ------------------------------------------------------------------------------------------------- pairs and prompts
+
+
+def test_both_responses_of_a_pair_follow_one_prompt():
+    tokenizer = tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>")
+    thinks = {**CALLS, "reasoning_content": "Add."}
+    task = row(records.Task, messages=json.dumps({
+        "messages": [ASKED], "tools": [ADD], "chosen": [thinks, THREE, ANSWER],
+        "rejected": [{"role": "assistant", "content": "4"}]}))
+    ((chosen, rejected),) = pairs(tokenizer, [task], settings())
+    assert marked(tokenizer, *chosen) == (QWEN_ASKED, (
+        f"[[<think>\nAdd.\n</think>\n\n{WRITTEN}]]{RESULT}[[<think>\n\n</think>\n\nIt is 3.<|im_end|>]]"))
+    assert marked(tokenizer, *rejected) == (QWEN_ASKED, "[[<think>\n\n</think>\n\n4<|im_end|>]]")
+
+
+def test_a_response_that_is_no_single_row_makes_no_pair():
+    task = row(records.Task, messages=json.dumps({"messages": [ASKED], "tools": [ADD], "chosen": TALK[1:],
+                                                  "rejected": [ANSWER]}))
+    (found,) = pairs(tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>"), [task], settings())
+    assert "chosen" in found
+
+
+def test_a_prompt_may_end_with_a_tool_and_have_a_system_message():
+    task = row(records.Task, messages=json.dumps({"messages": TALK[:3], "tools": [ADD]}))
+    (text,) = task_texts(tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>"), [task], settings("Be brief."))
+    assert text == QWEN_ASKED.replace("# Tools", "Be brief.\n\n# Tools") + WRITTEN + RESULT

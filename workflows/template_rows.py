@@ -1,0 +1,170 @@
+"""Conversations with tools, calls, thoughts or turns of tools as rows to train on: what the chat template writes.
+
+The response at a turn of the assistant is what lies between two renderings: of the turns before it with the generation
+prompt, and of the turns up to it. So calls and thoughts are trained in the template's own form, with its end token.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from operators.turns import Turn, Unusable
+from pipeline.store.errors import DataError
+from workflows.prompts import conversation_of, conversation_text, prompt_tokens, turn_end, with_system
+
+Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens [R], mask [R]: 1 on trained tokens
+LINKS = {"tool": ("tool_call_id", "name")}  # fields by role that only repeat which call is answered
+
+
+class TemplateRows:
+    """The rows of conversations; remembers what the template reads in conversations of the same shape."""
+
+    def __init__(self, tokenizer, config):
+        """config: settings with sections model and buffer."""
+        self._tokenizer, self._thinking = tokenizer, config.model.enable_thinking
+        self._system = config.buffer.explorer_input.system_prompt
+        self._special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._end, self._known = turn_end(tokenizer), {}
+
+    def of_demonstration(self, task, every_turn: bool) -> list[Layout]:
+        """The last response of a demonstration; with every_turn all that answer a user or a tool.
+
+        Those that the template repeats as they were answered share a row, others begin one. Raises Unusable for a
+        conversation that the template refuses, or of which it leaves something out.
+        """
+        given = conversation_of(task)
+        turns, tools = given["messages"], given.get("tools", [])
+        if turns[-1]["role"] != "assistant":
+            turns.append({"role": "assistant", "content": task.solution})
+        turns = with_system(turns, self._system)
+        first = next(place for place, turn in enumerate(turns) if turn["role"] == "user")
+        places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant" and place > first]
+        return self._rows(turns, tools, places if every_turn else places[-1:])
+
+    def of_pair(self, task) -> tuple[Layout, Layout]:
+        """Both responses of a pair, chosen first; all the assistant's turns in them are trained on. Raises Unusable."""
+        given = conversation_of(task)
+        asked = with_system(given["messages"], self._system)
+        made = []
+        for which in ("chosen", "rejected"):
+            turns = [*asked, *given.get(which, [{"role": "assistant", "content": getattr(task, which)}])]
+            places = [place for place in range(len(asked), len(turns)) if turns[place]["role"] == "assistant"]
+            rows = self._rows(turns, given.get("tools", []), places)
+            if len(rows) > 1:
+                raise Unusable(f"the chat template does not repeat the turns of {which} as they were answered, so they "
+                               "are no single response")
+            made += rows
+        return made[0], made[1]
+
+    def prompt(self, task) -> str:
+        """The text of a task's prompt. Raises Unusable as `of_demonstration` does."""
+        given = conversation_of(task)
+        turns, tools = with_system(given["messages"], self._system), given.get("tools", [])
+        self._require_read(turns, tools)
+        return self._text(turns, tools)
+
+    def _rows(self, turns: list[Turn], tools: list[dict], places: Sequence[int]) -> list[Layout]:
+        self._require_read(turns, tools)
+        rows: list[Layout] = []
+        written, ends = "", True  # the text of the last row so far, and whether its end token is in it
+        for place in places:
+            before, reply, tokens, is_ended = self._answer(turns, tools, place)
+            if rows and before.startswith(written):
+                _, after, mask = rows[-1]
+                if not ends:
+                    del after[-1], mask[-1]
+                between = self._tokens(before[len(written):])
+                after += [*between, *tokens]
+                mask += [0] * len(between) + [1] * len(tokens)
+            else:
+                rows.append((prompt_tokens(self._tokenizer, [before])[0], tokens, [1] * len(tokens)))
+            written, ends = before + reply, is_ended
+        return rows
+
+    def _answer(self, turns: list[Turn], tools: list[dict], place: int) -> tuple[str, str, list[int], bool]:
+        """(prompt, response, tokens of the response with its end token, whether the text has that) at one turn."""
+        before, after = self._text(turns[:place], tools), self._text(turns[:place + 1], tools)
+        if not after.startswith(before):
+            raise Unusable(f"turn {place + 1}: the chat template writes a turn of the assistant otherwise than its "
+                           f"generation prompt begins one ({before[-40:]!r})")
+        reply = after[len(before):]
+        if _bare(turns[place]["content"]) not in _bare(reply):
+            raise Unusable(f"turn {place + 1}: the chat template does not write all of content; it writes "
+                           f"{reply[:80]!r}")
+        reply = reply.rstrip()
+        tokens = self._tokens(reply)
+        is_ended = bool(tokens) and tokens[-1] in self._special
+        return before, reply, tokens if is_ended else [*tokens, self._end], is_ended
+
+    def _tokens(self, text: str) -> list[int]:
+        return self._tokenizer([text], add_special_tokens=False)["input_ids"][0]
+
+    def _text(self, turns: list[Turn], tools: list[dict]) -> str:
+        """The turns through the template, with a generation prompt unless the assistant has the last one."""
+        asks = turns[-1]["role"] != "assistant"
+        try:
+            return conversation_text(self._tokenizer, turns, self._thinking, tools, asks)
+        except DataError as error:
+            raise Unusable(str(error)) from error
+
+    def _require_read(self, turns: list[Turn], tools: list[dict]) -> None:
+        """Raises Unusable where the text is the same without a field: the template does not read it.
+
+        A field is looked for when it was said: templates may leave out the thoughts of earlier turns.
+        """
+        ends = [place + 1 for place, turn in enumerate(turns) if turn["role"] == "assistant"] + [len(turns)]
+        for place in range(len(turns)):
+            until = turns[: next(end for end in ends if end > place)]
+            self._require_field(until, tools, place, _shape(until, tools))
+        if tools:
+            asked = turns[:-1] if turns[-1]["role"] == "assistant" else turns
+            self._require_field(asked, tools, None, _shape(asked, tools))
+
+    def _require_field(self, turns: list[Turn], tools: list[dict], place: int | None, shape: tuple) -> None:
+        """place: of the turn whose fields are looked for; None: the tools."""
+        if (shape, place) not in self._known:
+            changes = [(f"turn {place + 1}: {name}", [*turns[:place], changed, *turns[place + 1:]], tools)
+                       for name, changed in _without(turns[place])] if place is not None else [("tools", turns, [])]
+            self._known[shape, place] = next((what for what, *changed in changes
+                                              if self._is_same(self._text(turns, tools), *changed)), None)
+        if what := self._known[shape, place]:
+            raise Unusable(f"{what}: " + ("the chat template does not read it: with and without it the text is the same"
+                                          if self._tokenizer.chat_template else "the model has no chat template"))
+
+    def _is_same(self, text: str, turns: list[Turn], tools: list[dict]) -> bool:
+        try:
+            return self._text(turns, tools) == text
+        except Unusable:
+            return False  # the template needs the field
+
+
+def _bare(text: str) -> str:
+    """Without white space, which templates write anew."""
+    return "".join(text.split())
+
+
+def _shape(turns: list[Turn], tools: list[dict]) -> tuple:
+    """What decides which fields a template reads: roles, fields that say something, calls with arguments."""
+    return bool(tools), *((turn["role"], *sorted(name for name, value in turn.items() if value),
+                           *(call["function"]["arguments"] != "{}" for call in turn.get("tool_calls", ())))
+                          for turn in turns)
+
+
+def _without(turn: Turn) -> Iterator[tuple[str, Turn]]:
+    """(what is left out, the turn without it) for everything that the turn says."""
+    for name, value in turn.items():
+        if name == "tool_calls":
+            yield from _without_calls(turn)
+        elif name == "content" and value:
+            yield name, {**turn, "content": ""}
+        elif name not in ("role", "content", *LINKS.get(turn["role"], ())):
+            yield name, {key: one for key, one in turn.items() if key != name}
+
+
+def _without_calls(turn: Turn) -> Iterator[tuple[str, Turn]]:
+    calls = turn["tool_calls"]
+    for place, call in enumerate(calls):
+        rest = [*calls[:place], *calls[place + 1:]]
+        others = {key: one for key, one in turn.items() if key != "tool_calls"}
+        yield "tool_calls", {**others, "tool_calls": rest} if rest else others
+        if call["function"]["arguments"] != "{}":
+            empty = {**call, "function": {**call["function"], "arguments": "{}"}}
+            yield "arguments of tool_calls", {**turn, "tool_calls": [*calls[:place], empty, *calls[place + 1:]]}
