@@ -66,13 +66,15 @@ def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
     if is_saved_dataset(path):
         return _of_dataset(path, split, count, wanted, draw)
     found = files_of_split(path, split) if path.is_dir() else [path]
-    drawn = Sample([], [])
+    rows, parts, total = [], [], 0
     for file in found:
         if file.suffix not in SAMPLERS:
             raise unreadable(file)
         more = SAMPLERS[file.suffix](file, count, ALL // len(found), wanted, draw)
-        drawn = _together(drawn, more, count, draw)
-    return drawn
+        rows = _together(rows, total, more, count, draw)
+        parts += more.parts
+        total += more.total
+    return Sample(rows, parts)
 
 
 def names(row: Row, prefix: str = "") -> Iterator[str]:
@@ -83,14 +85,14 @@ def names(row: Row, prefix: str = "") -> Iterator[str]:
             yield from names(value, f"{prefix}{name}.")
 
 
-def _together(first: Sample, second: Sample, count: int, draw: random.Random) -> Sample:
-    """Merges two samples so that each keeps its share of the combined rows."""
-    total = first.total + second.total
-    most = min(count, total)
-    own = sum(position < first.total for position in draw.sample(range(total), most))
-    rows = first.rows[:own] + second.rows[:most - own]
-    draw.shuffle(rows)
-    return Sample(rows, first.parts + second.parts)
+def _together(rows: list[Row], total: int, more: Sample, count: int, draw: random.Random) -> list[Row]:
+    """Merges rows sampled of `total` with a sample of others, so that each keeps its share of the combined rows."""
+    both = total + more.total
+    most = min(count, both)
+    own = sum(position < total for position in draw.sample(range(both), most))
+    merged = rows[:own] + more.rows[:most - own]
+    draw.shuffle(merged)
+    return merged
 
 
 # --------------------------------------------------------------------------------------------------------------- jsonl

@@ -4,7 +4,7 @@ import math
 import os
 from typing import Any
 
-from pipeline.check.memory import GIB, USABLE, Rollout, Training, recomputes, rollout, training
+from pipeline.check.memory import GIB, USABLE, Rollout, Training, kept_logprobs, recomputes, rollout, training
 from pipeline.check.model_size import Size, Sizes, named
 from pipeline.check.workload import explores, workload
 from pipeline.job.devices import Gpus
@@ -132,16 +132,18 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
     """
     element, share = element_bytes(config, gpus), config.explorer.rollout_model.gpu_memory_utilization
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
-    needed = engine.weights + engine.token * longest
-    if needed <= engine.share <= whole - others:
+    needed, kept = engine.weights + engine.token * longest, kept_logprobs(config)
+    room = whole - others - kept
+    if needed <= engine.share and share * whole <= room:
         return None
-    least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * (whole - others) / whole) / 100
+    least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
         f"{', or mode=both with GPUs of its own' if config.mode == 'colocate' else ''}.")
     return Problem("explorer.rollout_model.gpu_memory_utilization", f"the engine has {engine.share / GIB:.1f} of "
                    f"{gpus.gib:g} GiB on each GPU and needs {needed / GIB:.1f} for weights and one sequence of "
-                   f"{longest:,} tokens; trainer and reward models keep {others / GIB:.1f}.", advice, found=share)
+                   f"{longest:,} tokens; trainer and reward models keep {others / GIB:.1f}{_logprobs(kept)}.", advice,
+                   found=share)
 
 
 def gpu_words(config: Config, gpus: Gpus) -> str:
@@ -191,4 +193,8 @@ def _parts(found: Training) -> str:
 def _engine_words(found: Rollout, config: Config) -> str:
     longest = workload(config).longest
     return (f"engine {found.share / GIB:.1f} GiB a GPU: weights {found.weights / GIB:.1f}, cache for "
-            f"{found.tokens // longest:,} sequences of {longest:,} tokens")
+            f"{found.tokens // longest:,} sequences of {longest:,} tokens{_logprobs(kept_logprobs(config))}")
+
+
+def _logprobs(kept: int) -> str:
+    return f", log-probs of max_num_seqs sequences {kept / GIB:.1f}" if kept >= 0.05 * GIB else ""

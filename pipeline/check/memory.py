@@ -196,3 +196,14 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     shared_by = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu  # auto: 2 if both fit
     return Rollout(settings.gpu_memory_utilization * gib * GIB / shared_by, element * size.parameters / parts,
                    element * sum(count for count, _ in size.layers) * cached)
+
+
+def kept_logprobs(config: Config) -> int:
+    """Returns the bytes of sampled log-probs that the engines of a GPU keep beside `gpu_memory_utilization` until their
+    requests end (workflows/engines/kept_logprobs.py): 4 for each position of max_num_seqs sequences, two positions more
+    than the longest has."""
+    settings = config.explorer.rollout_model
+    if settings.engine_type != "vllm":
+        return 0
+    engines = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu
+    return 4 * engines * settings.max_num_seqs * (config.model.longest + 2)

@@ -14,7 +14,7 @@ from pipeline.plan.modes import TRAINING, Line
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
-from pipeline.settings.explorer import depends_on_time
+from pipeline.settings.explorer import because_of_time, depends_on_time
 from pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
 from pipeline.settings.trainer import Trainer, publishes_deltas
 from pipeline.store import records
@@ -209,7 +209,7 @@ def described(config: Config) -> list[tuple[str, str]]:
     work = workload(config)
     lines = [("explorer", _explorer(config, work))] if work.explored else []
     if keys := depends_on_time(kind, config):
-        lines.append(("repeated", f"rows may differ, because {' and '.join(keys)} depends on time"))
+        lines.append(("repeated", f"rows may differ, {because_of_time(keys)}"))
     return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines
 
 

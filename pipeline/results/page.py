@@ -4,6 +4,7 @@ from typing import Any
 
 from pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
 from pipeline.results.query import plain, short
+from pipeline.settings.explorer import because_of_time
 from pipeline.store import files
 
 LONGEST_TEXT = 4000  # characters of a prompt or response to show
@@ -16,7 +17,7 @@ def render(template: str, content: dict[str, Any]) -> str:
     environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut, "short": short,
-                            "task_words": task_words, "leak_words": leak_words}
+                            "task_words": task_words, "leak_words": leak_words, "because_of_time": because_of_time}
     environment.tests["reward"] = is_reward
     return environment.get_template(template).render(content)
 

@@ -19,7 +19,7 @@ from pipeline.job.holders import Holder, holder_of, is_locked
 from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import rollout_words, step_line
 from pipeline.settings.config import Config
-from pipeline.settings.explorer import depends_on_time
+from pipeline.settings.explorer import because_of_time, depends_on_time
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, StageError, nearest
 from pipeline.store.records import TABLES
@@ -196,7 +196,7 @@ def _note(stage: Node) -> str | None:
     """Returns that a repeated stage may have other rows, in a sentence, or None."""
     spec = stage.directory / "stage.json"
     keys = depends_on_time(stage.kind, files.read_json(spec)["config"]) if spec.exists() else []
-    return f"a repeated run may differ, because {' and '.join(keys)} depends on time" if keys else None
+    return f"a repeated run may differ, {because_of_time(keys)}" if keys else None
 
 
 def _latest(stage: Node, step: int, total: int | None) -> str:

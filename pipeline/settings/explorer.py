@@ -173,6 +173,11 @@ def depends_on_time(kind: str, config: Any) -> list[str]:
     return [key for key, is_on in on.items() if is_on]
 
 
+def because_of_time(keys: list[str]) -> str:
+    """Returns why a repeated stage may differ: the keys of `depends_on_time`, at least one, in a sentence's end."""
+    return f"because {' and '.join(keys)} {'depends' if len(keys) == 1 else 'depend'} on time"
+
+
 def _workflows(explores: bool, config: Any) -> dict[str, str | None]:
     """Returns the workflows of the sets that a stage answers, by the settings that name them."""
     section = "buffer.explorer_input"

@@ -15,7 +15,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: con
     "gemma3_text": {"sliding_window": 4096},
     "cohere": {"logit_scale": 0.0625},
     "cohere2": {"logit_scale": 0.0625, "sliding_window": 4096},
-    "gpt_oss": {"sliding_window": 128, "attention_sinks": True},  # has no key for its sinks
+    "gpt_neo": {"attention_types": ["global", "local"], "window_size": 256},
+    "llama4_text": {"attention_chunk_size": 8192},
+    "modernbert-decoder": {"local_attention": 128},
     "t5": {"is_encoder_decoder": True},
     "bart": {"is_encoder_decoder": True},
 }
@@ -46,11 +48,12 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
         return (f"it has state-space, convolution or linear-attention layers ({', '.join(recurrent[:4])}), which would "
                 "carry their state from one packed row into the next; needed a model with attention alone, as Llama or "
                 "Qwen.")
-    if other := sorted(set(said.get("layer_types") or ()) - ATTENTION):
+    chunks = ["chunked_attention"] if said.get("attention_chunk_size") else []
+    if other := sorted({str(kind) for kind in said.get("layer_types") or chunks} - ATTENTION):
         return f"it has layers of {', '.join(other)} (layer_types), which the trainer does not pack."
-    if said.get("attention_sinks") or said.get("use_bidirectional_attention"):
-        key = "attention sinks" if said.get("attention_sinks") else "use_bidirectional_attention"
-        return f"it has {key}, which the trainer's attention does not do; take a model with plain causal attention."
+    if said.get("use_bidirectional_attention"):
+        return ("it has use_bidirectional_attention, which the trainer's attention does not do; take a model with "
+                "plain causal attention.")
     if caps := [f"{key}={said[key]}" for key in CAPS if said.get(key)]:
         return f"it caps scores ({', '.join(caps)}), which the trainer does not do; take one without (Gemma 1)."
     if scales := [f"{key}={said[key]}" for key in SCALES if said.get(key) not in (None, 1)]:
@@ -59,11 +62,12 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
 
 
 def _windowed(said: dict[str, Any], longest: int) -> str | None:
-    window = said.get("sliding_window")
-    if not isinstance(window, int) or not 0 < window < longest or not _slides(said):
-        return None
-    return (f"its layers attend to the last {window} tokens (sliding_window), the trainer's to all of up to {longest}. "
-            f"Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a model with full attention.")
+    for key, acts in WINDOWS.items():
+        if isinstance(window := said.get(key), int) and 0 < window < longest and acts(said):
+            return (f"its layers attend to the last {window} tokens ({key}), the trainer's to all of up to {longest}. "
+                    f"Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a model with full "
+                    "attention.")
+    return None
 
 
 def _slides(said: dict[str, Any]) -> bool:
@@ -74,6 +78,10 @@ def _slides(said: dict[str, Any]) -> bool:
     if types:
         return "sliding_attention" in types
     return kind not in ("qwen2", "qwen3") or said.get("max_window_layers", 28) < said.get("num_hidden_layers", 32)
+
+
+WINDOWS = {"sliding_window": _slides, "local_attention": bool,  # key: whether any layer uses it
+           "window_size": lambda said: "local" in str(said.get("attention_types"))}
 
 
 def _stretched(said: dict[str, Any], longest: int) -> str | None:

@@ -67,13 +67,15 @@ def _subset(path: Path, subset: str, key: str) -> Path:
 
 
 def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> list[Path]:
-    """Returns data files below a directory; only those of `split` if names have splits (`train-00000.parquet`).
+    """Returns data files below a directory, without hidden ones; only those of `split` if names have splits
+    (`train-00000.parquet`).
 
     Of a directory of Harbor tasks these are all task.toml.
     """
     if tasks := harbor.tasks_in(directory):
         return tasks
-    found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
+    found = sorted(file for file in directory.rglob("*") if file.suffix in READERS and file.is_file()
+                   and not any(part.startswith(".") for part in file.relative_to(directory).parts))
     if not found:
         raise DataError(f"{directory} holds no {' or '.join(READERS)} file and no dataset saved by save_to_disk, nor a "
                         f"Harbor task (NAME/{harbor.FILE}).")

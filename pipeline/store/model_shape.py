@@ -11,7 +11,8 @@ CONFIG = "config.json"
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
          "intermediate_size", "vocab_size")
 SHAPES = {"layer_types": (list, "a list of texts"), "rope_scaling": (dict, "an object"),
-          "rope_parameters": (dict, "an object")}  # what is read of their content elsewhere
+          "rope_parameters": (dict, "an object"), "max_position_embeddings": (int, "a whole number"),
+          "sliding_window": (int, "a whole number or null")}  # what is read of their content elsewhere
 
 # widths of attention heads that vLLM 0.32 has CPU kernels for (v1/attention/backends/cpu_attn.py)
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -28,10 +29,24 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     wrong = [f"{name}={size!r}" for name, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
         raise ModelError(f"{key}={path}: {CONFIG} there has {', '.join(wrong)}; needed whole numbers above 0.")
+    if words := _indivisible(found):
+        raise ModelError(f"{key}={path}: {CONFIG} there has {words}.")
     for name, (kind, needed) in SHAPES.items():
         if found.get(name) is not None and not isinstance(found[name], kind):
             raise ModelError(f"{key}={path}: {CONFIG} there has {name}={found[name]!r}; needed {needed}.")
     return found
+
+
+def _indivisible(found: dict[str, Any]) -> str | None:
+    """Returns the numbers of heads that share nothing evenly: query heads a key/value head, or the width the heads."""
+    heads, shared = found.get("num_attention_heads"), found.get("num_key_value_heads")
+    if heads and shared and heads % shared:
+        return (f"num_attention_heads={heads} and num_key_value_heads={shared}; needed a number of key/value heads "
+                f"that divides {heads}")
+    width = found.get("hidden_size")
+    if heads and width and width % heads and not found.get("head_dim") and found["model_type"] in HIDDEN_BY_HEADS:
+        return f"hidden_size={width} and num_attention_heads={heads}; needed a number of heads that divides {width}"
+    return None
 
 
 def plain_config(model) -> dict[str, Any] | None:

@@ -2,13 +2,15 @@
 
 The trainer packs rows of several sequences into one: it replaces the attention (transformers' attention interface) and
 calls decoder (`model.model`) and output head (`lm_head`) by themselves. Architectures whose classes predate this
-interface (GPT-2, GPT-NeoX, Falcon, BLOOM, StableLM) cannot be trained so. The source is read, not imported: that would
-take torch.
+interface (GPT-2, GPT-NeoX, Falcon, BLOOM, StableLM) cannot be trained so, nor those that hand the attention what the
+trainer's does not compute (sinks, chosen keys, a mask of their own). The source is read, not imported: that would take
+torch.
 """
 
 import importlib.util
 import re
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 TRAITS = {  # what the file of an architecture has when its classes have the trait
@@ -16,23 +18,46 @@ TRAITS = {  # what the file of an architecture has when its classes have the tra
     "no decoder of the name `model`": re.compile(r'^    base_model_prefix = "model"', re.M),
     "no output head of the name `lm_head`": re.compile(r"self\.lm_head = "),
 }
+UNDONE = {  # what the file of an architecture has when its classes need of the attention what the trainer's lacks
+    "attention sinks": re.compile(r"^ +s_aux=self\.", re.M),
+    "attention to chosen keys": re.compile(r"^ +(?:block_)?indices=\w+,", re.M),
+    "a mask of its own": re.compile(r"^ +attention_mask=attn_mask,", re.M),
+}
+CAUSAL = re.compile(r"^MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = .*?^\)", re.M | re.S)
 
 
 @cache
 def unpackable(model_type: str) -> str | None:
-    """Returns why the trainer cannot pack rows for an architecture, or None; also None for one that transformers has
-    no file of that name for, which the trainer judges by its class."""
+    """Returns why the trainer cannot pack rows for an architecture, or None; also None for one whose classes are in no
+    file of that name, which the trainer judges by its class."""
+    if (known := _causal_types()) and model_type not in known:
+        return (f"transformers {version('transformers')} has no causal language model of model_type {model_type}; "
+                "needed one that it has, such as llama, mistral, qwen2 or qwen3.")
     source = _source(model_type.replace("-", "_").removesuffix("_text"))
     lacking = [lack for lack, pattern in TRAITS.items() if source and not pattern.search(source)]
-    if not lacking:
+    undone = [what for what, pattern in UNDONE.items() if source and pattern.search(source)]
+    if not lacking and not undone:
         return None
-    return (f"the classes of transformers for {model_type} have {' and '.join(lacking)}, so rows cannot be packed; "
-            "needed an architecture of Llama's kind (llama, mistral, qwen2, qwen3, gemma, phi3, mixtral, …).")
+    has = f"have {' and '.join(lacking)}, so rows cannot be packed" if lacking else (
+        f"need {' and '.join(undone)}, which the trainer's attention does not do")
+    return (f"the classes of transformers for {model_type} {has}; needed an architecture of Llama's kind (llama, "
+            "mistral, qwen2, qwen3, gemma, phi3, mixtral, …).")
+
+
+@cache
+def _causal_types() -> frozenset[str]:
+    """Returns every model_type that transformers has a causal language model of."""
+    listed = CAUSAL.search(_file("auto", "modeling_auto.py") or "")
+    return frozenset(re.findall(r'^ +\("([^"]+)", ', listed.group(), re.M)) if listed else frozenset()
 
 
 def _source(name: str) -> str | None:
+    return _file(name, f"modeling_{name}.py") if name.isidentifier() else None
+
+
+def _file(directory: str, name: str) -> str | None:
     package = importlib.util.find_spec("transformers")
-    if package is None or package.origin is None or not name.isidentifier():
+    if package is None or package.origin is None:
         return None
-    file = Path(package.origin).parent / "models" / name / f"modeling_{name}.py"
+    file = Path(package.origin).parent / "models" / directory / name
     return file.read_text(encoding="utf-8") if file.is_file() else None

@@ -34,7 +34,7 @@ class ValueResult:
     critic_lr: float
 
 
-class ValueModel(nn.Module):
+class ValueModel(policy.Deterministic):
     """A transformer with a linear head [width -> 1] initialised to zero."""
 
     def __init__(self, transformer: nn.Module, attention_name: str):
@@ -45,6 +45,7 @@ class ValueModel(nn.Module):
         self.head = nn.Linear(transformer.config.hidden_size, 1, dtype=some.dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.train()
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor

@@ -157,13 +157,45 @@ def test_experts_are_exported_one_by_one_as_they_were_read(tmp_path, family):
     assert all(torch.equal(exported[name], value) for name, value in original.items())
 
 
-def test_dropout_is_off_in_training_too(tmp_path):
-    """Phi-2 has 0.1 in its config.json: the training pass would score other models than the engine samples from."""
-    zoo.make("phi", tmp_path)
-    learner = policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
+NOISY = {  # what draws random numbers in transformers' training mode
+    "phi": {"resid_pdrop": 0.3, "embd_pdrop": 0.3, "attention_dropout": 0.3},
+    "opt": {"dropout": 0.3, "attention_dropout": 0.3, "layerdrop": 0.5, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "mixtral": {"router_jitter_noise": 0.3, "attention_dropout": 0.3, "num_local_experts": 4},
+    "phimoe": {"router_jitter_noise": 0.3, "input_jitter_noise": 0.3, "num_local_experts": 4},
+    "persimmon": {"hidden_dropout": 0.3, "attention_dropout": 0.3},
+}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", NOISY)
+def test_training_draws_no_random_numbers(tmp_path, family, checkpointing):
+    """Dropout, dropped layers and the noise of routers: training would score other models than the engine samples."""
+    from transformers import AutoConfig
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+             "intermediate_size": 64, "vocab_size": 99, "max_position_embeddings": 64, "bos_token_id": 1,
+             "eos_token_id": 2, "pad_token_id": 0}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes | NOISY[family])).save_pretrained(tmp_path)
+    learner = policy.load(tmp_path, "cpu", torch.float32, trainer(checkpointing=checkpointing), 1.0, 64)
     assert learner.training
     (micro,) = pack(rows(), 1000, 0, 1)
-    assert torch.equal(*(score(learner, micro)[0] for _ in range(2)))
+    before = torch.get_rng_state()
+    logprobs = score(learner, micro)[0]
+    logprobs.sum().backward()
+    assert torch.equal(before, torch.get_rng_state())
+    for index, row in enumerate(rows()):
+        torch.testing.assert_close(logprobs[micro.row_of == index], plain(tmp_path, row, 1.0)[0], atol=1e-4, rtol=0)
+    learner.eval()
+    learner.train()
+    assert torch.equal(score(learner, micro)[0], logprobs)
+
+
+def test_layers_alone_are_in_training_mode_because_transformers_recomputes_those(tmp_path):
+    zoo.make("phi", tmp_path)
+    learner = policy.load(tmp_path, "cpu", torch.float32, trainer(checkpointing=True), 1.0, 64)
+    inside = {type(module).__name__ for module in learner.modules() if module.training}
+    assert inside == {"Policy", "PhiDecoderLayer"}
 
 
 def test_types():

@@ -124,6 +124,12 @@ def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, word
     ({"rope_scaling": "x"}, "has rope_scaling='x'; needed an object"),
     ({"rope_parameters": [1]}, "has rope_parameters=[1]; needed an object"),
     ({"layer_types": 3}, "has layer_types=3; needed a list"),
+    ({"max_position_embeddings": "x"}, "has max_position_embeddings='x'; needed a whole number"),
+    ({"sliding_window": "4"}, "has sliding_window='4'; needed a whole number"),
+    ({"num_attention_heads": 4, "num_key_value_heads": 3}, "key/value heads that divides 4"),
+    ({"num_attention_heads": 2, "num_key_value_heads": 4}, "key/value heads that divides 2"),
+    ({"num_attention_heads": 11, "num_key_value_heads": 11}, "needed a number of heads that divides"),
+    ({"model_type": "../../x"}, "no causal language model of model_type ../../x"),
     ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)"),
 ])
 def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):

@@ -173,6 +173,27 @@ def test_a_directory_is_sampled_by_its_split_and_a_file_by_its_rows(tmp_path):
         ("train-0.jsonl", 90, ["n"]), ("train-1.jsonl", 10, ["n", "more"])]
 
 
+def test_the_work_grows_with_the_files_and_not_with_their_square(monkeypatch, tmp_path):
+    asked = []
+
+    class Counted:
+        total = property(lambda self: asked.append(self) or 1)
+
+    monkeypatch.setattr(data_sample, "files_of_split", lambda *_: [tmp_path / f"{i}.jsonl" for i in range(300)])
+    monkeypatch.setitem(data_sample.SAMPLERS, ".jsonl", lambda *_: data_sample.Sample([{"q": 1}], [Counted()]))
+    drawn = data_sample.sample(tmp_path, "train", 10, ["q"])
+    assert (len(drawn.rows), len(drawn.parts)) == (10, 300)
+    assert len(asked) <= 3 * 300
+
+
+def test_hidden_files_of_a_directory_are_no_data(tmp_path):
+    """Of Jupyter's checkpoints and of macOS; they would double rows, or be no text."""
+    for name in ("a.jsonl", ".ipynb_checkpoints/a-checkpoint.jsonl", "._a.jsonl"):
+        (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "d" / name).write_text('{"q": "x"}\n')
+    assert data_sample.sample(tmp_path / "d", "train", 10, ["q"]).total == 1
+
+
 def test_a_saved_dataset_is_sampled_by_its_split(tmp_path):
     from datasets import Dataset, DatasetDict
 

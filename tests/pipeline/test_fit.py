@@ -118,10 +118,11 @@ def test_ranks_are_named_only_as_far_as_gpus_go():
 
 
 @pytest.mark.parametrize(("share", "gib", "mode", "others", "words"), [
-    # 7.6 billion x 2 bytes are 14.2 GiB, a token 2 x 2 x 28 x 4 x 128 = 57,344 bytes, 2,048 of them 0.1 GiB
+    # 7.6 billion x 2 bytes are 14.2 GiB, a token 2 x 2 x 28 x 4 x 128 = 57,344 bytes, 2,048 of them 0.1 GiB; kept
+    # log-probs of 256 sequences of 2,050 positions 2 MiB
     (0.9, 80, "both", 0, None), (0.72, 20, "colocate", 5.4, None),
     (0.1, 80, "both", 0, "has 8.0 of 80 GiB on each GPU and needs 14.3 for weights and one sequence of 2,048 tokens"),
-    (0.1, 80, "both", 0, "Set it between 0.18 and 1.0."), (0.9, 20, "colocate", 5.4, "Set it between 0.72 and 0.73."),
+    (0.1, 80, "both", 0, "Set it between 0.18 and 0.99."), (0.9, 20, "colocate", 5.4, "Set it between 0.72 and 0.72."),
     (0.9, 20, "colocate", 5.4, "trainer and reward models keep 5.4."),
     (0.9, 12, "both", 0, "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs."),
     (0.9, 12, "colocate", 0, "or mode=both with GPUs of its own."),
@@ -130,6 +131,18 @@ def test_an_engine_needs_room_for_its_weights_and_one_sequence(share, gib, mode,
     config = rft(mode=mode, explorer__rollout_model__gpu_memory_utilization=share)
     problem = fit.engine_problem(LARGE, config, gpus(1, float(gib)), others * GIB)
     assert problem is None if words is None else words in problem
+
+
+@pytest.mark.parametrize(("seqs", "engines", "kind", "fits"), [
+    (65536, "auto", "vllm", False), (32768, 2, "vllm", False), (32768, 1, "vllm", True),
+    (65536, "auto", "transformers", True)])
+def test_kept_log_probs_take_room_beside_the_share_of_an_engine(seqs, engines, kind, fits):
+    """65,536 sequences x 2,050 positions x 4 bytes are 0.5 GiB, 1% of 40 is 0.4."""
+    config = rft(**{f"explorer__rollout_model__{key}": value for key, value in (
+        ("gpu_memory_utilization", 0.99), ("max_num_seqs", seqs), ("engines_per_gpu", engines), ("engine_type", kind))})
+    problem = fit.engine_problem(LARGE, config, gpus(1, 40.0))
+    assert (problem is None) == fits
+    assert fits or "log-probs of max_num_seqs sequences 0.5" in problem
 
 
 def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():

@@ -26,7 +26,27 @@ HEAD = "lm_head.weight"
 SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
 
 
-class Policy(nn.Module):
+class Deterministic(nn.Module):
+    """Base of what is trained. Its model draws no random numbers, so that it is the one that the engine samples from.
+
+    Dropout and the noise of routers are off outside of training mode, and all modules stay outside of it. Layers alone
+    are in it, as transformers recomputes the activations of no others; the dropout that they do themselves is 0 (OPT).
+    """
+
+    def train(self, mode: bool = True):
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        super().train(False)
+        for module in self.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = mode
+                vars(module).update({name: 0.0 for name, value in vars(module).items()
+                                     if "drop" in name and isinstance(value, float)})
+        self.training = mode
+        return self
+
+
+class Policy(Deterministic):
     """A causal LM that scores tokens."""
 
     def __init__(self, model: nn.Module, attention_name: str, temperature: float, chunk: int, compiled: bool = False):
@@ -37,6 +57,7 @@ class Policy(nn.Module):
         self.chunk = chunk
         self.fused = compiled and no_kernel(model) is None
         self.score = GRAPHS.compile(self._score) if compiled else self._score
+        self.train()
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
@@ -130,14 +151,10 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):  # Phi-2 has some: engine and trainer would score different models
-            module.p = 0.0
     if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/learner/recompute.py)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if compiles(settings, device != "cpu"):
         GRAPHS.compile_layers(model)
-    model.train()
     return model, name
 
 
