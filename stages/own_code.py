@@ -8,10 +8,13 @@ takes; if the process dies, the first name without an answer caused it. With --c
 one row (pipeline/check/reward_call.py). Not a stage of the plan: no stage reads its output.
 """
 
+import dis
 import inspect
 import sys
-from dataclasses import asdict
+import sysconfig
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import CellType, CodeType
 from typing import Any
 
 from operators.formats import read_records
@@ -21,12 +24,12 @@ from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
 from pipeline.check.user_code import REWARD, TOOL, of_python
 from pipeline.settings import secrets
-from pipeline.settings.arguments.users import Signature
+from pipeline.settings.arguments.users import GROUPS, Signature
 from pipeline.settings.data import Format
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
-from pipeline.store.user_errors import load_dotted, users_frames, users_traceback
+from pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
 from workflows.prompts import asked_turns
 from workflows.tools import load_environment, load_tool, methods_of
 from workflows.user_reward import Rule, taken_arguments
@@ -57,7 +60,39 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
     if role != REWARD and (is_async or inspect.isasyncgenfunction(function)):
         return (f"'{name}' is an `async def`, and nobody awaits it; needed a plain function, or a workflow with a "
                 "parameter `model` or `endpoint`.")
-    return found and asdict(found)
+    if wrong := [fact for fact, value in (found.facts if found else {}).items() if not isinstance(value, bool)]:
+        return f"'{name}' has the attribute {wrong[0]}, which is no bool; needed True or False."
+    return found and asdict(replace(found, reads_groups=_names(inspect.unwrap(function), {}, set())))
+
+
+def _names(value: Any, places: dict[str, Any], visited: set[int]) -> bool:
+    """Whether a text, or code with what it calls in the user's modules and ours, names one of GROUPS.
+
+    places: the globals of a piece of code that is no function.
+    """
+    if isinstance(value, str):
+        return any(word in value for word in GROUPS)
+    code = value if inspect.iscode(value) else getattr(value, "__code__", None)
+    module = getattr(value, "__module__", None) or ""
+    if code is None or id(code) in visited or (visited and _of_a_library(code, module)):
+        return False
+    visited.add(id(code))
+    places, doc = getattr(value, "__globals__", places), getattr(value, "__doc__", None)
+    globals_ = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+    called = [places[name] for name in globals_ if name in places]
+    called += [getattr(one, name) for one in called if inspect.ismodule(one) for name in code.co_names
+               if hasattr(one, name)]
+    called += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if cell != CellType()]
+    called += [*(getattr(value, "__defaults__", None) or ()), *(getattr(value, "__kwdefaults__", None) or {}).values()]
+    constants = [part for one in code.co_consts if one is None or one != doc
+                 for part in (one if isinstance(one, tuple | frozenset) else (one,))]
+    return any(_names(one, places, visited) for one in (*code.co_names, *constants, *called))
+
+
+def _of_a_library(code: CodeType, module: str) -> bool:
+    places = (STANDARD_LIBRARY, *(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")))
+    ours = module.partition(".")[0] == "operators"
+    return not ours and any(Path(code.co_filename).is_relative_to(place) for place in places)
 
 
 def call(request: str, answer: str) -> None:

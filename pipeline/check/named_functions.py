@@ -13,14 +13,12 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import Signature, batch_parameters, provided
+from pipeline.settings.arguments.users import GROUPS, Signature, batch_parameters, provided
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
 from pipeline.settings.train_batch import REPLAY
 from pipeline.store.errors import Problem
-
-CHOOSES_ROWS = ("raft",)  # advantages that select the rows to train on by dropping others
 
 
 def wrong_arguments(config: Config, functions: Functions | None = None) -> list[Problem]:
@@ -32,7 +30,28 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
+    if config.kind == "rft":
+        wrong += lonely(config.algorithm, config.algorithm, known, None)
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
+
+
+def lonely(algorithm: Algorithm, explored: Algorithm, functions: Functions, place: str | None) -> list[Problem]:
+    """Returns the problem of a user's advantage that compares the rollouts of groups of one.
+
+    explored: the settings of the stage that explored them. place: prefix of these, `stages.look.`, or empty; None: it
+    is the same stage.
+    """
+    name, own = algorithm.advantage_fn, functions.get(algorithm.advantage_fn or "")
+    if not own or not own.compares_groups or (explored.repeat_times or 1) > 1:
+        return []
+    read = "" if "compares_groups" in own.facts else (
+        f" It reads {' or '.join(GROUPS)}: where it compares no rollouts by them, its module says "
+        f"{name.rpartition(':')[2]}.compares_groups = False.")
+    if place is None:
+        return [Problem("algorithm.repeat_times", f"{name} compares the rollouts of a group; needed at least 2.{read}",
+                        found=1)]
+    return [Problem("algorithm.advantage_fn", "compares the rollouts of a group, and the rows are of groups of one.",
+                    f"Needed {place}algorithm.repeat_times of at least 2.{read}", found=name)]
 
 
 def _wrong_parameters(config: Config, functions: Functions) -> list[Problem]:
@@ -154,7 +173,7 @@ def loss_note(config: Config, functions: Functions) -> Problem | None:
     algorithm = config.algorithm
     name = algorithm.policy_loss_fn
     on_rollouts = algorithm.algorithm_type not in GIVEN and config.kind in ("rft", "offline")
-    if not (on_rollouts and name) or algorithm.advantage_fn in CHOOSES_ROWS:
+    if not (on_rollouts and name) or _chooses_rows(algorithm.advantage_fn, functions):
         return None
     taken = loss_columns(algorithm, functions)
     if taken is None or "advantages" in taken:
@@ -162,6 +181,11 @@ def loss_note(config: Config, functions: Functions) -> Problem | None:
     return Problem("algorithm.policy_loss_fn", "takes no advantages: every response that advantage_fn="
                    f"{algorithm.advantage_fn} keeps has the same weight, whatever its reward.", "Choose another "
                    "loss if that is not meant.", found=name)
+
+
+def _chooses_rows(advantage: str | None, functions: Functions) -> bool:
+    ours, own = arguments.ADVANTAGES.get(advantage or ""), functions.get(advantage or "")
+    return ours.chooses_rows if ours else bool(own and own.facts.get("chooses_rows"))
 
 
 def estimate_note(config: Config) -> Problem | None:

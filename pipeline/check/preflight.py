@@ -17,6 +17,7 @@ from pipeline.check import (
     installation,
     model_size,
     named_functions,
+    recorded_rules,
     references,
     samples,
     stage_rules,
@@ -73,6 +74,7 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     if code and not data:
         report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, call) if code else {}
+    report.add("", recorded_rules.lonely_groups(config, functions))
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name], functions, sizes)
               for name, settings in stages.items()]

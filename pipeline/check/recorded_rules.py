@@ -5,7 +5,9 @@ another one. Missing properties are reported before anything runs, with the sett
 """
 
 
+from pipeline.check.named_functions import lonely
 from pipeline.check.turn_rules import state_problems
+from pipeline.check.user_code import Functions
 from pipeline.plan.modes import Line
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import COMPARE
@@ -19,6 +21,14 @@ def problems(config: Config) -> list[Problem]:
     pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
     return [problem.of([name]) for name, explorer in pairs if explorer
             for problem in lacking(line.settings[name].algorithm, line.settings[explorer], f"stages.{explorer}.")]
+
+
+def lonely_groups(config: Config, functions: Functions) -> list[Problem]:
+    """Does the same for the user's imported advantages, whose rows need groups."""
+    line = Line(config)
+    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
+    return [problem.of([name]) for name, explorer in pairs if explorer for problem in lonely(
+        line.settings[name].algorithm, line.settings[explorer].algorithm, functions, f"stages.{explorer}.")]
 
 
 def lacking(algorithm: Algorithm, explored: Config, place: str) -> list[Problem]:

@@ -91,7 +91,8 @@ def _unfit(settings: Config, original: Algorithm) -> list[str]:
                 "has none."]
     absent = [*references.missing_code(settings), *references.wrong_code(settings)]
     functions, wrong = imported([settings], "\n".join(absent))
-    return [*rules_of_stage(settings), *absent, *wrong, *named_functions.wrong_arguments(settings, functions)]
+    alone = named_functions.lonely(algorithm, algorithm, functions, "") if settings.kind == "offline" else []
+    return [*rules_of_stage(settings), *absent, *wrong, *alone, *named_functions.wrong_arguments(settings, functions)]
 
 
 def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:

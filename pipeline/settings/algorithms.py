@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.settings.arguments.advantages import ADVANTAGES
 from pipeline.settings.setting import Section
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import CONF
@@ -19,10 +20,10 @@ PAIR_TYPES = ("dpo", "ipo", "kto")  # train on pairs of a preferred and a reject
 DEMONSTRATED = ("sft", "cpt")  # their loss is the likelihood of given tokens, whatever the run's other settings
 GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without exploring
 MIXED_LOSSES = ("mix", "mix_chord")  # losses for batches with expert rows
-WITH_CRITIC = ("ppo",)  # advantages that need values
-# advantages that are undefined, or lose their baseline, in a group of one
-COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
-WITH_TEACHER = ("on_policy_distill", "jsd")  # advantages that need teacher_logprobs
+# advantages by what their models declare
+COMPARE = tuple(name for name, one in ADVANTAGES.items() if one.compares_groups)
+WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)
+WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if one.needs_teacher)
 DIRECTORY = CONF / "algorithm"
 
 

@@ -9,12 +9,14 @@ from pipeline.settings.arguments.base import Arguments, described
 
 class Asymre(Arguments):
     """Asymmetric REINFORCE: the reward less the mean of the group, shifted down."""
+    compares_groups = True
     baseline_shift: float = Field(-0.1, description="shift added to the mean; below 0 successes teach more than "
                                                     "failures")
 
 
 class Gigpo(Arguments):
     """Group in group, for attempts of several turns: of whole attempts, and of turns from the same state."""
+    compares_groups = True
     omega: float = Field(1.0, ge=0, description="weight of the advantage of the turn")
     gamma: float = Field(1.0, ge=0, description="discount from one turn to the next")
     fnorm: Literal["none", "std"] = Field("none", description="divisor of differences; std: the standard deviation + "
@@ -24,6 +26,7 @@ class Gigpo(Arguments):
 
 class Compared(Arguments):
     """Rewards compared within a group and divided by their standard deviation."""
+    compares_groups = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
     std_threshold: float | None = Field(
         None, ge=0, description="groups whose standard deviation is at most this, and groups of one, are left out")
@@ -45,6 +48,7 @@ class StepWiseGrpo(Compared):
 
 class Jsd(Arguments):
     """Distillation by the generalised Jensen-Shannon divergence to a teacher."""
+    needs_teacher = True
     lambda_coef: float = Field(0.5, ge=0, le=1, description=(
         "share of the teacher in the mixture; at 0 KL(teacher || student), at 1 KL(student || teacher)"))
     kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
@@ -52,11 +56,13 @@ class Jsd(Arguments):
 
 class OnPolicyDistill(Arguments):
     """On-policy distillation: log teacher - log student of each token."""
+    needs_teacher = True
     kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
 
 
 class Opmd(Arguments):
     """Online policy mirror descent: the reward less a baseline of the group."""
+    compares_groups = True
     opmd_baseline: Literal["mean", "logavgexp"] = Field("mean", description="baseline of a group; logavgexp: tau log "
                                                                             "mean exp(r / tau)")
     tau: float = Field(1.0, gt=0, description="temperature of logavgexp")
@@ -64,12 +70,14 @@ class Opmd(Arguments):
 
 class Ppo(Arguments):
     """Generalised advantage estimation with a critic, whitened over the batch."""
+    needs_values = True
     gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
     lam: float = Field(1.0, ge=0, le=1, description="weight of later estimates; 1 is free of the critic's bias")
 
 
 class Rec(Arguments):
     """Group-relative REINFORCE of the REC family: the reward less the mean over the kept rows."""
+    compares_groups = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
     std_normalize: bool = Field(False, description="whether advantages are divided by the standard deviation of the "
                                                    "kept rows")
@@ -84,13 +92,15 @@ class Reinforceplusplus(Arguments):
 
 ADVANTAGES = {
     "asymre": Asymre,
-    "dr_grpo": described(Arguments, "GRPO without the division by the standard deviation."),
+    "dr_grpo": described(Arguments, "GRPO without the division by the standard deviation.", compares_groups=True),
     "gigpo": Gigpo, "grpo": Grpo, "jsd": Jsd, "on_policy_distill": OnPolicyDistill, "opmd": Opmd, "ppo": Ppo,
-    "raft": described(Arguments, "Reward-ranked fine-tuning: the best row of each group, A = 1, and no others."),
+    "raft": described(Arguments, "Reward-ranked fine-tuning: the best row of each group, A = 1, and no others.",
+                      compares_groups=True, chooses_rows=True),
     "rec": Rec,
     "reinforce": described(Arguments, "The reward itself, without a baseline."),
     "reinforceplusplus": Reinforceplusplus,
     "remax": described(Arguments, "ReMax: the return less the reward of the greedy response to the task."),
-    "rloo": described(Arguments, "Leave-one-out: the reward less the mean of the others in the group."),
+    "rloo": described(Arguments, "Leave-one-out: the reward less the mean of the others in the group.",
+                      compares_groups=True),
     "step_wise_grpo": StepWiseGrpo,
 }

@@ -19,12 +19,18 @@ BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le"
 class Arguments(BaseModel):
     """The arguments that a configuration may give one named function.
 
-    The first line of a model's docstring says what the function is. columns: what its caller gives it by name.
+    The first line of a model's docstring says what the function is. columns: what its caller gives it by name. Facts of
+    advantages: compares_groups, undefined or without its baseline in a group of one; chooses_rows, selects the rows to
+    train on by dropping others; needs_values, of a critic; needs_teacher, the log-probs of one.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
     columns: ClassVar[tuple[str, ...]] = ()
     takes_anything: ClassVar[bool] = False
+    compares_groups: ClassVar[bool] = False
+    chooses_rows: ClassVar[bool] = False
+    needs_values: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = False
 
     @classmethod
     def summary(cls) -> str:
@@ -62,9 +68,10 @@ class Arguments(BaseModel):
 Taker = type[Arguments] | Signature  # what accepts arguments: one of our functions, or a user's
 
 
-def described(model: type[Arguments], summary: str, *columns: str) -> type[Arguments]:
-    """Returns a model with the same arguments, or none, for a function of its own."""
-    return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns})
+def described(model: type[Arguments], summary: str, *columns: str, **facts: bool) -> type[Arguments]:
+    """Returns a model with the same arguments, or none, for a function of its own. facts: see Arguments."""
+    return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns,
+                                           **facts})
 
 
 def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[str, Any]) -> list[Problem]:

@@ -1,11 +1,13 @@
 """Signatures of user functions, as inspected in the process that imports them (stages/own_code.py)."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 OF_A_BATCH = ("responses", "completions")  # a reward function with such a parameter receives all responses together
+FACTS = ("compares_groups", "chooses_rows")  # what a user's advantage may declare as attributes
+GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare rollouts
 UNKNOWN = ("completion_ids", "trainer_state")  # further parameters in TRL that we do not provide
 
 
@@ -15,7 +17,8 @@ class Signature:
 
     positional: those that are given by position, and only_positional: by position alone, below its decorators.
     takes_others, takes_anything: whether it has *others and **anything. text, doc: as written, and the first line of
-    its docstring.
+    its docstring. facts: attributes of the function that declare what base.Arguments does, those of FACTS.
+    reads_groups: whether its code names the column group_id or task_id; None: not looked for.
     """
 
     required: Sequence[str] = ()
@@ -26,6 +29,8 @@ class Signature:
     takes_anything: bool = False
     text: str = ""
     doc: str = ""
+    facts: Mapping[str, bool] = field(default_factory=dict)
+    reads_groups: bool | None = None
 
     @classmethod
     def of(cls, function: Callable) -> Self | None:
@@ -43,7 +48,13 @@ class Signature:
             [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY],
             inspect.Parameter.VAR_POSITIONAL in kinds.values(),
             any(p.kind is p.VAR_KEYWORD for p in found.parameters.values()), str(found),
-            (inspect.getdoc(function) or "").partition("\n")[0])
+            (inspect.getdoc(function) or "").partition("\n")[0],
+            {name: getattr(function, name) for name in FACTS if hasattr(function, name)})
+
+    @property
+    def compares_groups(self) -> bool:
+        """Returns what is declared of an advantage; without a declaration, whether it reads what groups are."""
+        return self.facts.get("compares_groups", bool(self.reads_groups))
 
     def names(self) -> Sequence[str]:
         return [*self.required, *self.optional]
