@@ -21,7 +21,10 @@ WHOLE = ("countdown",)  # of these every setting of every stage is kept, of the 
 
 
 def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
-    """The stages of a composition: kind, inputs by name, the settings of the identity and those of stage.json."""
+    """The stages of a composition: kind, inputs by name, the settings of the identity and those of stage.json.
+
+    Without `whole` a stage is its kind and one digest. No file or model is read, so that none need be there.
+    """
     used: dict[str, dict] = {}
 
     def identity(content: dict) -> str:
@@ -30,17 +33,21 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
         return made
 
     config = compose(overrides)
-    with mock.patch.object(files, "hash_json", identity):
+    with mock.patch.object(files, "hash_json", identity), mock.patch.multiple(
+            "pipeline.plan.identity", digests=_unread, digest_input=_unread), mock.patch(
+            "pipeline.plan.plan._model_directory", _unread):
         stages = make_plan(config).stages
     names = {stage.directory: stage.name for stage in stages}
     shown = explain.show(config)
     notes = [line for line in shown.splitlines() if line.startswith("#")]
     settings = {"notes": notes, "settings": yaml.safe_load(shown)}
-    return {"overrides": overrides, "show": _kept(settings, whole), "stages": {
-        stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
-                     "waits": [names[d] for d in stage.waits],
-                     "identity": _kept(used[stage.identity]["settings"], whole),
-                     "stage.json": _kept(stage.specification()["config"], whole)} for stage in stages}}
+    made = {stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
+                         "waits": [names[d] for d in stage.waits], "identity": used[stage.identity]["settings"],
+                         "stage.json": stage.specification()["config"]} for stage in stages}
+    if whole:
+        return {"overrides": overrides, "show": settings, "stages": made}
+    return {"overrides": overrides, "show": _digest(settings),
+            "stages": {name: f"{stage['kind']} {_digest(stage)}" for name, stage in made.items()}}
 
 
 def problems_of(overrides: list[str]) -> list[dict[str, Any]]:
@@ -50,8 +57,14 @@ def problems_of(overrides: list[str]) -> list[dict[str, Any]]:
                    for part in found), key=str)
 
 
-def _kept(settings: dict, whole: bool) -> Any:
-    return settings if whole else _digest(settings)
+def shipped() -> list[str]:
+    """The names of the recipes in conf/."""
+    return sorted(path.stem for path in (files.CONF / "recipe").glob("*.yaml"))
+
+
+def _unread(path: Any, *_: Any) -> Any:
+    """A path, in place of what lies there."""
+    return path
 
 
 def _digest(value: Any) -> str:
@@ -67,6 +80,7 @@ def write(name: str, value: Any) -> None:
 
 
 if __name__ == "__main__":
-    write("plans", {name: plan_of(one["overrides"], name in WHOLE) for name, one in read("plans").items()})
+    recipes = {f"recipe={name}": {"overrides": [f"recipe={name}"]} for name in shipped() if name not in WHOLE}
+    write("plans", {name: plan_of(one["overrides"], name in WHOLE) for name, one in (read("plans") | recipes).items()})
     write("broken", [{"overrides": one["overrides"], "problems": problems_of(one["overrides"])}
                      for one in read("broken")])

@@ -15,3 +15,9 @@ def test_a_configuration_means_what_it_meant(name):
 @pytest.mark.parametrize("number", range(len(BROKEN)))
 def test_a_broken_configuration_has_the_problems_it_had(number):
     assert golden.problems_of(BROKEN[number]["overrides"]) == BROKEN[number]["problems"]
+
+
+def test_every_shipped_recipe_and_sixty_broken_configurations_are_golden():
+    assert {f"recipe={name}" for name in golden.shipped()} <= {*PLANS, *(f"recipe={name}" for name in golden.WHOLE)}
+    assert len(BROKEN) >= 60
+    assert all(problem["key"] for one in BROKEN for problem in one["problems"])
