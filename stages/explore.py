@@ -41,8 +41,8 @@ class Explorer:
         self.context, config = context, context.config
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
-        rewards = WatchedRewards(config, context.activity)
-        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory)
+        rewards = WatchedRewards(config, context.activity, context.directory)
+        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity.calling)
         self.schedule = schedule
         self.colocated = config.mode == "colocate"
         self.continues = config.mode == "both" and config.explorer.partial_rollout

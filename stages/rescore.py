@@ -34,7 +34,7 @@ class Scorer:
         self.context, config = context, context.config
         self.source = context.inputs["experience"]
         self.tokenizer = load_tokenizer(checkpoints.model_directory(context.inputs["model"]), config.model)
-        rewards = WatchedRewards(config, context.activity)
+        rewards = WatchedRewards(config, context.activity, context.directory)
         sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
         self.tasks = {one.name: {task.task_id: task for task in tasks} for one, tasks in sets}
         self.rewards = {one.name: rewards.of(one) for one, _ in sets}

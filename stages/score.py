@@ -61,7 +61,8 @@ def score_models(context: Context, name: str, steps: list[int], model_of: Opened
         with model_of(step) as model:
             if engine is None:
                 tokenizer = load_tokenizer(model, context.config.model)
-                sets = read_sets(context, tokenizer, WatchedRewards(context.config, context.activity))
+                rewards = WatchedRewards(context.config, context.activity, context.directory)
+                sets = read_sets(context, tokenizer, rewards)
                 passes[1] = len(DECODINGS) * len(sets) * len(steps)
                 with opening():
                     engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)

@@ -143,7 +143,7 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
     source = config.buffer.explorer_input
     workflow = load_workflow(
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
-        taskset.workflow_args, config.explorer.max_timeout, context.directory)
+        taskset.workflow_args, config.explorer.max_timeout, context.directory, context.activity.calling)
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
     workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config, is_trained=False))

@@ -10,15 +10,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from operators import shaping
 from operators.reward import load_reward
+from pipeline.job import own_process
 from pipeline.job.shares import first_auxiliary_gpu
 from pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
 from pipeline.settings.arguments.base import unknown
 from pipeline.settings.arguments.users import Signature
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, StageError
+from workflows.attempts.apart import apart
 from workflows.engines.engine import Engine
 from workflows.judge import Policy, judge_reward
 from workflows.reward_model import RewardModel
@@ -36,9 +39,10 @@ RewardFunction = Callable[..., list[Components | str]]
 class Rewards:
     """Opens the reward functions of task sets. A model used by several of them is loaded once."""
 
-    def __init__(self, config):
-        """config: settings with sections buffer, explorer, model, and mode."""
+    def __init__(self, config, directory: Path | None = None):
+        """config: settings with sections buffer, explorer, model, and mode. directory: of the stage, if it is one."""
         self.config = config
+        self._apart = own_process.functions(directory)
         self._models: dict[int, RewardModel] = {}
         self.runner = asyncio.Runner()
         self._policy: Policy | None = None
@@ -67,9 +71,7 @@ class Rewards:
         """
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
-        limit = self.config.explorer.max_timeout
-        functions = [OPENED.get(name) or (limited(load_reward(name), limit) if ":" in name else load_reward(name))
-                     for name in names]
+        functions = [OPENED.get(name) or self._loaded(name) for name in names]
         given, key = taskset.reward_fn_args, f"reward_fn_args of task set '{taskset.name}'"
         takers = [REWARDS.get(name) or Signature.of(function) for name, function in zip(names, functions, strict=True)]
         wrong = [line for taker in takers if taker for line in taker.wrong_values(key, given)]
@@ -78,8 +80,15 @@ class Rewards:
         taken = [taken_arguments(function, given) for function in functions]
         retries = self.config.explorer.max_retry_times
         return [function(self, **own) if name in OPENED else
-                Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self.runner)
+                Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self.runner,
+                     name)
                 for name, function, own in zip(names, functions, taken, strict=True)]
+
+    def _loaded(self, name: str) -> Callable:
+        function, limit = load_reward(name), self.config.explorer.max_timeout
+        if ":" not in name:
+            return function
+        return apart(function, name, limit) if name in self._apart else limited(function, limit)
 
     def model(self, name: str | None) -> RewardModel:
         """The model of explorer.auxiliary_models with that name; None: the only one."""

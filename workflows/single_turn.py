@@ -6,10 +6,12 @@ processes of their own (workflows/attempts/isolated.py).
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.job import own_process
 from pipeline.settings.arguments import WORKFLOWS as DECLARED
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import problems
@@ -19,7 +21,7 @@ from pipeline.store.user_errors import load_dotted
 from workflows.attempts.child import ENDPOINT, MODEL
 from workflows.attempts.isolated import Isolated
 from workflows.retry import retry_workflow
-from workflows.time_limit import limited_workflow
+from workflows.time_limit import limited_workflow, watched_workflow
 from workflows.tool_workflows import react_workflow, tool_call_workflow
 from workflows.tools import TOOLBOX, Toolset, load_environment, load_tools
 from workflows.trajectory import Attempt, Trajectory
@@ -32,13 +34,15 @@ def simple_workflow(prompt: list[int]) -> Attempt:
 
 
 def load_workflow(
-    name: str, arguments: dict[str, Any] | None = None, limit: float | None = None, directory: Path | None = None
+    name: str, arguments: dict[str, Any] | None = None, limit: float | None = None, directory: Path | None = None,
+    calling: Callable[[str], AbstractContextManager] | None = None,
 ) -> Callable[..., Attempt] | Isolated:
     """A workflow from the table, or the user's own `module:function`, with `workflow_args` bound.
 
     limit: seconds of its own code in an attempt (explorer.max_timeout). directory: of the stage, which keeps what MCP
-    servers list. The task itself is bound later, for each attempt (workflows/task_at_hand.py). Raises ConfigError for
-    an unknown workflow, or for an argument that it does not take.
+    servers list. calling: entered with the name of a user's generator whenever its code runs. The task itself is bound
+    later, for each attempt (workflows/task_at_hand.py). Raises ConfigError for an unknown workflow, or for an argument
+    that it does not take.
     """
     workflow, tools = _bound(name, arguments, directory)
     function = inspect.unwrap(getattr(workflow, "func", workflow))
@@ -49,11 +53,13 @@ def load_workflow(
             raise ConfigError(f"the workflow '{name}' is a generator with a parameter `model`, which is kept for the "
                               "policy of workflows that are none (docs/agents.md); rename it.")
         return Isolated(workflow, limit, tools=tools)
-    if tools and inspect.isgeneratorfunction(function):
+    if (tools and inspect.isgeneratorfunction(function)) or name in own_process.functions(directory):
         return Isolated(workflow, limit, tools=tools)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"the workflow '{name}' is an `async def` without a parameter `model`, by which it asks the "
                           "model (docs/agents.md); add one.")
+    if calling and ":" in name:
+        workflow = watched_workflow(workflow, partial(calling, f"{own_process.WORKFLOW} {name}"))
     return limited_workflow(workflow, limit)
 
 

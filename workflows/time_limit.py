@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, wraps
 from typing import Any
 
@@ -57,7 +57,8 @@ class _Alarm:
         signal.signal(SIGNAL, self._ring)
         library = ctypes.CDLL(None)
         self._library = library if hasattr(library, "timer_create") else ctypes.CDLL("librt.so.1")  # before glibc 2.34
-        event = _Event(0, SIGNAL, SIGEV_THREAD_ID, threading.main_thread().native_id)
+        thread = threading.get_native_id()  # main_thread().native_id is the parent's in a forked process
+        event = _Event(0, SIGNAL, SIGEV_THREAD_ID, thread)
         self._timer = ctypes.c_void_p()
         if self._library.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
             raise StageError("explorer.max_timeout needs a timer, and the kernel granted none (timer_create): look at "
@@ -130,6 +131,24 @@ async def leaving(call: Awaitable) -> tuple[Any, BaseException | None]:
         raise
     except (SystemExit, KeyboardInterrupt) as error:
         return None, error
+
+
+def watched_workflow(workflow: Callable[..., Attempt], calling: Callable[[], AbstractContextManager]
+                     ) -> Callable[..., Attempt]:
+    """A workflow whose own code runs within `calling()`."""
+    @wraps(workflow)
+    def attempt(*arguments, **named) -> Attempt:
+        own, reply = None, None
+        while True:
+            with calling():
+                try:
+                    own = own or iter(workflow(*arguments, **named))
+                    asked = own.send(reply)
+                except StopIteration as done:
+                    return done.value
+            reply = yield asked
+
+    return attempt
 
 
 def limited_workflow(workflow: Callable[..., Attempt], seconds: float | None) -> Callable[..., Attempt]:

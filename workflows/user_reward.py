@@ -16,6 +16,7 @@ from operators.reward import Judgement
 from pipeline.settings.arguments.users import batch_parameters
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
+from workflows.attempts.apart import Failed
 from workflows.time_limit import NOT_THEIRS, leaving
 
 Components = dict[str, float]
@@ -28,7 +29,7 @@ class Rule:
     """A reward function with its arguments, retried up to `retries` times when it raises.
 
     component: the name for a plain number. runner: keeps one event loop for async functions, whose clients must not
-    change loops between steps.
+    change loops between steps. title: its name in the settings.
     """
 
     function: Callable[..., Any]
@@ -36,6 +37,7 @@ class Rule:
     retries: int
     component: str = "reward"
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    title: str = ""
 
     def __call__(
         self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int]
@@ -91,7 +93,7 @@ class Rule:
 
     def read(self, found: Any) -> Components | str:
         """The components of one result, empty where the function does not apply; or an error line."""
-        if isinstance(found, WrongAnswer):
+        if isinstance(found, (WrongAnswer, Failed)):
             return f"{self.name} {found}"
         if isinstance(found, BaseException):
             return f"{self.name} raised {brief(found)}"

@@ -14,9 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import IO, NamedTuple
 
+from pipeline.job.ending import Stopped
+
 LINE = 256  # bytes: written at once, so that a reader never sees a part of it
 KEPT = 50  # durations of a kind
-KIND = 60  # characters of the name of a call
+KIND = 150  # characters of the name of a call
 RENEW_SECONDS = 1.0
 STACK_SIGNAL = signal.SIGUSR1
 UNLIMITED = "scores all rows"  # kind of an activity of any duration
@@ -85,8 +87,9 @@ class Activity:
         finally:
             known.append(time.monotonic() - begin)
             del known[:-KEPT]
-            self._doing = outer
-            self._write()
+            if not isinstance(sys.exception(), Stopped):  # the call may have sent the signal itself
+                self._doing = outer
+                self._write()
 
     def alive(self) -> None:
         """Says that the activity goes on."""

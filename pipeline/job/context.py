@@ -24,6 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipeline.job import own_process
 from pipeline.job.activity import Activity
 from pipeline.job.claims import claimed
 from pipeline.job.ending import Ending, Stopped, end_with_runner
@@ -82,11 +83,16 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
         print(f"{directory.name}: {error}", file=sys.stderr)
         sys.exit(2)
     with guarded(directory, context.log.handlers[0].stream, partial(_record, context)) as context.activity:
-        _run(work, context)
+        again = _run(work, context)
+    if again:
+        os.execv(sys.executable, sys.orig_argv)  # as the same command would, without the threads of this process
 
 
-def _run(work: Callable[[Context], None], context: Context) -> None:
-    """Does the work when it is this process's turn; exits with a code other than 0 after a failure."""
+def _run(work: Callable[[Context], None], context: Context) -> bool:
+    """Does the work when it is this process's turn; exits with a code other than 0 after a failure.
+
+    Returns whether to start again, because user code ended a process of the stage and is called apart from now on.
+    """
     directory = context.directory
     try:
         context.ending.listen(lambda stopped: _record(context, f"{stopped}, and again: ended at once"))
@@ -95,13 +101,21 @@ def _run(work: Callable[[Context], None], context: Context) -> None:
               files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
             if files.is_complete(directory):
                 context.log.info("already complete")
-                return
+                return False
             spec = files.read_json(directory / "stage.json")
             with (cores_taken(directory, context.config.continue_from_checkpoint, spec["root"], context.log),
                   claimed(spec["kind"], context.config, spec["root"], context.log)):
                 _make(work, context, spec)
+        return False
     except Stopped as stopped:
         _fail(context, str(stopped), stopped.exit_code)
+    except own_process.ProcessEnded as ended:
+        if not own_process.add(directory, ended):
+            _fail(context, str(ended), 2)
+        first, *saved = str(ended).splitlines()
+        context.log.warning("warning: %s; the stage starts again, and calls it in processes of its own: where one "
+                            "ends, its row fails%s", first, "".join(f";{words}" for words in saved))
+        return True
     except OuroError as error:
         _fail(context, advised(error, context), 2)
     except BaseException as error:  # sys.exit of user code too
@@ -187,6 +201,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         "threads": recorded_threads(context.directory),
         **({"depends_on_time": keys} if (keys := depends_on_time(spec["kind"], context.config)) else {}),
         **({"slurm_job": this_job()} if this_job() else {}),
+        **({"own_process": ended} if (ended := own_process.functions(context.directory)) else {}),
         **context.made,
         **({"lost": [recovery.named(context.directory, one) for one in lost]}
            if (lost := recovery.lost(context.directory)) else {}),

@@ -20,7 +20,8 @@ from pathlib import Path
 from pipeline.job import step
 from pipeline.job.activity import Activity, show_stack_on_signal
 from pipeline.job.context import Context, advised, ending, open_stage, our_environment
-from pipeline.job.ending import INTERRUPTED, SIGNALS, Stopped, die_with_parent
+from pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Stopped, die_with_parent
+from pipeline.job.own_process import ProcessEnded, called
 from pipeline.job.threads import record_threads, thread_environment
 from pipeline.job.watchdog import Watchdog, activity_file
 from pipeline.store import checkpoints, files, tables
@@ -119,7 +120,8 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
         if TRAINER not in running:
             raise
         saved = _end_softly(context, running, Stopped(signal.SIGTERM), follow).note  # its steps need not be repeated
-        raise StageError(f"{error}\n  {saved}" if saved else str(error)) from error
+        error.args = (f"{error}\n  {saved}" if saved else str(error),)
+        raise
     finally:
         _end([process for each in running.values() for process in each.processes])
         for child in children:
@@ -134,13 +136,17 @@ def _check(directory: Path, running: dict[str, Running], dogs: dict[str, Watchdo
             _end(running.pop(TRAINER).processes)
         raise error
     for name, code in [(name, each.code) for name, each in running.items()]:
-        if code == 0:
+        function = None if code is None else called(directory, name)
+        if code == 0 and not function:
             del running[name]
         elif code is not None:
             failure = _failure(directory, name, code, [dogs[other] for other in running if other != name])
             if isinstance(failure, StageError):  # its other ranks cannot go on
                 _end(running.pop(name).processes)
-            raise failure
+            if function and isinstance(failure, Stopped):
+                time.sleep(TOGETHER_SECONDS)  # raises where this process was asked to end too
+                code = -failure.number
+            raise ProcessEnded(name, function, ending(code)) if function else failure
 
 
 def _start(context: Context, child: Child) -> Iterator[subprocess.Popen]:

@@ -32,8 +32,9 @@ class TrainSet:
 class Prompts:
     """The tasks of all sets, numbered consecutively; texts, token ids and hashes by that number."""
 
-    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards, directory: Path | None = None):
-        """config: the settings of the stage. directory: of the stage, for load_workflow."""
+    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards, directory: Path | None = None,
+                 calling: Callable | None = None):
+        """config: the settings of the stage. directory: of the stage, and calling, for load_workflow."""
         self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
         source = config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
@@ -48,7 +49,7 @@ class Prompts:
             self.sets.append(TrainSet(
                 taskset.name, sum(one.count for one in self.selectors),
                 load_workflow(taskset.default_workflow_type or source.default_workflow_type, taskset.workflow_args,
-                              config.explorer.max_timeout, directory),
+                              config.explorer.max_timeout, directory, calling),
                 rewards.of(taskset)))
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 

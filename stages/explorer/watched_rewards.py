@@ -4,9 +4,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from pipeline.job.activity import Activity
+from pipeline.job.own_process import REWARD
 from workflows.rewards import RewardFunction, Rewards
 from workflows.user_reward import Rule
 
@@ -14,8 +16,8 @@ from workflows.user_reward import Rule
 class WatchedRewards(Rewards):
     """As `Rewards`; a call of a function that scores several rows gives a sign of life with each of them."""
 
-    def __init__(self, config, activity: Activity):
-        super().__init__(config)
+    def __init__(self, config, activity: Activity, directory: Path | None = None):
+        super().__init__(config, directory)
         self.activity = activity
 
     def of(self, taskset) -> list[RewardFunction]:
@@ -28,7 +30,7 @@ def _watched(function: RewardFunction, activity: Activity) -> RewardFunction:
     rule = replace(function, function=_renewing(function.function, activity))
 
     def call(*rows: Any) -> list:
-        with activity.calling(f"reward function {rule.name}"):
+        with activity.calling(f"{REWARD} {rule.title}"):
             return rule(*rows)
 
     return call

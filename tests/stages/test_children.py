@@ -3,16 +3,18 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
-from pipeline.job import activity, watchdog
+from pipeline.job import activity, own_process, watchdog
 from pipeline.job.activity import Activity, Doing
 from pipeline.job.ending import Stopped
+from pipeline.job.own_process import ProcessEnded
 from pipeline.job.shares import cores
-from pipeline.job.watchdog import Watchdog
+from pipeline.job.watchdog import Watchdog, activity_file
 from pipeline.store import files
 from pipeline.store.errors import StageError
 from stages.explorer import children
@@ -323,6 +325,93 @@ def test_a_reward_function_that_hangs_is_named(start, monkeypatch):
     assert "limit 1 s (explorer.step_timeout_seconds); activity: calls the reward function judge; its stack" in message
     assert "explorer.max_timeout=SECONDS" in message
     assert seconds < 30
+
+
+CALLING = STAGE_CHILD.replace('"trainer"', '"explorer"').replace("import sys", "import os, signal, sys, time").replace(
+    "    {body}", "    with context.activity.calling('workflow mine:run'):\n        {body}")
+
+
+@pytest.mark.parametrize(("body", "how"), [
+    ("os._exit(3)", "ended with exit code 3"), ("os._exit(0)", "ended with exit code 0"),
+    ("signal.raise_signal(signal.SIGSEGV)", "ended by signal SIGSEGV"),
+    ("os.kill(os.getpid(), signal.SIGTERM)", "ended by signal SIGTERM")])
+def test_a_child_that_ends_in_a_call_of_the_users_code_names_the_function(start, monkeypatch, body, how):
+    monkeypatch.setattr(children, "TOGETHER_SECONDS", 0.0)
+    with pytest.raises(ProcessEnded, match=f"the explorer {how} in the user's function mine:run") as ended:
+        start(explorer=CALLING.format(body=body), trainer=CALM)
+    assert (ended.value.function, ended.value.how) == ("mine:run", how)
+
+
+def test_the_trainers_last_step_is_saved_then_too(start):
+    waits = "\n        while not os.path.exists('ready'): time.sleep(0.01)\n        os._exit(3)"
+    with pytest.raises(ProcessEnded, match=r"mine:run\n  step 7 is saved$"):
+        start(explorer=CALLING.format(body=waits), trainer=SAVES.format(seconds=0))
+
+
+@pytest.mark.parametrize("name", ["reward function accuracy_reward", "policy mine:run"])
+def test_a_child_that_ends_elsewhere_has_died(start, name):
+    message, _ = dies(start, explorer=CALLING.replace("workflow mine:run", name).format(body="os._exit(3)"))
+    assert message.startswith("the explorer of stage rft-1 died: ended with exit code 3")
+
+
+def test_an_error_after_a_call_is_no_end_in_it(start):
+    message, _ = dies(start, explorer=CALLING.format(body="raise ValueError('none')"))
+    assert message.startswith("the explorer of stage rft-1 died: ValueError: none")
+
+
+def test_a_signal_that_the_stage_gets_too_ends_it(start, monkeypatch):
+    """As where a scheduler asks all processes to end while the explorer calls a workflow."""
+    sleep = time.sleep
+
+    def asked(seconds):
+        if seconds == children.TOGETHER_SECONDS:
+            raise Stopped(signal.SIGTERM)
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", asked)
+    with pytest.raises(Stopped):
+        start(explorer=CALLING.format(body="os.kill(os.getpid(), signal.SIGTERM)"))
+
+
+STAGE = """
+from pipeline.job.context import run_stage
+from stages.explorer.children import Child, supervise
+def work(context):
+    supervise(context, [Child("explorer", "child_explorer", [0])], lambda: None)
+run_stage(work, "doc")
+"""
+
+
+def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path):
+    spec = files.read_json(start.directory / "stage.json")
+    spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash",
+                       "continue_from_checkpoint": True}
+    files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
+    listed = "if 'mine:run' not in __import__('pipeline.job.own_process').job.own_process.functions(context.directory):"
+    (tmp_path / "child_explorer.py").write_text(CALLING.format(body=f"{listed} os._exit(3)"))
+    (tmp_path / "stage.py").write_text(STAGE)
+    command = [sys.executable, "stage.py", str(start.directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("rft: started") == 2
+    assert "the explorer ended with exit code 3 in the user's function mine:run; the stage starts again" in done.stderr
+    assert files.read_json(start.directory / files.MANIFEST)["own_process"] == {"mine:run": "ended with exit code 3"}
+    assert not (start.directory / "stage.error").exists()
+
+
+def test_it_does_so_once_for_each_function(start, tmp_path):
+    assert own_process.add(tmp_path, ProcessEnded("explorer", "mine:run", "ended by signal SIGSEGV"))
+    assert not own_process.add(tmp_path, ProcessEnded("explorer", "mine:run", "ended by signal SIGKILL"))
+    assert own_process.add(tmp_path, ProcessEnded("scorer", "mine:score", "ended with exit code 0"))
+    assert own_process.functions(tmp_path) == {
+        "mine:run": "ended by signal SIGSEGV", "mine:score": "ended with exit code 0"}
+
+
+@pytest.mark.parametrize("name", ["mine:run", "übung.möglich:prüfe", f"{'deep.' * 20}m:f"])
+def test_any_name_of_a_function_is_found_again(tmp_path, name):
+    with Activity(activity_file(tmp_path, "explorer")).calling(f"{own_process.REWARD} {name}"):
+        assert own_process.called(tmp_path, "explorer") == name
+    assert own_process.called(tmp_path, "explorer") is None
 
 
 def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatch):

@@ -1,9 +1,12 @@
 """The explorer: the rows it writes, and what makes it stop."""
 
 import gc
+from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
+from pipeline.job import own_process
 from pipeline.plan.plan import make_plan
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import checkpoints, files, records, tables, versions
@@ -36,6 +39,37 @@ def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
     (prompt, digest), *_ = {(tuple(r["prompt_tokens"]), r["prompt_hash"]) for r in found if r["task_id"] == "t0"}
     assert list(prompt) == [50, 51, *short]
     assert digest == prompt_hash([50, 51, *short]) != prompt_hash(short)
+
+
+WORKFLOW = ("default_workflow_type=tests.ending_code:walks", "default_reward_fn_type=format_reward")
+
+
+@pytest.mark.parametrize(("chosen", "status", "reason"), [
+    (WORKFLOW, "workflow_failed",
+     "the process of the workflow tests.ending_code:walks ended with exit code 3, without a result"),
+    ((*WORKFLOW, "taskset.workflow_args={way: SIGSEGV}"), "workflow_failed",
+     "the process of the workflow tests.ending_code:walks ended by signal SIGSEGV, without a result"),
+    (("default_reward_fn_type=tests.ending_code:scores",), "reward_failed",
+     "scores did not return: its process ended with exit code 5")])
+def test_a_function_that_ended_the_process_before_fails_its_rows_again_and_again(stage, chosen, status, reason):
+    context = stage("explorer.max_failed_ratio=1", *(f"buffer.explorer_input.{one}" for one in chosen))
+    function = chosen[0].partition("=")[2]
+    assert own_process.add(context.directory, own_process.ProcessEnded("explorer", function, "ended by signal SIGKILL"))
+    made = []
+    for _ in range(2):  # as after a resume
+        step(publish_model(context, 0))
+        made.append(rows_of_step(context))
+    assert made[0] == made[1]
+    found = {row["task_id"]: (row["status"], row["reason"]) for row in made[0]}
+    assert (found["t0"], found["t3"]) == (("ok", None), (status, reason))
+
+
+def test_the_code_of_a_users_workflow_is_an_activity(stage, monkeypatch):
+    """Two attempts at each of two tasks, each entered before and after its reply."""
+    context, entered = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:with_examples"), []
+    monkeypatch.setattr(context.activity, "calling", lambda name: entered.append(name) or nullcontext())
+    step(publish_model(context, 0))
+    assert Counter(entered)["workflow tests.stages.test_explore:with_examples"] == 8
 
 
 def test_the_policy_is_asked_to_judge_its_own_responses(stage):

@@ -164,8 +164,9 @@ def test_a_request_that_is_given_up_leaves_the_engine(workflow):
 
 
 @pytest.mark.parametrize(("workflow", "reason"), [
-    (agents.exits, r"the workflow's process ended with exit code 3, without a result"),
-    (agents.crashes, r"the workflow's process ended by signal SIGSEGV"), (agents.leaves, r"SystemExit: enough"),
+    (agents.exits, r"the process of the workflow tests.agents:exits ended with exit code 3, without"),
+    (agents.crashes, r"the process of the workflow tests.agents:crashes ended by signal SIGSEGV"),
+    (agents.leaves, r"SystemExit: enough"),
     (agents.returns_a_function, r"AttributeError|PicklingError"), (agents.asks_words, r"TypeError: 'str' object"),
     (agents.asks_too_much, r"wants 1000 tokens continued; needed at least 1, and fewer than 200"),
     (agents.raises, r"KeyError: 'tool' \(tests/agents.py:\d+ in raises\)"),

@@ -164,6 +164,7 @@ def run(channel: socket.socket) -> None:
     except BaseException as error:  # of the user's module, which may also exit
         channel.sendall(packed((FAILED, time.monotonic(), brief(error))))
         os._exit(0)
+    os.register_at_fork(after_in_child=channel.close)  # what the workflow forks must not hold it open
     calls = Calls(channel)
     try:
         message = packed((DONE, time.monotonic(), _outcome(jobs[0], calls, toolbox)))

@@ -10,12 +10,20 @@ import importlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 
 from pipeline.job.ending import SIGNALS, die_with_parent
 
 REAP_SECONDS = 1.0  # for the kernel to end a killed process
+
+
+def obey(run: Callable[[socket.socket], object]) -> None:
+    """The `main` of a module that workflows/attempts/forker.py starts with the number of the socket of its orders."""
+    for ignored in SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)  # the explorer decides when this process ends
+    serve(socket.socket(fileno=int(sys.argv[1])), run)
 
 
 def serve(control: socket.socket, run: Callable[[socket.socket], object]) -> None:

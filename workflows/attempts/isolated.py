@@ -7,21 +7,16 @@ its own attempt. Its process is forked from one that has imported the workflow (
 import asyncio
 import inspect
 import pickle
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import count
 from typing import Any
 
-from pipeline.job.context import ending, our_environment
-from pipeline.store.errors import StageError
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Endpoint, Job
+from workflows.attempts.forker import Forker
 from workflows.attempts.recording import Replayed
 from workflows.attempts.toolbox import INTENT, RESULT
 from workflows.attempts.wire import Unpacker, packed
@@ -48,16 +43,12 @@ class Isolated:
     tools: Toolset | None = None
 
 
-class Host:
+class Host(Forker):
     """The process that forks attempts, and the event loop that reads their messages."""
 
     def __init__(self):
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "workflows.attempts.host", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=our_environment(),
-                                         pass_fds=[theirs.fileno()])
-        theirs.close()
-        self._loop, self._numbers, self._messages = asyncio.new_event_loop(), count(), []
+        super().__init__("workflows.attempts.host")
+        self._loop, self._messages = asyncio.new_event_loop(), []
         self._wake = self._loop.create_future()
         self._endpoint = None
 
@@ -72,27 +63,9 @@ class Host:
 
     def start(self, attempt: "IsolatedAttempt", *modules: str) -> int:
         """Forks the process of an attempt, connects both; returns its number. modules: which it needs."""
-        number = next(self._numbers)
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise StageError(f"an attempt needs two more open files: {error}. Set explorer.runner_concurrency to fewer "
-                             "attempts at once, or raise the limit (ulimit -n).") from error
-        with theirs:
-            self._order(partial(socket.send_fds, self._control, [" ".join(("start", str(number), *modules)).encode()],
-                                [theirs.fileno()]))
+        number, ours = self.fork(*modules)
         self._loop.run_until_complete(self._loop.create_connection(lambda: attempt, sock=ours))
         return number
-
-    def end(self, number: int) -> None:
-        """Kills the process of an attempt with all that it started."""
-        self._order(partial(self._control.send, f"end {number}".encode()))
-
-    def code(self, number: int) -> int | None:
-        """Does so too; returns the exit code of the process, or None if it could not be started."""
-        self._order(partial(self._control.send, f"code {number}".encode()))
-        answer = self._order(partial(self._control.recv, 64)).decode()
-        return None if answer == "None" else int(answer)
 
     def listen(self, seconds: float) -> list[tuple["IsolatedAttempt", tuple]]:
         """Waits at most so long for messages of attempts; returns them in order."""
@@ -113,15 +86,6 @@ class Host:
     def _awake(self) -> None:
         if not self._wake.done():
             self._wake.set_result(None)
-
-    def _order(self, call: Callable[[], Any]) -> Any:
-        try:
-            found = call()
-        except OSError as error:
-            raise StageError(f"the process that starts attempts died: {ending(self._process.wait())}") from error
-        if not found:
-            raise StageError(f"the process that starts attempts died: {ending(self._process.wait())}")
-        return found
 
 
 async def _passes(number: int) -> None:
@@ -188,6 +152,10 @@ class IsolatedAttempt(asyncio.Protocol):
         limit = self._workflow.limit
         return None if limit is None or self._waiting else self._since + limit - self._used
 
+    def _title(self) -> str:
+        function = inspect.unwrap(getattr(self._workflow.function, "func", self._workflow.function))
+        return f"{function.__module__}:{function.__qualname__}"
+
     def time_out(self) -> None:
         self._place.fail(brief(TimedOut(self._workflow.limit)))
 
@@ -196,9 +164,8 @@ class IsolatedAttempt(asyncio.Protocol):
         if (deadline := self.deadline) is not None and sent > deadline:
             self.time_out()
         elif kind == LOST:
-            code, self._number = host().code(self._number), None
-            how = "did not start, for want of memory or processes" if code is None else ending(code)
-            self._place.fail(f"the workflow's process {how}, without a result")
+            how, self._number = host().how(self._number), None
+            self._place.fail(f"the process of the workflow {self._title()} {how}, without a result")
         elif kind == MODEL:
             self._stop_clock(sent)
             self._waiting.add(content[0])
