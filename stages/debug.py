@@ -31,10 +31,11 @@ from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
 from workflows.engines.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from workflows.engines.open import open_one
-from workflows.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_texts, task_turns, turn_end
+from workflows.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
+from workflows.task_at_hand import TaskAtHand, bound, unwritable
+from workflows.template_rows import task_prompts
 from workflows.user_reward import Rule
 
 ANSWER = "answer"  # a script of one reply: the task's own solution, or its truth
@@ -134,8 +135,7 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         tokenizer, engine, settings = _opened(settings, asked, task, stack)
         watched = Watched(engine)
         stack.callback(watched.close)
-        opener = _TracedRewards(settings)
-        rewards = opener.of(taskset)
+        rewards = (opener := _TracedRewards(settings)).of(taskset)
         begin = time.perf_counter()
         [outcome] = _attempt(settings, taskset, place, task, tokenizer, watched, rewards)
         runner.decode([outcome], tokenizer)
@@ -167,17 +167,14 @@ def _taskset(settings: Config, name: str | None) -> tuple[str, Taskset]:
 
 def _task(settings: Config, taskset: Taskset, place: str, number: int) -> Task:
     """A row of a set that is a task. Raises DataError when it has fewer."""
-    if taskset.path is None:
-        rows = [row for row in tasks_stage.read_pool(settings) if row.solution is None]
-    else:
-        rows = tasks_stage.read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, "task",
-                                    f"buffer.explorer_input.{place}.path")
+    rows = ([row for row in tasks_stage.read_pool(settings) if row.solution is None] if taskset.path is None else
+            tasks_stage.read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, "task",
+                                 f"buffer.explorer_input.{place}.path"))
     usable: list[RawTask] = [row for row in rows if row.question and row.answer is not None and not row.problem]
     if not 0 <= number < len(usable):
         raise DataError(f"--task {number}: task set '{taskset.name}' has {len(usable)} tasks, counted from 0.")
-    row = usable[number]
-    return Task("debug", row.row, "train", row.question, row.answer, row.solution, row.context,
-                messages=row.messages)
+    one = usable[number]
+    return Task("debug", one.row, "train", one.question, one.answer, one.solution, one.context, messages=one.messages)
 
 
 def _opened(settings: Config, asked: Asked, task: Task, stack: ExitStack):
@@ -230,12 +227,14 @@ def _replies(script: str, task: Task) -> list[str]:
 
 def _attempt(settings: Config, taskset: Taskset, place: str, task: Task, tokenizer, engine: Engine,
              rewards: list[RewardFunction]) -> list[runner.Outcome]:
-    source = settings.buffer.explorer_input
-    loaded = load_workflow(workflow_of(taskset, source, place), taskset.workflow_args, settings.explorer.max_timeout)
+    name = workflow_of(taskset, settings.buffer.explorer_input, place)
+    loaded = load_workflow(name, taskset.workflow_args, settings.explorer.max_timeout)
     traced = replace(loaded, function=Traced(loaded.function)) if isinstance(loaded, Isolated) else Traced(loaded)
-    workflow = bound(traced, lambda: TaskAtHand(task, rewards, tokenizer, settings))
-    prompts = prompt_tokens(tokenizer, task_texts(tokenizer, [task], settings))
-    return roll_out(engine, [workflow], prompts, [settings.seed], [runner.Sampling.of(settings.model)])
+    texts, reasons = task_prompts(tokenizer, [task], settings)
+    workflow = (unwritable(reasons[0]) if reasons else
+                bound(traced, lambda: TaskAtHand(task, rewards, tokenizer, settings)))
+    return roll_out(engine, [workflow], prompt_tokens(tokenizer, texts), [settings.seed],
+                    [runner.Sampling.of(settings.model)])
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown

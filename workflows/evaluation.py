@@ -19,11 +19,12 @@ from workflows.attempts.recording import EVALUATION, Journal, journal_file
 from workflows.attempts.schedule import roll_out
 from workflows.engines.engine import Engine
 from workflows.leakage import prompt_of, training_prompts
-from workflows.prompts import prompt_tokens, task_texts, task_turns
+from workflows.prompts import prompt_tokens, task_turns
 from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
+from workflows.task_at_hand import TaskAtHand, bound, unwritable
+from workflows.template_rows import task_prompts
 
 DECODINGS = ("greedy", "sampled")
 
@@ -42,7 +43,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """An evaluation set, ready to sample. taskset: its settings; texts and tokens: its prompts.
+    """An evaluation set, ready to sample. taskset: its settings; texts and tokens: its prompts; unwritable: by place,
+    why the chat template cannot write one.
 
     rows: of the set; equal rows are one task. trained: number of its tasks that are in the training data. opener: of
     its reward functions.
@@ -54,6 +56,7 @@ class EvaluationSet:
     trained: int
     texts: list[str]
     tokens: list[list[int]]
+    unwritable: dict[int, str]
     rewards: list[RewardFunction]
     opener: Rewards
 
@@ -69,8 +72,8 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
         rows = read_eval(inputs.get(HELD, inputs["tasks"]), taskset)
         tasks = list({task.task_id: task for task in rows}.values())
         trained = sum(prompt_of(task.context, task.question) in learnt for task in tasks)
-        texts = task_texts(tokenizer, tasks, context.config)
-        made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, prompt_tokens(tokenizer, texts),
+        texts, reasons = task_prompts(tokenizer, tasks, context.config)
+        made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, prompt_tokens(tokenizer, texts), reasons,
                                   rewards.of(taskset), rewards))
         _warn(context.log, made[-1])
     return made
@@ -146,8 +149,9 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
         taskset.workflow_args, config.explorer.max_timeout, context.directory, context.activity.calling)
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
-    workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config, is_trained=False))
-                 for task in tasks]
+    workflows = [unwritable(held.unwritable[i]) if i in held.unwritable else
+                 bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config, is_trained=False))
+                 for i, task in zip(asked, tasks, strict=True)]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from pipeline.settings.config import longest_sequence
+from pipeline.store.errors import DataError
 from workflows import runner
 from workflows.attempts.isolated import Isolated
 from workflows.engines.engine import Reply
@@ -80,6 +81,15 @@ def bound(workflow: Callable[..., Attempt] | Isolated, make: Callable[[], TaskAt
         return workflow
     task = make()
     return replace(workflow, task=task) if isinstance(workflow, Isolated) else partial(workflow, **{PARAMETER: task})
+
+
+def unwritable(reason: str) -> Callable[[list[int]], Attempt]:
+    """The workflow of a task whose prompt the chat template cannot write: its attempts fail with the reason."""
+    def workflow(prompt: list[int]) -> Attempt:
+        raise DataError(reason)
+        yield prompt  # as all workflows, a generator
+
+    return workflow
 
 
 def asks_task(workflow: Callable[..., Attempt] | Isolated) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from operators.turns import Turn, Unusable
 from pipeline.store.errors import DataError
-from workflows.prompts import conversation_of, conversation_text, prompt_tokens, turn_end, with_system
+from workflows.prompts import conversation_of, conversation_text, prompt_tokens, task_texts, turn_end, with_system
 
 Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens [R], mask [R]: 1 on trained tokens
 LINKS = {"tool": ("tool_call_id", "name")}  # fields by role that only repeat which call is answered
@@ -134,6 +134,23 @@ class TemplateRows:
             return self._text(turns, tools) == text
         except Unusable:
             return False  # the template needs the field
+
+
+def task_prompts(tokenizer, tasks: Sequence, config) -> tuple[list[str], dict[int, str]]:
+    """The text of every task's prompt; and, by place, why the template cannot write one: its text is then the question.
+
+    config: settings with sections model and buffer. Raises DataError for a prompt of texts that the template refuses.
+    """
+    rich = {place: task for place, task in enumerate(tasks) if task.messages is not None}
+    rows = TemplateRows(tokenizer, config) if rich else None
+    written, reasons = {}, {}
+    for place, task in rich.items():
+        try:
+            written[place] = rows.prompt(task)
+        except Unusable as reason:
+            written[place], reasons[place] = task.question, str(reason)
+    plain = iter(task_texts(tokenizer, [task for task in tasks if task.messages is None], config))
+    return [written[place] if place in rich else next(plain) for place in range(len(tasks))], reasons
 
 
 def _bare(text: str) -> str:

@@ -11,10 +11,11 @@ import numpy as np
 
 from pipeline.job.selection import Selector
 from pipeline.store import records
-from workflows.prompts import prompt_tokens, task_texts
+from workflows.prompts import prompt_tokens
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
+from workflows.task_at_hand import TaskAtHand, bound, unwritable
+from workflows.template_rows import task_prompts
 
 TaskSets = list[tuple[Any, list[records.Task]]]  # settings of each training set, and its tasks
 
@@ -38,7 +39,7 @@ class Prompts:
         self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
         source = config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
-        self.texts = task_texts(tokenizer, self.tasks, config)
+        self.texts, self.unwritable = task_prompts(tokenizer, self.tasks, config)
         self.tokens = prompt_tokens(tokenizer, self.texts)
         self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
         self.sets: list[TrainSet] = []
@@ -64,6 +65,8 @@ class Prompts:
     def workflow_of(self, task: int) -> Callable:
         """The workflow for one attempt at this task."""
         one = self.set_of(task)
+        if task in self.unwritable:
+            return unwritable(self.unwritable[task])
         return bound(one.workflow, lambda: TaskAtHand(self.tasks[task], one.rewards, self.tokenizer, self.config))
 
 

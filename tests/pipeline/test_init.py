@@ -411,3 +411,26 @@ def test_files_that_the_recipe_does_not_read_are_named(tmp_path):
     assert recipe.left_out(tasks, recipe.read(str(tmp_path / "train.jsonl"))) == [str(tmp_path / "test.jsonl")]
     assert recipe.left_out(tasks, recipe.read(str(tmp_path))) == ["notes.jsonl"]
     assert recipe.left_out(shown, recipe.read(str(tmp_path))) == ["notes.jsonl", "test.jsonl"]
+
+
+def test_calls_and_tools_of_sharegpt_become_messages():
+    """A call, or a list of calls, is JSON in a turn of function_call; what is none is left for the reader to report."""
+    add = {"name": "add", "arguments": {"a": 1}}
+    talk = [{"from": "human", "value": "1+2?"}, {"from": "function_call", "value": json.dumps(add)},
+            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3."}]
+    found = guess([{"conversations": talk, "system": "Be brief.", "tools": "[]"}])
+    assert found.kind == "sft"
+    made = found.convert({"conversations": talk, "system": "Be brief.", "tools": "[1]"})
+    assert made == {"tools": "[1]", "messages": [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
+        {"role": "assistant", "content": None, "tool_calls": [add]}, {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "It is 3."}]}
+    broken = found.convert({"conversations": [{"from": "function_call", "value": "add("}]})
+    assert broken["messages"][0]["tool_calls"] == "add("
+
+
+def test_a_column_of_tools_is_no_conversation_and_is_used():
+    calls = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
+    found = guess([{"messages": [{"role": "user", "content": "1+2?"}, calls], "tools": [{"type": "function"}]}])
+    assert (found.kind, found.format["prompt_key"]) == ("sft", "messages")
+    assert not any(note.startswith("not used") for note in found.notes)

@@ -8,8 +8,12 @@ import pytest
 from pipeline.store import records
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, QWEN3, tokenizer_of
 from tests.factories import row
+from workflows.attempts.schedule import roll_out
 from workflows.demonstrations import demonstrations, pairs
 from workflows.prompts import conversation_text, task_texts
+from workflows.runner import Sampling
+from workflows.task_at_hand import TaskAtHand, unwritable
+from workflows.template_rows import task_prompts
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 TOOLS = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}'
@@ -200,3 +204,23 @@ def test_a_prompt_may_end_with_a_tool_and_have_a_system_message():
     task = row(records.Task, messages=json.dumps({"messages": TALK[:3], "tools": [ADD]}))
     (text,) = task_texts(tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>"), [task], settings("Be brief."))
     assert text == QWEN_ASKED.replace("# Tools", "Be brief.\n\n# Tools") + WRITTEN + RESULT
+
+
+def test_a_task_whose_prompt_cannot_be_written_fails_with_the_reason_and_no_other():
+    lost = row(records.Task, question="3", messages=json.dumps({"messages": TALK[:3]}))
+    plain = row(records.Task, question="1+2?")
+    texts, reasons = task_prompts(tokenizer_of(NAMELESS, CHATML_MARKS, "<|im_end|>"), [plain, lost], settings())
+    assert texts == ["<|im_start|>user\n1+2?<|im_end|>\n<|im_start|>assistant\n", "3"]
+    assert list(reasons) == [1]
+    assert "turn 2: tool_calls" in reasons[1]
+    (outcome,) = roll_out(None, [unwritable(reasons[1])], [[1]], [0], [Sampling(1.0, 1.0, -1, 8, 8, 16)])
+    assert outcome.status == "workflow_failed"
+    assert reasons[1] in outcome.reason
+
+
+def test_the_task_that_a_workflow_gets_has_the_whole_conversation(settings):
+    task = row(records.Task, question="3", answer="3", messages=json.dumps({"messages": TALK[:3], "tools": [ADD]}))
+    at_hand = TaskAtHand(task, [], tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>"), settings())
+    assert (at_hand.messages, at_hand.tools, at_hand.answer) == (TALK[:3], [ADD], "3")
+    asked = tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>").decode(at_hand.prompt(TALK[:3]))
+    assert asked == QWEN_ASKED + WRITTEN + RESULT

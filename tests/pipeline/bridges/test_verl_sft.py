@@ -125,3 +125,10 @@ def test_the_number_of_checkpoints_is_written_and_counted_once(number, kept):
 def test_keys_alone_tell_sft(text, name):
     found = written(from_verl(text, name))
     assert (found["algorithm.algorithm_type"], found["model.model_path"]) == ("sft", "/m")
+
+
+@pytest.mark.parametrize("key", ["data.multiturn.tools_key", "data.tools_key"])
+def test_the_column_of_tools_is_that_of_conversations(key):
+    assert values(FILE, "data.multiturn.enable=True", f"{key}=functions")[f"{BUFFER}.format.tools_key"] == "functions"
+    assert f"{BUFFER}.format.tools_key" not in values(FILE, f"{key}=functions")
+    assert from_verl(sft(FILE, "data.multiturn.enable=True", f"{key}=functions")).lacking == {}
