@@ -18,6 +18,7 @@ from pipeline.settings.guide import explain_absent, explain_value
 from pipeline.settings.key_names import exists, nearest_key
 from pipeline.settings.setting import Section, about, bound, is_section, leaves, listed, plain, wrong
 from pipeline.store.errors import Problem, nearest
+from pipeline.store.foreign_text import escaped, is_encodable
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
          dict: "a mapping"}
@@ -41,7 +42,8 @@ def read(value: dict[str, Any], kind: type[Section], key: str, problems: list[Pr
             problems += [line for place, one in found.items() for line in _lines(kind, place, one, key, more)]
             for place in sorted(found, key=lambda p: [str(x).zfill(9) for x in p], reverse=True):
                 _drop(remaining, place)
-    problems += [problem for place, one in leaves(made, key) for problem in _not_finite(place, one)]
+    problems += [problem for place, one in leaves(made, key) if not place.startswith("stages.")
+                 for problem in (*_not_finite(place, one), *_not_unicode(place, one))]
     return made
 
 
@@ -118,10 +120,17 @@ def _no_section(value: Any, key: str) -> Problem:
 
 def _not_finite(key: str, value: Any) -> list[Problem]:
     """Returns the problem of nan, and of infinity except in an algorithm's arguments, where it may mean no bound."""
-    if not isinstance(value, float) or math.isfinite(value) or key.startswith("stages.") or (
-            math.isinf(value) and "algorithm." in key):
+    if not isinstance(value, float) or math.isfinite(value) or (math.isinf(value) and "algorithm." in key):
         return []
     return [Problem(key, "needed a finite number.", found=value)]
+
+
+def _not_unicode(key: str, value: Any) -> list[Problem]:
+    """Returns the problem of a text, or a name of a free argument, that no file and no tokenizer can hold."""
+    if is_encodable(key) and not (isinstance(value, str) and not is_encodable(value)):
+        return []
+    return [Problem(escaped(key), "needed Unicode, found a text with half of a surrogate pair, or bytes of a variable "
+                    "that are no UTF-8.")]
 
 
 def fitting(content: dict, base: dict, key: str, problems: list[Problem]) -> dict:

@@ -129,9 +129,9 @@ def _digest(directory: Path) -> str:
     found = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
         if path.is_symlink() or path.is_file():
-            content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
             mode = path.lstat().st_mode & 0o120100  # of a link, and whether it can be executed
-            found.update(f"{path.relative_to(directory)}\0{mode}\0{len(content)}\0".encode() + content)
+            found.update(os.fsencode(path.relative_to(directory)) + f"\0{mode}\0{len(content)}\0".encode() + content)
     return found.hexdigest()
 
 

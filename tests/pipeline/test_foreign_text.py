@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 
@@ -9,6 +10,7 @@ from pipeline.store import files, records, tables
 from pipeline.store.data_files import parsed
 from pipeline.store.foreign_text import DEEPEST, escaped, escaped_all, flaw
 from pipeline.store.secret_names import masked
+from tests.configs import broken, places, problems_of
 from tests.factories import row
 
 
@@ -29,6 +31,27 @@ def test_what_files_cannot_hold_has_a_flaw(value):
 @pytest.mark.parametrize("value", ["", "a\x00ü😀", None, True, 10**400, -1.5, {"a": [1, {"b": None}]}, nested(DEEPEST)])
 def test_what_files_can_hold_has_none(value):
     assert flaw(value) is None
+
+
+@pytest.mark.parametrize(("text", "keys"), [
+    ('buffer: {explorer_input: {system_prompt: "x\\ud800"}}', ["buffer.explorer_input.system_prompt"]),
+    ('name: "fi\\udcff"', ["name"]),
+    ('stages: [{stage_name: sft, model: {model_path: "\\udfff"}}]', ["sft: model.model_path"]),
+    ('explorer: {env_vars: {A: "\\ud800"}}', ["explorer.env_vars.A"]),
+    ('algorithm: {advantage_fn_args: {a: {"\\ud800": 1}, b: ["\\ud800"]}}', [
+        r"algorithm.advantage_fn_args.a.\ud800", "algorithm.advantage_fn_args.b.0"])])
+def test_a_setting_that_is_no_unicode_is_refused(tmp_path, text, keys):
+    """YAML knows the escape, though UTF-8 does not."""
+    (tmp_path / "r.yaml").write_text(text)
+    found = [one for one in problems_of(f"recipe={tmp_path / 'r.yaml'}", "model.init.enable=true")
+             if "Unicode" in one.needed or one.key == "name"]
+    assert sorted(places(found)) == sorted(keys)
+
+
+def test_bytes_of_a_variable_that_are_no_utf8_are_refused(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_BYTES", os.fsdecode(b"a\xff"))
+    assert broken("buffer.explorer_input.system_prompt=${oc.env:OURO_TEST_BYTES}") == [
+        "buffer.explorer_input.system_prompt"]
 
 
 def test_escapes_in_json_keep_their_meaning_and_other_text_is_untouched(tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -144,6 +146,18 @@ def test_the_stage_counts_tasks_and_says_what_is_not_isolated(two, tmp_path):
     assert "kernel" in made["harbor"]["isolation"]
     rows = tables.read(tmp_path / tables.LOCATIONS["raw"], RawTask).to_pylist()
     assert [row["problem"] is None for row in rows if row["taskset"]] == [True, True, False]
+
+
+def test_names_that_are_no_utf8_are_names(tmp_path):
+    """Of a task, of a file in it, and of what a link in it points to; another byte is another task."""
+    digests = []
+    for number in (b"\xff", b"\xfe"):
+        task = write_task(tmp_path / f"set{len(digests)}" / os.fsdecode(b"one\xff"))
+        (task / "environment" / os.fsdecode(b"a" + number)).write_text("x")
+        (task / "environment" / "link").symlink_to(os.fsdecode(b"to" + number))
+        (row,) = tasks_stage.read_sets(composed(task.parent))
+        digests.append(read_task(Path(json.loads(row.answer)["directory"])).digest)
+    assert len(set(digests)) == 2
 
 
 def test_the_digest_is_of_names_contents_and_rights(two):
