@@ -11,6 +11,7 @@ import re
 import sys
 from contextlib import suppress
 from functools import partial
+from operator import add
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from pipeline.store import files, yaml_aliases
 from pipeline.store.digests import resolve
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
+from stages.judged_rows import unjudgeable
 from stages.model_size import sizes
 from stages.overlap import compare
 from stages.sampled_rows import SHOWN, as_text, asked, has_no_json, is_answered, is_conversation, is_text, value_at
@@ -111,7 +113,8 @@ class Preview:
         written, reasons = Written([], [], []), [one.problem for one in read if one.problem is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
-        few, many = ([], []) if wrong else judged(source, drawn, reasons + written.reasons)
+        few, many = ([], []) if wrong else map(
+            add, judged(source, drawn, reasons + written.reasons), unjudgeable(source, read))
         wrong += many
         self.found["warnings"] += few
         self.found["problems"] += wrong

@@ -6,7 +6,8 @@ from typing import Any
 
 from pipeline.check.memory import GIB, USABLE, Rollout, Training, kept_logprobs, recomputes, rollout, training
 from pipeline.check.model_size import Size, Sizes, named
-from pipeline.check.workload import explores, workload
+from pipeline.check.sources import explores
+from pipeline.check.workload import workload
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import answering_gpus, held_gpus
 from pipeline.plan.modes import TRAINING

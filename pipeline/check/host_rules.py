@@ -7,8 +7,8 @@ import os
 import shutil
 
 from pipeline.check.fit import trains
-from pipeline.check.sources import tasksets
-from pipeline.check.workload import explores, workload
+from pipeline.check.sources import explores, tasksets
+from pipeline.check.workload import workload
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import cores
 from pipeline.settings.config import Config

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from pipeline.check.workload import explores
+from pipeline.check.sources import explores
 from pipeline.job import devices
 from pipeline.settings.config import Config
 from pipeline.store.errors import Problem

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.check.sources import tasksets
+from pipeline.check.builtin_rewards import generator_problems
+from pipeline.check.sources import rewards, tasksets
 from pipeline.check.user_code import Functions
-from pipeline.check.workload import rewards
 from pipeline.settings import arguments
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
@@ -32,6 +32,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
     if config.kind == "rft":
         wrong += lonely(config.algorithm, config.algorithm, known, None)
+    wrong += generator_problems(config)
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
 
 

@@ -20,6 +20,7 @@ from pipeline.check import (
     recorded_rules,
     references,
     samples,
+    sources,
     stage_rules,
     teacher_rules,
     workload,
@@ -228,9 +229,8 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
 
 
 def _head_problem(config: Config, plain: dict) -> Problem | None:
-    answers = workload.explores(config) or config.buffer.explorer_input.eval_tasksets
-    by_vllm = config.explorer.rollout_model.engine_type == "vllm"
-    return head_problem(plain) if answers and by_vllm else None
+    answers = sources.explores(config) or config.buffer.explorer_input.eval_tasksets
+    return head_problem(plain) if answers and config.explorer.rollout_model.engine_type == "vllm" else None
 
 
 def _chunks_problem(config: Config) -> Problem | None:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.sources import POOL, sources, tasksets
+from pipeline.check.sources import POOL, rewards, sources, tasksets
 from pipeline.check.user_code import WAIT
-from pipeline.check.workload import rewards
 from pipeline.job.context import ending, environment, our_environment
 from pipeline.job.ending import die_with_parent
 from pipeline.job.process_group import ending_orphans

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.check import builtin_rewards
 from pipeline.check.sources import sources as sources_of
 from pipeline.job.tasksets import sets_with_paths
 from pipeline.plan.data import data_settings
@@ -51,7 +52,8 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
 def sources_here(stages: list[Config]) -> list[dict[str, Any]]:
     """Returns the sources of the stages that exist on this machine, each once, as stages/preview.py reads them."""
     found = dict.fromkeys(source for stage in stages for source in sources_of(stage))
-    return [one.request() for one in found if not nothing_at(one.path) and is_here(one.path, one.split)]
+    return [one.request() | {"rewards": builtin_rewards.of_source(one, stages)} for one in found
+            if not nothing_at(one.path) and is_here(one.path, one.split)]
 
 
 def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, Any]:

@@ -93,6 +93,16 @@ def tasksets(config: Config) -> list[tuple[str, Taskset]]:
     return [*train_places(explorer), *eval_places(explorer)]
 
 
+def rewards(config: Config) -> bool:
+    """Returns whether a stage with these settings applies the reward functions of its training sets."""
+    return explores(config) or config.kind == "scored"
+
+
+def explores(config: Config) -> bool:
+    """Returns whether a stage with these settings makes rollouts to train on."""
+    return config.kind in ("rft", "rollout")
+
+
 def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:
     """Returns the files and directories of one set; empty when its rows come from the pool."""
     several = isinstance(one.path, list)

@@ -49,16 +49,6 @@ class Workload:
         return None if self.explorer_steps is None else self.explorer_steps * (self.explored + self.beside)
 
 
-def rewards(config: Config) -> bool:
-    """Returns whether a stage with these settings applies the reward functions of its training sets."""
-    return explores(config) or config.kind == "scored"
-
-
-def explores(config: Config) -> bool:
-    """Returns whether a stage with these settings makes rollouts to train on."""
-    return config.kind in ("rft", "rollout")
-
-
 def workload(config: Config) -> Workload:
     """Computes the size of a stage from its settings (as returned by `stage_settings.effective`).
 

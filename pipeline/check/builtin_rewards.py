@@ -1,0 +1,53 @@
+"""Which of our reward functions that read the truth judge the rows of a source, and the generators they do not suit.
+
+stages/judged_rows.py calls them with sampled rows. User functions: pipeline/check/reward_call.py.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pipeline.check.sources import POOL, Source, rewards, tasksets
+from pipeline.settings.config import Config
+from pipeline.settings.data import reward_functions, workflow_of
+from pipeline.store.errors import Problem
+
+READ_TRUTHS = ("accuracy_reward", "countdown_reward", "judge_reward")
+SECTION = "buffer.explorer_input"
+PIPELINE = "data_processor.task_pipeline"
+
+
+def of_source(source: Source, stages: Iterable[Config]) -> list[dict[str, Any]]:
+    """Returns the functions that judge the rows of a source in any stage, each once, with their arguments.
+
+    key: the setting that names it. optional: whether a workflow may reward the attempts itself.
+    """
+    found: list[dict[str, Any]] = []
+    for settings in stages:
+        for path, asked in _judged(settings):
+            own = path == source.key or source.key.startswith(f"{path}.")
+            found += [each for each in asked if own and each not in found]
+    return found
+
+
+def generator_problems(config: Config) -> list[Problem]:
+    """Lists the sets of a generator whose truths the reward does not read. config: the settings of a stage."""
+    made = config.data_processor.task_pipeline.generator
+    of_pool = [each for path, asked in _judged(config) if path.startswith(PIPELINE) for each in asked]
+    return [Problem(each["key"], f"judges expressions of the generator countdown; {PIPELINE}.generator={made} makes "
+                    "other tasks.", "Name the function for them, or give generator=countdown.", found=each["name"])
+            for each in of_pool if each["name"] == "countdown_reward" and made not in (None, "countdown")
+            and not config.data_processor.task_pipeline.inputs and not each["optional"]]
+
+
+def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields, for each set that a stage rewards, the setting of its rows, and its functions."""
+    explorer = settings.buffer.explorer_input
+    for place, one in tasksets(settings):
+        workflow = workflow_of(one, explorer, place)
+        if not place.startswith("eval_") and not rewards(settings):
+            continue
+        named = f"{SECTION}.{place}" if one.default_reward_fn_type else SECTION
+        asked = [{"name": name, "arguments": one.reward_fn_args, "key": f"{named}.default_reward_fn_type",
+                  "optional": ":" in workflow or bool(one.workflow_args.get("environment_class"))}
+                 for name in reward_functions(one, explorer) if name in READ_TRUTHS]
+        yield (f"{SECTION}.{place}.path" if one.path else f"{PIPELINE}.{POOL}"), asked

@@ -1,0 +1,65 @@
+"""Calls our reward functions with sampled rows: a truth that they cannot read, or that no answer can match, is found.
+
+source: in the format of pipeline/check/samples.py; its `rewards` are those of pipeline/check/builtin_rewards.py.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from operators.answers import truth_answer
+from operators.reward import accuracy_reward, countdown_reward
+from pipeline.settings.arguments.judging import rubric_of
+from pipeline.store.errors import DataError
+from pipeline.store.records import RawTask
+
+SHOWN = 60  # characters of a prompt and of a truth
+
+
+def unjudgeable(source: dict[str, Any], rows: Sequence[RawTask]) -> tuple[list[str], list[str]]:
+    """(warnings, problems): a line for each function that cannot judge some of the rows. It is a warning where the
+    workflow may reward its attempts itself."""
+    warnings, problems = [], []
+    for reward in source.get("rewards", ()):
+        judged = [row for row in rows if row.problem is None and row.question and row.answer is not None]
+        found = [(row, why) for row in judged if (why := _why_not(reward, row.answer))]
+        if found:
+            row, why = found[0]
+            to = warnings if reward["optional"] else problems
+            to.append(
+                f"{source['key']}: {reward['name']} ({reward['key']}) can reward no answer to {len(found)} of "
+                f"{len(judged)} sampled rows. The first, whose prompt ends with {row.question[-SHOWN:]!r} and whose "
+                f"truth is {row.answer[:SHOWN]!r}: {why}. Correct or leave out such rows, take the truth from another "
+                f"column ({source['format_key']}.response_key), or name a function that reads it.")
+    return warnings, problems
+
+
+def _why_not(reward: dict[str, Any], truth: str) -> str | None:
+    """Why a function cannot judge answers to a row with this truth, or None."""
+    try:
+        return TRIED[reward["name"]](truth, reward["arguments"])
+    except (DataError, ValueError) as error:
+        return str(error).rstrip(".")
+
+
+def _accuracy(truth: str, arguments: dict[str, Any]) -> str | None:
+    own = truth_answer(truth)
+    if accuracy_reward(f"\\boxed{{{own}}}", truth)["accuracy"]:
+        return None
+    return ("the answer \\boxed{truth} itself is worth 0, so none can be right; needed a number, words or LaTeX whose "
+            "braces are closed")
+
+
+def _countdown(truth: str, arguments: dict[str, Any]) -> None:
+    countdown_reward("", truth)
+
+
+def _judge(truth: str, arguments: dict[str, Any]) -> None:
+    if arguments.get("rubric") is None and not arguments.get("compare"):
+        try:
+            rubric_of(truth)
+        except ValueError as error:
+            raise DataError(f"without the argument rubric each truth is one: {error}") from error
+
+
+TRIED: dict[str, Callable[[str, dict[str, Any]], str | None]] = {
+    "accuracy_reward": _accuracy, "countdown_reward": _countdown, "judge_reward": _judge}

@@ -1,0 +1,111 @@
+"""Our reward functions and the rows that they judge: what `ouro config check` says before a run."""
+
+import json
+
+import pytest
+
+from operators.formats import read_records
+from pipeline.check.builtin_rewards import generator_problems
+from pipeline.check.samples import sources_here
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.modes import planned
+from pipeline.settings.data import Format
+from stages.judged_rows import unjudgeable
+from tests.configs import overridden
+
+KEY = "buffer.explorer_input.default_reward_fn_type"
+OF_SET = "buffer.explorer_input.taskset.default_reward_fn_type"
+RUBRIC = json.dumps([{"name": "polite", "question": "Is it?"}])
+
+
+def judged(name, truths, optional=False, **arguments):
+    rows = [{"question": f"question {i}", "answer": truth} for i, truth in enumerate(truths)]
+    source = {"key": "buffer.explorer_input.taskset.path", "format_key": "buffer.explorer_input.taskset.format",
+              "rewards": [{"name": name, "arguments": arguments, "key": KEY, "optional": optional}]}
+    return unjudgeable(source, list(read_records(rows, Format(), "task", "rows.jsonl", 0)))
+
+
+@pytest.mark.parametrize("truth", [
+    "", " ", "####", "so\n#### ", "\\boxed{}", "$", "\\frac{1}{2", "\\sqrt{", "}", "\\text{", "{1, 2",
+    "\\boxed{\\frac{1}{2}", "**"])
+def test_a_truth_that_no_answer_matches_is_a_problem(truth):
+    warnings, [line] = judged("accuracy_reward", ["42", truth, "43"])
+    assert not warnings
+    for part in (KEY, "taskset.format.response_key", "1 of 3", "question 1"):
+        assert part in line
+
+
+@pytest.mark.parametrize("truth", [
+    42, -0.5, "42", "work\n#### 42", "so \\boxed{42}", "\\frac{1}{2}", "Paris", "B", "x^{2}+1", "\\{1, 2\\}", "[0, 1)",
+    "12:30", "50\\%", "9^{9^9}", "1000000!", "x" * 600, "an essay of several lines\nwith {braces}", ["a", "b"],
+    {"numbers": [1], "target": 1}, "#### 5 apples", "\\left( 3, \\frac{\\pi}{2} \\right)", "\\text{(C)}", True])
+def test_a_truth_that_its_own_text_matches_is_none(truth):
+    assert judged("accuracy_reward", [truth]) == ([], [])
+
+
+def test_an_absent_truth_is_told_elsewhere():
+    assert judged("accuracy_reward", [None]) == ([], [])
+
+
+@pytest.mark.parametrize(("name", "truth", "reason"), [
+    ("countdown_reward", "42", "no JSON object"), ("countdown_reward", "forty-two", "not JSON"),
+    ("countdown_reward", {"numbers": [1]}, "target"), ("countdown_reward", {"numbers": "1 2", "target": 3}, "numbers"),
+    ("judge_reward", "42", "rubric"), ("judge_reward", [{"name": "polite"}], "question")])
+def test_a_function_is_called_with_rows_that_it_cannot_judge(name, truth, reason):
+    warnings, [line] = judged(name, [truth, truth])
+    assert not warnings
+    assert reason in line
+    assert "2 of 2" in line
+
+
+@pytest.mark.parametrize(("name", "truth", "arguments"), [
+    ("countdown_reward", {"numbers": [3, 5], "target": 8}, {}), ("judge_reward", RUBRIC, {}),
+    ("judge_reward", "42", {"rubric": RUBRIC}), ("judge_reward", "42", {"compare": True})])
+def test_rows_for_a_function_are_no_problem(name, truth, arguments):
+    assert judged(name, [truth], **arguments) == ([], [])
+
+
+def test_where_the_workflow_may_reward_it_is_a_warning():
+    [line], problems = judged("countdown_reward", ["42"], optional=True)
+    assert KEY in line
+    assert not problems
+
+
+def stages_of(*overrides):
+    config = overridden(*overrides)
+    return [effective(config, entry) for entry in planned(config)]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "6*7?", "answer": "42"}) + "\n")
+    return path
+
+
+def asked(stages):
+    return {source["key"]: [(one["name"], one["key"], one["optional"]) for one in source["rewards"]]
+            for source in sources_here(stages)}
+
+
+def test_each_source_is_judged_by_the_functions_of_its_sets(rows):
+    place = "buffer.explorer_input.taskset"
+    default = stages_of(f"{place}.path={rows}")
+    assert asked(default) == {f"{place}.path (countdown_train)": [("countdown_reward", KEY, False)]}
+    own = stages_of(f"{place}.path={rows}", f"{place}.default_reward_fn_type=[accuracy_reward,overlong_penalty]")
+    assert asked(own) == {f"{place}.path (countdown_train)": [("accuracy_reward", OF_SET, False)]}
+    users = stages_of(f"{place}.path={rows}", f"{place}.default_reward_fn_type=my.module:score")
+    assert asked(users) == {f"{place}.path (countdown_train)": []}
+    workflow = stages_of(f"{place}.path={rows}", f"{place}.default_workflow_type=my.module:agent")
+    assert asked(workflow) == {f"{place}.path (countdown_train)": [("countdown_reward", KEY, True)]}
+
+
+def test_a_generator_that_makes_no_expressions_does_not_suit_countdown_reward():
+    pool = "data_processor.task_pipeline"
+    other = stages_of(f"{pool}.generator=products")
+    found = [problem.key for stage in other for problem in generator_problems(stage)]
+    assert found
+    assert set(found) == {KEY}
+    assert not any(map(generator_problems, stages_of()))
+    fits = stages_of(f"{pool}.generator=products", "buffer.explorer_input.default_reward_fn_type=accuracy_reward")
+    assert not any(map(generator_problems, fits))
