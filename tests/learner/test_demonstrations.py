@@ -127,3 +127,7 @@ def test_what_the_chat_template_does_not_read_is_rejected_up_to_a_share(tmp_path
         return
     with pytest.raises(DataError, match=r"2 of 10 records cannot be used; the first: turn 2: tool_calls.*Allowed 10%"):
         Demonstrations(context, tiny_model)
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, with_calls(10, 10))
+    context.config.buffer.max_rejected_ratio = 1.0
+    with pytest.raises(DataError, match="10 of 10 records cannot be used"):  # whatever share is allowed
+        Demonstrations(context, tiny_model)

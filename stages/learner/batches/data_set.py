@@ -78,7 +78,7 @@ def rejected_rows(context: Context, tasks: list[records.Task], made: list, name:
         return []
     line = f"{len(rejected)} of {len(tasks)} records cannot be used; the first: {rejected[0].reason}"
     allowed = context.config.buffer.max_rejected_ratio
-    if len(rejected) > allowed * len(tasks):
+    if len(rejected) > min(allowed * len(tasks), len(tasks) - 1):  # none is left where all may be lost
         raise DataError(f"'{name}': {line}. Allowed {allowed:.0%} (buffer.max_rejected_ratio). Correct the file, set "
                         "model.chat_template_path to a template that reads all of it, or allow more.")
     context.log.info("%s", line)
