@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
-GRACE_SECONDS = 5.0  # for a child that saves nothing when it ends
+GRACE_SECONDS, LEAVE_SECONDS = 5.0, 60.0  # for a child that saves nothing when asked to end; to end by itself
 TRAINER = "trainer"  # the child that saves a checkpoint
 NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
@@ -276,14 +277,18 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         code = stopped.exit_code
     except OuroError as error:
         _write_error(context, name, advised(error, context), str(error))
-        sys.exit(2)
+        code = 2
     except MemoryError as error:
         _write_error(context, name, NO_MEMORY, users_traceback(error))
-        sys.exit(1)
+        code = 1
     except BaseException as error:  # sys.exit too: with exit code 0 the other side would wait forever
         full = users_traceback(error)
         _write_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
-        sys.exit(1)
+        code = 1
+    if name != TRAINER:  # which may be writing a checkpoint
+        at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
+        at_last.daemon = True
+        at_last.start()
     sys.exit(code)  # here, where no traceback keeps engine and model alive
 
 

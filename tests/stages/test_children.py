@@ -150,6 +150,19 @@ def test_a_child_that_something_ends_with_exit_code_0_has_died(start):
     assert seconds < 10
 
 
+@pytest.mark.parametrize(("then", "words"), [("pass", None), ("raise ValueError('none')", "died: ValueError: none")])
+def test_a_thread_of_user_code_that_never_ends_holds_up_no_stage(start, then, words):
+    body = f"import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); {then}"
+    program = STAGE_CHILD.format(body=body).replace('"trainer"', '"explorer"').replace(
+        "import sys\n", "import sys\nfrom stages.explorer import children\nchildren.LEAVE_SECONDS = 0.5\n")
+    begin = time.monotonic()
+    if words:
+        assert words in dies(start, explorer=program)[0]
+    else:
+        start(explorer=program)
+    assert time.monotonic() - begin < 60
+
+
 def test_an_error_of_an_earlier_life_is_not_shown_again(start):
     (start.directory / "trainer.error").write_text("of yesterday")
     message, _ = dies(start, trainer="import sys\nsys.exit(3)\n")
