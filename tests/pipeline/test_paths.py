@@ -67,3 +67,7 @@ def test_the_table_of_rooms_is_the_tree_and_its_floors_the_imports():
     files = house.import_graph()
     assert set(floors) == {house.room(module) for module in files}
     assert [(a, b) for a, b in files.edges if floors[house.room(a)] < floors[house.room(b)]] == []
+
+
+def test_the_architecture_is_read_in_one_sitting():
+    assert len((HOME / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 300

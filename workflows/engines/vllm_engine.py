@@ -36,7 +36,7 @@ ENVIRONMENT = {
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 METRICS = ("vllm:kv_cache_usage_perc", "vllm:num_preemptions")  # those of Pressure
 # A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
-# generator, which works for CUDA generators and raises for those of a CPU (details: ARCHITECTURE.md).
+# generator, which works for CUDA generators and raises for those of a CPU (details: docs/inside.md).
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
