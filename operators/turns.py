@@ -1,7 +1,7 @@
 """Turns of a conversation in a record, normalised to OpenAI's form: what chat templates are written for.
 
 A turn keeps role, content (text; text parts are joined) and every other field that says something, such as tool_calls
-or reasoning_content: whether the template reads it is found where there is one (workflows/unread.py). Arguments of
+or reasoning_content: whether the template reads it is found where there is one. Arguments of
 calls are JSON text, as OpenAI writes them; the older function_call and the role function become tool_calls and tool.
 """
 
