@@ -83,10 +83,10 @@ debug.add_command(workflow)
 
 def _token(new: bool, variable: str | None) -> str | None:
     """The token that clients need, or None."""
-    if new and variable:
+    if new and variable is not None:
         raise click.UsageError("--token and --token-env exclude each other.")
-    if variable and not os.environ.get(variable):
-        raise ConfigError(f"--token-env {variable}: the environment variable is not set.")
+    if variable is not None and not os.environ.get(variable):
+        raise ConfigError(f"--token-env '{variable}': the environment variable is not set.")
     if new:
         made = secrets.token_urlsafe(24)
         print(f"ouro: token {made}", flush=True)

@@ -20,6 +20,8 @@ class _Path(click.Path):
     """A path; `~` is the home directory, as a shell leaves it in --root=~/runs."""
 
     def convert(self, value, param, context):
+        if value == "":
+            self.fail("needed a path, found none.", param, context)
         return Path(os.path.expanduser(super().convert(value, param, context)))  # `~x` of no user is a name
 
 

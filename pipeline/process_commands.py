@@ -63,7 +63,8 @@ def stop(name, root):
 @click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), default="DEBUG",
               help="the least severe level shown")
 @click.option("-f", "--follow", is_flag=True, help="show new lines as they come, until Ctrl-C")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="only the last N records of what is there")
+@click.option("--tail", type=click.IntRange(0, 1_000_000_000), metavar="N",
+              help="only the last N records of what is there")
 def logs(name, root, stage, level, follow, tail):
     """Show the logs of a run's stages, trainers and explorers as one, by time.
 

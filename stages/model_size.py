@@ -11,14 +11,17 @@ import json
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.check.model_size import Layer, Size
 from pipeline.settings.model import Init, Lora
 from pipeline.store import files
-from pipeline.store.errors import OuroError
-from workflows.engines.hugging_face import import_transformers
+from pipeline.store.errors import ModelError, OuroError
+from pipeline.store.model_shape import CONFIG, json_object
+from pipeline.store.packable import unpackable
+from workflows.engines.hugging_face import causal_model, import_transformers
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
@@ -30,7 +33,10 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
     for text in asked:
         named, adapter = json.loads(text)
         try:
-            made[text] = asdict(measure(build(named), adapter and Lora.partial(adapter)))
+            model = build(named)
+            if isinstance(named, str) and problem_of(named) not in found["problems"]:
+                found["problems"] += filter(None, [problem_of(named)])
+            made[text] = asdict(measure(model, adapter and Lora.partial(adapter)))
         except OuroError as error:
             found["problems"].append(str(error))
         except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
@@ -38,6 +44,20 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
                                      "builds no causal language model with a list of layers from its config.json "
                                      f"({type(error).__name__}: {str(error).partition(chr(10))[0]}).")
     return made
+
+
+@cache
+def problem_of(named: str) -> str | None:
+    """Returns why the weights of a directory do not fit its config.json, or None; None for a classifier, too."""
+    directory = Path(named)
+    held = (json_object(directory / CONFIG, named).get("architectures") or [""])[0]
+    if str(held).endswith("ForSequenceClassification") or not any(directory.glob("*.safetensors")):
+        return None
+    try:
+        causal_model(directory, device_map="meta")  # shapes alone
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def build(named: str | dict[str, Any]):
@@ -51,8 +71,14 @@ def build(named: str | dict[str, Any]):
         config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
     else:
         config = transformers.AutoConfig.from_pretrained(named, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(config)
+    try:
+        with torch.device("meta"):
+            return transformers.AutoModelForCausalLM.from_config(config)
+    except (AttributeError, KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
+        if isinstance(named, dict) or unpackable(config.model_type):
+            raise
+        raise ModelError(f"{named}: transformers builds no model from its {CONFIG} ({type(error).__name__}: "
+                         f"{str(error).partition(chr(10))[0]}). Fetch it again.") from error
 
 
 def measure(model, adapter: Lora | None = None) -> Size:
@@ -118,7 +144,7 @@ def _layer(layer, config, size: Size) -> Layer:
 
 
 def main(request: str, answer: str) -> None:
-    found: dict[str, Any] = {"problems": [], "unjudged": []}
+    found: dict[str, Any] = {"problems": [], "warnings": [], "unjudged": []}
     counted = sizes(files.read_json(Path(request))["models"], found)
     files.write_json(Path(answer), found | {"sizes": counted})
 

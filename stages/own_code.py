@@ -10,6 +10,7 @@ one row (pipeline/check/reward_call.py). Not a stage of the plan: no stage reads
 
 import dis
 import inspect
+import os
 import sys
 import sysconfig
 from dataclasses import asdict, replace
@@ -132,10 +133,12 @@ def _first_task(question: dict[str, Any]) -> RawTask | None:
 
 def main(request: str, answer: str) -> None:
     found: list[dict | str | None] = []
-    for name, role in files.read_json(Path(request)):
+    for name, role in files.read_json(Path(request), kind=list):
         found.append(takes(name, role))
         files.write_json(Path(answer), found)
 
 
 if __name__ == "__main__":
     (call if sys.argv[1] == "--call" else main)(*sys.argv[-2:])
+    sys.stdout.flush()
+    os._exit(0)  # a thread that the user's code began may never end

@@ -112,8 +112,9 @@ def questions(stages: dict[str, Config], starts: dict[str, Model], teachers: dic
 
 
 def counted(asked: list[str]) -> dict[str, Any]:
-    """Returns the sizes of these models, counted by a process of its own, and its `problems` and `unjudged`."""
-    return _counted(tuple(asked)) if asked else {"sizes": {}, "problems": [], "unjudged": []}
+    """Returns the sizes of these models, counted by a process of its own, and its `problems`,
+    `warnings` and `unjudged`."""
+    return _counted(tuple(asked)) if asked else {"sizes": {}, "problems": [], "warnings": [], "unjudged": []}
 
 
 @cache

@@ -83,7 +83,7 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
         if limit:
             return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. "
                                 "--no-call leaves the call out.")
-        if answer.exists() and (found := files.read_json(answer)):
+        if answer.exists() and (found := files.read_json(answer, kind=list)):
             return tuple(found)
         how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
         if not answer.exists():  # no row could be read

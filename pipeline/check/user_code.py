@@ -83,7 +83,7 @@ def _ask(questions: list[tuple[str, bool]], variables: dict[str, str]) -> tuple[
             how = ": ".join([ending(done.returncode), *last])
         except subprocess.TimeoutExpired:
             how = f"had not ended after {WAIT} s"
-        return (files.read_json(answer) if answer.exists() else []), how
+        return (files.read_json(answer, kind=list) if answer.exists() else []), how
 
 
 def of_python(dotted: str) -> bool:

@@ -60,7 +60,7 @@ def _new(stages: list[Node], logs: dict[Path, "_Log"], all_of_it: bool = False) 
     """The records that were appended since the last call, by time. all_of_it: with a last line that is not complete."""
     for stage in stages:
         for path in sorted(stage.directory.glob("*.log")):
-            if path not in logs:
+            if path not in logs and path.is_file():
                 logs[path] = _Log(path, stage.name if path.stem == "stage" else f"{stage.name}/{path.stem}")
     return heapq.merge(*(log.new(all_of_it) for log in logs.values()), key=lambda record: record.time)
 

@@ -113,7 +113,11 @@ def _hash_module(path: Path) -> str:
     """
     if path.suffix != ".py":
         return files.hash_file(path)
-    source = path.read_text(encoding="utf-8")
+    try:
+        with tokenize.open(path) as file:  # by its coding cookie
+            source = file.read()
+    except (UnicodeDecodeError, SyntaxError):  # no Python: whoever imports it says so
+        return files.hash_file(path)
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

@@ -13,6 +13,9 @@ UNSAID = object()  # a problem that quotes no value
 PARTS = ("key", "found", "needed", "do", "stages", "file", "line")
 
 
+LONGEST = 1000  # characters of a value in a sentence
+
+
 class Problem(str):
     """A mistake in a configuration, or a remark on it: the sentence that is printed, with its parts as attributes.
 
@@ -24,7 +27,7 @@ class Problem(str):
     def __new__(cls, key: str = "", needed: str = "", do: str = "", *, found: Any = UNSAID,
                 stages: Sequence[str] = (), file: str | None = None, line: int | None = None):
         concerned = f"stage{'s' * (len(stages) > 1)} {', '.join(map(repr, stages))}" if stages else ""
-        subject = key if found is UNSAID else f"{key}={shown(found)}"
+        subject = key if found is UNSAID else f"{key}={_cut(shown(found))}"
         place = f" ({file}, line {line})" if line else f" ({file})" if file else ""
         do = do.strip()
         made = super().__new__(cls, f"{': '.join(filter(None, (concerned, subject, needed)))} {do}".strip() + place)
@@ -64,6 +67,10 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return str(value) or "''"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
 
 
 class OuroError(Exception):

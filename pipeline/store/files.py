@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pipeline.store.errors import DataError, StageError
 from pipeline.store.foreign_text import escaped
@@ -123,21 +123,36 @@ def require_file(path: Path, named: str) -> Path:
     return path
 
 
-def read_json(path: Path, again: str = "Delete it and run the same command again.") -> dict:
+class Read(dict):
+    """The object in a JSON file: asked for a key that is absent, raises StageError with the file's name."""
+
+    def __init__(self, value: dict, path: Path, again: str):
+        super().__init__(value)
+        self._place = path, again
+
+    def __missing__(self, key: str):
+        raise StageError(f"{self._place[0]} is not what was written: it has no '{key}'. {self._place[1]}")
+
+
+def read_json(path: Path, again: str = "Delete it and run the same command again.", kind: type = dict) -> Any:
     """Reads a JSON file, without its CHECKSUM; raises StageError with the file's name where it is not what was written.
 
-    again: how to have it again.
+    again: how to have it again. kind: of the value, dict or list.
     """
+    if Path(path).exists() and not Path(path).is_file():  # reading a pipe may never end
+        raise StageError(f"{path} is not a file. {again}")
     try:
         text = Path(path).read_text(encoding="utf-8")
         value = json.loads(text)
-    except ValueError as error:  # invalid JSON, or not text
+    except (ValueError, RecursionError) as error:  # invalid JSON, or not text
         raise StageError(f"{path} is not valid JSON ({error}). {again}") from error
+    if not isinstance(value, kind):
+        raise StageError(f"{path} is not what was written: a JSON {type(value).__name__}, not {kind.__name__}. {again}")
     if isinstance(value, dict) and (written := value.pop(CHECKSUM, None)) is not None:
         found = hash_text(text.rpartition(f',\n "{CHECKSUM}"')[0] + _END)
         if found != written:
             raise StageError(f"{path} is damaged: the sha256 of its text is {found}; {written} was written. {again}")
-    return value
+    return Read(value, path, again) if kind is dict else value
 
 
 def in_store(directory: str | Path, root: str | Path) -> bool:

@@ -118,6 +118,8 @@ def read_task(directory: Path) -> HarborTask:
 
 
 def _text(file: Path) -> str:
+    if file.exists() and not file.is_file():  # reading a pipe may never end
+        raise DataError(f"{file} is not a file; a Harbor task needs it.")
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

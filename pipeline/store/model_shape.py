@@ -12,6 +12,7 @@ SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_val
          "intermediate_size", "vocab_size")
 SHAPES = {"layer_types": (list, "a list of texts"), "rope_scaling": (dict, "an object"),
           "rope_parameters": (dict, "an object"), "max_position_embeddings": (int, "a whole number"),
+          "max_window_layers": (int, "a whole number"),
           "sliding_window": (int, "a whole number or null")}  # what is read of their content elsewhere
 
 # widths of attention heads that vLLM 0.32 has CPU kernels for (v1/attention/backends/cpu_attn.py)
@@ -65,7 +66,7 @@ def json_object(file: Path, named: str) -> dict[str, Any]:
         if (text := file.read_text(encoding="utf-8")).startswith("version https://git-lfs"):
             raise ModelError(f"{named}: {file.name} there is a pointer of Git LFS: run `git lfs pull`.")
         found = json.loads(text)
-    except ValueError as error:  # invalid JSON, or not text
+    except (ValueError, RecursionError) as error:  # invalid JSON, or not text
         raise ModelError(f"{named}: {file.name} there is not valid JSON ({error}). Fetch the model again.") from error
     if not isinstance(found, dict):
         raise ModelError(f"{named}: {file.name} there is not a JSON object, {{...}}. Fetch the model again.")

@@ -94,7 +94,7 @@ def read(path: Path, allocate: Allocate | None = None) -> dict[str, Stored]:
         ends = [one["data_offsets"][1] for one in header.values()]
     except FileNotFoundError as error:
         raise ModelError(f"{path} is missing.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path} is not a safetensors file ({type(error).__name__}: {error}).") from error
     if not ends or begin + max(ends) != size:
         raise ModelError(f"{path} is cut short: it has {size:,} bytes.")

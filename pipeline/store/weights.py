@@ -70,8 +70,9 @@ def _files(directory: Path) -> list[Path]:
 
 def _parts(index: Path) -> list[Path]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted({str(Path(name)) for name in listed.values()})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ModelError(f"{index.name} there is not a readable index of weights ({why}).") from error
     if absent := [name for name in names if not (index.parent / name).is_file()]:

@@ -88,7 +88,7 @@ class Critic:
         self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
-        model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest)
+        model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True)
         module = ValueModel(model.model, name)
         self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
 

@@ -9,8 +9,9 @@ import pytest
 from pipeline import cli
 from pipeline.check.columns import column_problems
 from pipeline.check.data_sample import sample
+from pipeline.store import files
 from pipeline.store.data_files import open_files
-from pipeline.store.errors import DataError
+from pipeline.store.errors import DataError, StageError
 from tests.models import safetensors
 from tests.sizes import QWEN2
 
@@ -129,6 +130,7 @@ def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, word
     ({"num_attention_heads": 4, "num_key_value_heads": 3}, "key/value heads that divides 4"),
     ({"num_attention_heads": 2, "num_key_value_heads": 4}, "key/value heads that divides 2"),
     ({"num_attention_heads": 11, "num_key_value_heads": 11}, "needed a number of heads that divides"),
+    ({"sliding_window": 4, "use_sliding_window": True, "max_window_layers": "x"}, "has max_window_layers='x'; needed"),
     ({"model_type": "../../x"}, "no causal language model of model_type ../../x"),
     ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)"),
 ])
@@ -155,7 +157,47 @@ def test_a_plan_that_is_none(tmp_path, content, capsys):
     (plan := tmp_path / "runs" / "p" / "r" / "plan.json").parent.mkdir(parents=True)
     plan.write_text(content)
     assert cli.main(["status", "--root", str(tmp_path)]) == 2
-    assert f"{plan} is no plan of a run" in capsys.readouterr().err
+    assert f"{plan} is no" in capsys.readouterr().err
+
+
+def test_a_long_value_is_cut_in_the_sentence(checked):
+    code, found = checked(f"mode={'x' * 20000}")
+    assert (code, "(20,000 characters)" in found, len(found) < 3000) == (2, True, True)
+
+
+@pytest.mark.parametrize("words", [
+    ["serve", "model", "--token-env", ""], ["serve", "model", "--record", ""], ["status", "--root", ""],
+    ["logs", "--tail", "9" * 20]])
+def test_an_option_without_a_value_that_can_be_used(checked, words):
+    assert cli.main(words) == 2
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", "[" * 100000, "\0", '{"a": 1}'])
+def test_a_record_of_the_store_that_is_not_what_was_written(tmp_path, content):
+    (record := tmp_path / "stage.json").write_text(content)
+    with pytest.raises(StageError, match=f"{record} is not"):
+        files.read_json(record)["config"]
+    record.unlink()
+    os.mkfifo(record)
+    with pytest.raises(StageError, match=f"{record} is not a file"):
+        files.read_json(record)
+
+
+def test_a_deep_config_and_an_index_of_numbers(checked, tmp_path):
+    (tmp_path / "model" / "model.safetensors").unlink()
+    (tmp_path / "model" / "model.safetensors.index.json").write_text('{"weight_map": {"a": 3}}')
+    assert "not a readable index of weights" in checked()[1]
+    (tmp_path / "model" / "config.json").write_text("[" * 100000)
+    assert "not valid JSON" in checked()[1]
+
+
+@pytest.mark.parametrize(("source", "code"), [
+    (b"# \xe9\ndef f(response, answer): return 1.0", 0), (b"def f(\xff", 2), (b"\0", 2)])
+def test_a_module_that_is_no_text(checked, tmp_path, source, code):
+    """0: what imports it, the check with data, reports it."""
+    (tmp_path / "mine.py").write_bytes(source)
+    found, words = checked("buffer.explorer_input.default_reward_fn_type=mine:f")
+    assert (found, "Traceback" in words) == (code, False)
 
 
 @pytest.mark.parametrize("name", ["algorithm/x.yaml", "recipe/x.yaml"])

@@ -243,4 +243,5 @@ def test_a_json_object_carries_the_hash_of_its_text(tmp_path):
 @pytest.mark.parametrize("value", [{}, [], ["a", 1], [{"a": 1}]])
 def test_other_json_is_written_as_it_is(tmp_path, value):
     files.write_json(tmp_path / "a.json", value)
-    assert json.loads((tmp_path / "a.json").read_text()) == value == files.read_json(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == value
+    assert files.read_json(tmp_path / "a.json", kind=type(value)) == value

@@ -170,3 +170,11 @@ def test_the_digest_is_of_names_contents_and_rights(two):
     assert [file.parent.name for file in tasks_in(two)] == ["one", "two"]
     assert tasks_in(two / "one") == []
     assert set(FILES) >= {"task.toml"}
+
+
+def test_a_pipe_in_a_task_is_not_waited_for(two):
+    for name in ("instruction.md", "task.toml"):
+        (two / "one" / name).unlink()
+        os.mkfifo(two / "one" / name)
+        with pytest.raises(DataError, match=name):
+            read_task(two / "one")

@@ -4,16 +4,19 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from pipeline.check.model_size import Layer, Size, Sizes, question
+from pipeline.check.model_size import Layer, Size, Sizes, counted, question
 from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
+from pipeline.store.errors import ModelError
 from stages.learner.engine.adapter import inject
-from stages.model_size import build, main, measure
+from stages.model_size import build, main, measure, problem_of, sizes
 from tests import zoo
 from tests.configs import composed, lora
 from tests.sizes import LARGE, QWEN2, QWEN2_7B, SMALL
+from workflows.engines.hugging_face import causal_model
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
@@ -102,12 +105,43 @@ def test_the_command_answers_for_each_model_and_lists_what_it_cannot_count(tmp_p
     (problem,), (unjudged,) = found["problems"], found["unjudged"]
     assert "target_modules: the model has no linear layer 'q_prj'. Did you mean 'q_proj'?" in problem
     assert unjudged.startswith(f"GPU memory and disk: the parameters of {tmp_path}/vit are not counted")
-    sizes = Sizes(found["sizes"])
-    assert sizes.of(qwen) == SMALL
-    assert sizes.of(vit) is None
-    made = sizes.of(section)
+    assert found["warnings"] == counted([])["warnings"] == []  # `ouro run` reads these of a machine with a GPU
+    read = Sizes(found["sizes"])
+    assert read.of(qwen) == SMALL
+    assert read.of(vit) is None
+    made = read.of(section)
     assert isinstance(made, Size)
     assert made.vocabulary == 99
+
+
+@pytest.mark.parametrize("changed", [{"hidden_act": "nope"}, {"rope_parameters": {"rope_theta": "x"}}, {"dtype": 3}])
+def test_a_model_that_transformers_cannot_build_is_a_problem(tmp_path, changed):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2 | changed))
+    found = {"problems": [], "unjudged": []}
+    assert sizes([question(Model(model_path=str(tmp_path)))], found) == {}
+    assert [f"{tmp_path}: transformers builds no model" in line for line in found["problems"]] == [True]
+    assert found["unjudged"] == []
+
+
+@pytest.mark.parametrize(("edit", "config", "words"), [
+    (lambda name, _: None if "layers.0" in name else name, {}, "(model.layers.0.input_layernorm.weight, "),
+    (lambda name, _: f"transformer.{name}", {}, "missing tensors: "),
+    (lambda name, _: name, {"tie_word_embeddings": False}, "missing tensors: 1 (lm_head.weight)"),
+    (lambda name, _: name, {"intermediate_size": 17}, "of another shape: "),
+    (lambda name, _: name, {}, None), (lambda name, _: name.removeprefix("model."), {}, None),
+    (lambda *_: "x", {"architectures": ["Qwen2ForSequenceClassification"]}, None)])
+def test_weights_that_are_not_those_of_the_config_are_refused(tiny_model, tmp_path, edit, config, words):
+    """Transformers would draw what is missing at random."""
+    tensors = load_file(tiny_model / "model.safetensors")
+    named = {edit(name, tensor): tensor for name, tensor in tensors.items()}
+    save_file({name: tensor for name, tensor in named.items() if name}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((tiny_model / "config.json").read_text()) | config))
+    found = problem_of(str(tmp_path))
+    assert (found is None) if words is None else (words in (found or ""))
+    if words:
+        with pytest.raises(ModelError, match="not those of its config"):
+            causal_model(tmp_path)
+    assert words != "missing tensors: 1 (lm_head.weight)" or causal_model(tmp_path, headless=True)
 
 
 def test_the_model_that_a_run_creates_has_the_parameters_that_are_counted(tiny_model):

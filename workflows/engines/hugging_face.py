@@ -5,6 +5,9 @@ the import's processor time, in every process with a model or a tokenizer. Its l
 """
 
 import sys
+from pathlib import Path
+
+from pipeline.store.errors import ModelError
 
 ASSISTED = "transformers.generation.candidate_generator"
 
@@ -22,6 +25,28 @@ def import_transformers():
         finally:
             utils.is_sklearn_available = available
     return transformers
+
+
+def causal_model(directory: Path, headless: bool = False, **how):
+    """The causal language model of a Hugging Face directory. headless: its output head may be absent. how: arguments of
+    from_pretrained.
+
+    Raises ModelError where it cannot be read, or its weights are not all those that config.json asks for: transformers
+    would draw the others at random, with a word in the log.
+    """
+    try:
+        model, report = import_transformers().AutoModelForCausalLM.from_pretrained(
+            directory, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **how)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{directory} cannot be read as a causal language model: {error}") from error
+    lacking = [name for name in sorted(report["missing_keys"]) if not (headless and name.startswith("lm_head."))]
+    other = [f"{name} {list(held)} instead of {list(asked)}" for name, held, asked in sorted(report["mismatched_keys"])]
+    found = [f"{words}: {len(names)} ({', '.join(names[:2])}{', …' * (len(names) > 2)})" for names, words in (
+        (lacking, "missing tensors"), (other, "of another shape")) if names]
+    if found:
+        raise ModelError(f"{directory}: its weights are not those of its config.json: {'; '.join(found)}. Fetch "
+                         "config.json and weights of one revision.")
+    return model
 
 
 def import_light() -> None:

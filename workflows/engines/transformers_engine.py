@@ -11,7 +11,7 @@ from pipeline.settings.config import resolve_dtype
 from workflows.engines.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
 from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
-from workflows.engines.hugging_face import import_transformers
+from workflows.engines.hugging_face import causal_model, import_transformers
 from workflows.prompts import read_tokenizer
 
 
@@ -28,7 +28,7 @@ class TransformersEngine(BatchEngine):
         self.torch, self.ends = torch, set(end_tokens)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
+        self.model = causal_model(model, dtype=dtype)
         self.model.to(self.device).eval()
         self.host_weights = HostWeights()
         self._tokenizer, self._masks = read_tokenizer(model), None  # now: a bench deletes the directory

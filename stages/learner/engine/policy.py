@@ -20,7 +20,7 @@ from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
-from workflows.engines.hugging_face import import_transformers
+from workflows.engines.hugging_face import causal_model
 
 HEAD = "lm_head.weight"
 SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
@@ -128,21 +128,16 @@ def no_kernel(model: nn.Module) -> str | None:
     return None
 
 
-def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) -> tuple[nn.Module, str]:
+def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, headless: bool = False
+         ) -> tuple[nn.Module, str]:
     """A causal LM with packed attention, and the attention's name.
 
-    settings: the `trainer` section. longest: length of the longest sequence. Raises ModelError when the model cannot be
-    read, or when its attention is of an unsupported kind.
+    settings: the `trainer` section. longest: length of the longest sequence. headless: the output head may be absent.
+    Raises ModelError when the model cannot be read, or when its attention is of an unsupported kind.
     """
-    transformers = import_transformers()
     attention.register()
     name = attention.choose(settings.attention, device)
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=attention.REGISTERED[name], local_files_only=True
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
+    model = causal_model(path, dtype=dtype, attn_implementation=attention.REGISTERED[name], headless=headless)
     if problem := untrainable(model.config.to_dict(), longest):
         raise ModelError(f"{path}: {problem}")
     if not (model._supports_attention_backend and model.base_model_prefix == "model" and hasattr(model, "lm_head")):
