@@ -13,6 +13,7 @@ from pipeline.agent_commands import debug, serve
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
 from pipeline.process_commands import logs, name_and_overrides, status, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
+from pipeline.store.secret_names import conceal_secrets
 from pipeline.store_commands import evaluate, gc, verify, weights
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
@@ -21,6 +22,7 @@ RUNS = words("runs", "[RUN]...")
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
+    conceal_secrets()
     given = sys.argv[1:] if argv is None else list(argv)
     own, extra = split_at_dashes(given)
     try:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipeline.job.processes import state
 from workflows.tools import Environment, tool
 from workflows.trajectory import Trajectory
 
@@ -82,6 +83,44 @@ def variables(names: list[str]) -> dict:
     return {name: os.environ.get(name) for name in names}
 
 
+def shown(text: str) -> list[str]:
+    """The processes whose environment in /proc has a text: `self`, and every other that this one may read."""
+    found = []
+    for place in ["self", *(name for name in os.listdir("/proc") if name.isdigit())]:
+        with contextlib.suppress(OSError):
+            if text.encode() in Path(f"/proc/{place}/environ").read_bytes():
+                found.append(f"{place}: {Path(f'/proc/{place}/cmdline').read_text()}")
+    return found
+
+
+DAEMONS = {  # how a program leaves the session, the group and the parent that started it
+    "session": "setsid sleep 60 & echo $!", "nohup": "nohup sleep 60 > /dev/null & echo $!",
+    "twice": "(setsid sh -c 'setsid sleep 60 & echo $!')",
+    "clean": "env -i setsid sh -c 'cd /; exec sleep 60' & echo $!"}
+
+
+def leaves_behind(path: str, way: str = "returns") -> str:
+    """Starts programs that would outlive it, and writes their process ids."""
+    with open(path, "a") as file:
+        for line in DAEMONS.values():
+            subprocess.run(["sh", "-c", line], stdout=file, stdin=subprocess.DEVNULL, check=True)
+    if way == "crashes":
+        os._exit(3)
+    if way == "hangs":
+        time.sleep(60)
+    return way
+
+
+def alive(path: str) -> list[str]:
+    """Those of the processes in a file that have not ended."""
+    return [one for one in Path(path).read_text().split() if state(int(one)) not in ("Z", "X")]
+
+
+def slept(seconds: float) -> str:
+    """How a program ended that is in a session of its own."""
+    return f"slept {subprocess.run(['setsid', '--wait', 'sleep', str(seconds)], check=False).returncode}"
+
+
 def keeps(text: str) -> str:
     """Writes a temporary file, and leaves it there."""
     with tempfile.NamedTemporaryFile("w", delete=False) as file:
@@ -115,6 +154,13 @@ class Counter(Environment):
 
     def reward(self):
         return {"accuracy": float(self.count == self.target)}
+
+
+class Messy(Environment):
+    """Leaves programs behind with every call."""
+
+    def litter(self, path: str) -> str:
+        return leaves_behind(path)
 
 
 class Fragile(Counter):
@@ -170,6 +216,13 @@ def generates(prompt, toolbox, asked, turns=1):
         prompt = [*prompt, *rows[-1].response_tokens]
     Path("".join(map(chr, rows[0].prompt_tokens))).write_text(json.dumps(found))
     return rows
+
+
+def litters(prompt, model):
+    """An agent that leaves programs behind."""
+    reply = model(prompt)
+    leaves_behind("".join(map(chr, prompt)))
+    return one(prompt, reply)
 
 
 def plays(prompt, model, toolbox):

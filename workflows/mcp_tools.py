@@ -5,8 +5,7 @@ They are part of the prompt, so all attempts of a stage have the same ones, also
 
 import json
 import re
-import subprocess
-import sys
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,16 @@ from referencing import Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from pipeline.job.context import ending, our_environment
+from pipeline.job.context import our_environment
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.mcp import McpServer
 from pipeline.store import files
-from pipeline.store.errors import ConfigError
-from workflows.tools import title
+from pipeline.store.errors import ConfigError, StageError
+from workflows.attempts.forker import IMPORT_SECONDS, Forker
+from workflows.attempts.tool_process import Processes, environment
+from workflows.attempts.wire import Lost
+from workflows.tools import Toolset, title
 
-IMPORTS, MARGIN = 300.0, 5.0  # seconds beside those of the servers' starts: of their process, and for each
 LONGEST = 500  # characters of what is wrong with a schema
 
 Listed = dict[str, list[dict[str, Any]]]  # server -> name, description and parameters of each of its tools
@@ -52,24 +53,24 @@ def listed_now(settings: ToolArguments, variables: dict[str, str] | None = None)
 
     variables: of the environment, beside those of this process.
     """
-    limit, answers = IMPORTS + (settings.tool_seconds + MARGIN) * len(settings.servers), {}
-    try:
-        done = subprocess.run([sys.executable, "-m", "workflows.attempts.mcp_listing"], text=True, check=False,
-                              input=settings.model_dump_json(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              env=our_environment() | (variables or {}), timeout=limit)
-        answers, how = json.loads(done.stdout or "{}"), ending(done.returncode)
-    except subprocess.TimeoutExpired:
-        how = f"had not ended after {limit:g} s"
-    found, wrong = {}, {}
-    for name, server in settings.servers.items():
-        text, failed = answers.get(name, (f"the process that asks for its tools {how}", True))
-        if failed:
-            wrong[name] = text
-            continue
-        try:
-            found[name] = _offered(server, json.loads(text))
-        except ValueError as error:
-            wrong[name] = f"{title(name)} {error}"
+    known, found, wrong = our_environment() | (variables or {}), {}, {}
+    only = settings.model_copy(update={"tools": [], "environment_class": None, "environment": []})
+    forker = Forker("workflows.attempts.tool_host", environment(only, known), Toolset(only))
+    if failed := forker.ready(IMPORT_SECONDS):
+        raise StageError(f"the process that asks MCP servers for their tools failed: {failed}")
+    _, orders = forker.fork(kind=socket.SOCK_SEQPACKET)
+    with orders:
+        processes = Processes(orders, only, known)
+        for name, server in settings.servers.items():
+            try:
+                session, text = processes.begin(name)
+                session.close()
+                found[name] = _offered(server, json.loads(text))
+            except Lost as lost:
+                wrong[name] = str(lost)
+            except ValueError as error:
+                wrong[name] = f"{title(name)} {error}"
+    forker.close()
     return found, wrong
 
 

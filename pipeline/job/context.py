@@ -38,6 +38,7 @@ from pipeline.settings.config import Config
 from pipeline.settings.explorer import depends_on_time
 from pipeline.store import consistency, files, hashes, recovery
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
+from pipeline.store.secret_names import conceal_secrets
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 # Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
@@ -166,6 +167,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
 
     terminal: whether to log to standard error too; a child's standard error already is its log file.
     """
+    conceal_secrets()
     spec_file = directory / "stage.json"
     if not spec_file.exists():
         raise StageError(f"{spec_file} does not exist. Stage directories are made by `ouro run`, or without running "

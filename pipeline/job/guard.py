@@ -15,7 +15,7 @@ from typing import IO
 
 from pipeline.job.activity import STACK_SIGNAL, WAITS, Activity, show_stack_on_signal
 from pipeline.job.ending import SIGNALS, die_with_parent
-from pipeline.job.processes import descendants, state
+from pipeline.job.processes import end_below
 from pipeline.job.watchdog import Watchdog
 
 LIMIT_SECONDS = 4 * 3600.0  # without a sign of life: an operator of curation may take long over many rows
@@ -58,16 +58,6 @@ def _watch(dog: Watchdog, record: Callable[[str], object]) -> None:
         if os.getppid() != stage:  # it ended before the call above
             os._exit(0)
     record(dog.explain())
-    _end(stage)
-    os._exit(0)
-
-
-def _end(stage: int) -> None:
-    """Kills a process and all below it, except this one. It is stopped first: it could start another one meanwhile."""
-    os.kill(stage, signal.SIGSTOP)
-    while alive := [pid for pid in descendants(stage) if pid != os.getpid() and state(pid) not in ("Z", "X")]:
-        for pid in alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    end_below(stage)
     os.kill(stage, signal.SIGKILL)
+    os._exit(0)

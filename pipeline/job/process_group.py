@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pipeline.job import ending
 from pipeline.job.ending import RUNNER, TOGETHER_SECONDS
-from pipeline.job.processes import called, descendants, status, stopped
+from pipeline.job.processes import called, children, descendants, status, stopped
+from pipeline.store.parent import adopt_orphans
 
 SIGNALS = (*ending.SIGNALS, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills
@@ -181,21 +182,15 @@ def _send(group: int, number: int) -> bool:
 
 @contextlib.contextmanager
 def ending_orphans() -> Iterator[None]:
-    """On exit, kills orphaned descendants of this process, including those in sessions of their own.
-
-    As a subreaper (prctl(2)) this process becomes the parent of such orphans.
-    """
-    import ctypes
-
-    ctypes.CDLL(None).prctl(36, 1)  # 36 = PR_SET_CHILD_SUBREAPER
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    before = set(children.read_text().split())
+    """On exit, kills orphaned descendants of this process, including those in sessions of their own."""
+    adopt_orphans()
+    before = set(children(os.getpid()))
     try:
         yield
     finally:
-        while left := set(children.read_text().split()) - before:
-            for number in map(int, left):
+        while left := set(children(os.getpid())) - before:
+            for number in left:
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
                     os.kill(number, signal.SIGKILL)
                     os.waitpid(number, 0)
-        ctypes.CDLL(None).prctl(36, 0)
+        adopt_orphans(False)

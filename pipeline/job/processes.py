@@ -1,18 +1,40 @@
-"""What /proc(5) says of processes: those below one, their state, the signals that they handle."""
+"""What /proc(5) says of processes, those below one and their state, and the end of a whole tree."""
 
 import contextlib
+import math
+import os
 import re
+import signal
+import time
 from pathlib import Path
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes below one, whichever of its threads started them."""
+def children(pid: int) -> list[int]:
+    """The processes right below one, whichever of its threads started them."""
     found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it ended
-            for child in map(int, children.read_text().split()):
-                found += [child, *descendants(child)]
+    with contextlib.suppress(OSError):  # it ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, on all levels."""
+    return [one for child in children(pid) for one in (child, *descendants(child))]
+
+
+def end_below(pid: int, seconds: float = math.inf) -> None:
+    """Stops a process, and kills all below it, except this one; for at most so long. It could start more meanwhile."""
+    deadline = time.monotonic() + seconds
+    os.kill(pid, signal.SIGSTOP)
+    while alive := [one for one in descendants(pid) if one != os.getpid() and state(one) not in ("Z", "X")]:
+        for one in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.001)
 
 
 def stopped(pids: list[int]) -> list[int]:

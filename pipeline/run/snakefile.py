@@ -15,6 +15,7 @@ from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, message
+from pipeline.store.secret_names import conceal_secrets
 
 MULTIRUN = "-m"  # among the overrides: they have several values
 
@@ -47,6 +48,7 @@ def load_plan(given: dict[str, Any], ask: bool = True):
     the rules call it.
     """
     end_with_runner()
+    conceal_secrets()
     os.environ[RUNNER] = str(os.getpid())
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     with mistakes_printed():

@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 
-PDEATHSIG = 1  # prctl(2)
+PDEATHSIG, CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -16,3 +16,8 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(PDEATHSIG, number)
     if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), number)
+
+
+def adopt_orphans(adopts: bool = True) -> None:
+    """Makes this process the parent of orphans below it, also of those in sessions of their own (a subreaper)."""
+    ctypes.CDLL(None).prctl(CHILD_SUBREAPER, int(adopts))

@@ -1,12 +1,14 @@
-"""Which names of settings and environment variables mark a secret, and which values are hidden in every message.
+"""Which names of settings and environment variables mark a secret, and which values are hidden in messages and /proc.
 
 Two rules: a key that ends in token, secret, password or api_key (any case, with or without separator), and everything
 below it; a variable that ends in KEY, TOKEN, SECRET or PASSWORD. Other `*_key` settings name columns (prompt_key).
 """
 
+import ctypes
 import os
 import re
 from functools import cache
+from pathlib import Path
 
 from pipeline.store.foreign_text import escaped
 
@@ -26,6 +28,22 @@ def names_secret(name: str, is_variable: bool = False) -> bool:
 def secret_variables() -> dict[str, str]:
     """Returns the secret variables of the environment, as they are when this process first asks."""
     return {name: value for name, value in os.environ.items() if names_secret(name, is_variable=True)}
+
+
+def conceal_secrets() -> None:
+    """Overwrites the secrets that this process was started with, where /proc/PID/environ shows them (proc(5)).
+
+    All processes of the user can read that, tools and servers of agents among them. os.environ and getenv(3) keep them.
+    """
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[47:49])
+    place, entries = start, [one.partition(b"=") for one in ctypes.string_at(start, end - start).split(b"\0")]
+    named = {name: value for name, _, value in entries if names_secret(os.fsdecode(name), is_variable=True)}
+    for name, sign, value in entries:
+        if name in named or any(len(secret) >= SHORTEST and secret in value for secret in named.values()):
+            if name in os.environb:
+                os.putenv(name, os.environb[name])  # a copy: libraries may still ask for it
+            ctypes.memset(place + len(name + sign), ord("*"), len(value))
+        place += len(name + sign + value) + 1
 
 
 def masked(text: str) -> str:

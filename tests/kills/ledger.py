@@ -10,6 +10,7 @@ forks attempts are forked from this one, which has imported everything, so a kil
 import argparse
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -20,13 +21,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import IO
 
 from tabulate import tabulate
 
 from pipeline.job.context import commit
 from pipeline.store import files
 from tests import ledger_agents as agents
-from workflows.attempts import child, isolated
+from workflows.attempts import child, forker, isolated, tool_host
 from workflows.attempts.forking import serve
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
@@ -81,14 +83,20 @@ class Watched(Journal):
 
 
 class Forked:
-    """subprocess.Popen of workflows/attempts/host.py, without the seconds that its imports take."""
+    """subprocess.Popen of workflows/attempts/host.py or tool_host.py, without the seconds that their imports take."""
 
-    def __init__(self, command: list[str], pass_fds: list[int], **more):
+    def __init__(self, command: list[str], pass_fds: list[int], stdin: IO, **more):
+        given = pickle.load(stdin)
         self.pid = os.fork()
         if self.pid == 0:
+            os.setsid()
             for low, high in zip((2, *sorted((*pass_fds, ALIVE))), (*sorted((*pass_fds, ALIVE)), 1 << 16), strict=True):
                 os.closerange(low + 1, high)
-            serve(socket.socket(fileno=pass_fds[0]), child.run)
+            control = socket.socket(fileno=pass_fds[0])
+            if command[2] == tool_host.__name__:
+                tool_host.main(control, given)
+            else:
+                serve(control, child.run)
             os._exit(0)
 
     def wait(self) -> int:
@@ -168,7 +176,7 @@ class Chain:
 
 def explore(root: Path, place: str, count: int) -> None:
     """The explorer: attempts the tasks of the step with its journal, and writes the rows."""
-    isolated.subprocess.Popen = Forked
+    forker.subprocess.Popen = Forked
     isolated.host.cache_clear()
     (root / "explorer").write_text(str(os.getpid()))
     try:

@@ -1,6 +1,9 @@
 """Secrets: refused where they would be written, masked where they are shown, filled in where they are used."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +15,7 @@ from pipeline.plan.plan import Plan, make_plan
 from pipeline.settings import secrets
 from pipeline.settings.config import walk
 from pipeline.store.errors import ConfigError, masked
+from pipeline.store.files import HOME
 from pipeline.store.secret_names import TAKEN_AS_SECRETS
 from tests.configs import changed, problems_of, refused
 
@@ -217,3 +221,17 @@ def test_the_value_of_a_secret_that_a_shell_filled_in_is_refused(monkeypatch):
     assert compose(["explorer.env_vars.X=/hush/hush/models"]).explorer.env_vars == {"X": "/hush/hush/models"}
     monkeypatch.setenv("OURO_TEST_TOKEN", "a_word")  # seven or fewer characters may be meant otherwise
     assert compose(["explorer.env_vars.X=a_word"]).explorer.env_vars == {"X": "a_word"}
+
+
+def test_the_environment_of_a_process_in_proc_shows_no_secret_and_its_own_is_the_same():
+    script = ("import ctypes, json, os; from pipeline.store.secret_names import conceal_secrets; conceal_secrets(); "
+              "get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p; "
+              "print(json.dumps([open('/proc/self/environ').read(), dict(os.environ), get(b'DOOR_KEY').decode()]))")
+    given = {"DOOR_KEY": "sesame-open", "ADDRESS": "http://me:sesame-open@host", "A_TOKEN": "1", "RANK": "1",
+             "EMPTY_KEY": "", "PATH": os.environ["PATH"], "PYTHONPATH": str(HOME)}
+    done = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, check=True)
+    shown, own, got = json.loads(done.stdout)
+    assert "sesame" not in shown
+    assert {"RANK=1", "A_TOKEN=*", f"PATH={given['PATH']}"} <= set(shown.split("\0"))
+    assert {name: own[name] for name in given} == given
+    assert got == "sesame-open"

@@ -1,7 +1,9 @@
 """The recorded endpoint: real clients ask by HTTP, and what is trained on is what the engine sampled."""
 
+import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import psutil
@@ -206,12 +208,13 @@ def test_an_agent_that_hangs_ends_at_its_limit_alone(roll):
 
 
 def test_the_token_of_an_ended_attempt_is_refused(roll, tmp_path):
-    status = tmp_path / "status"
-    assert roll(partial(clients.outlives, path=str(status)), "ab").reason is None
-    deadline = time.monotonic() + 20
-    while not status.exists() and time.monotonic() < deadline:
-        host().listen(0.1)
-    assert status.read_text() == "410"
+    file = tmp_path / "endpoint"
+    assert roll(partial(clients.passes_on, path=str(file)), "ab").reason is None
+    with ThreadPoolExecutor() as threads:
+        asked, deadline = threads.submit(clients.status, *json.loads(file.read_text())), time.monotonic() + 60
+        while not asked.done() and time.monotonic() < deadline:
+            host().listen(0.1)
+        assert asked.result(0) == 410
 
 
 def test_nothing_listens_beyond_loopback(roll):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.job.processes import state
 from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, StageError
 from tests import toolkit
 from tests.workflows.test_isolated import roll
 from workflows.attempts import schedule
@@ -119,6 +120,72 @@ def test_tools_see_only_the_variables_that_are_named(used, monkeypatch):
     (found,) = used([["variables", {"names": names}]], "variables", environment=["NAMED_KEY"])
     assert json.loads(found) == {"A_TOKEN": None, "PLAIN_SETTING": None, "NAMED_KEY": "value",
                                  "PATH": os.environ["PATH"]}
+
+
+def test_no_process_shows_a_tool_the_secrets_that_it_was_started_with(used, monkeypatch):
+    from workflows.attempts.isolated import host
+
+    monkeypatch.setenv("DOOR_KEY", "sesame-open-1001")
+    host.cache_clear()
+    (found,) = used([["shown", {"text": "sesame-open-1001"}]], "shown")
+    assert json.loads(found) == []
+
+
+def test_a_module_of_tools_has_the_variables_that_are_named_and_no_others(used, monkeypatch):
+    from workflows.attempts.isolated import host
+
+    monkeypatch.setenv("NEEDED_KEY", "value")
+    host.cache_clear()
+    needy = {"tools": ["tests.needy_tools:key"], "asked": '[["key", {}]]'}
+    with tempfile.TemporaryDirectory() as short:
+        prompt = [list(map(ord, f"{short}/found"))]
+        with pytest.raises(StageError, match=r"'NEEDED_KEY'.*workflow_args\.environment"):
+            roll([load_workflow(KIT + "calls", needy, 60.0)], prompt)
+        (outcome,) = roll([load_workflow(KIT + "calls", needy | {"environment": ["NEEDED_KEY"]}, 60.0)], prompt)
+        assert (outcome.reason, Path(f"{short}/found").read_text()) == (None, '["value"]')
+
+
+def gone(pids: list[str], seconds: float = 5.0) -> list[str]:
+    """Processes that are still there after so long."""
+    deadline = time.monotonic() + seconds
+    while left := [one for one in pids if state(int(one)) not in ("Z", "X")]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return left
+
+
+@pytest.mark.parametrize("way", ["returns", "crashes", "hangs"])
+def test_programs_that_left_their_session_end_with_the_call(used, tmp_path, way):
+    file = tmp_path / "pids"
+    used([["leaves_behind", {"path": str(file), "way": way}]], "leaves_behind", tool_seconds=2.0)
+    pids = file.read_text().split()
+    assert len(pids) == len(toolkit.DAEMONS)
+    assert gone(pids) == []
+
+
+def test_they_are_gone_when_the_next_call_begins(used, tmp_path):
+    file = tmp_path / "pids"
+    _, listed = used([["leaves_behind", {"path": str(file)}], ["alive", {"path": str(file)}]],
+                     "leaves_behind", "alive")
+    assert listed == "[]"
+
+
+def test_those_of_an_environment_and_of_an_agent_end_with_the_attempt(used, tmp_path):
+    file = tmp_path / "pids"
+    used([["litter", {"path": str(file)}], ["litter", {"path": str(file)}]], environment_class=KIT + "Messy")
+    with tempfile.TemporaryDirectory() as short:
+        (outcome,) = roll([load_workflow(KIT + "litters", None, 60.0)], [list(map(ord, f"{short}/pids"))])
+        assert outcome.reason is None
+        pids = [*file.read_text().split(), *Path(f"{short}/pids").read_text().split()]
+    assert len(pids) == 3 * len(toolkit.DAEMONS)
+    assert gone(pids) == []
+
+
+def test_calls_at_once_do_not_end_the_programs_of_one_another(used, tmp_path):
+    """One call ends while another waits for a program in a session of its own."""
+    asked = [["slept", {"seconds": 0.4}], *([["leaves_behind", {"path": str(tmp_path / "pids")}]] * 3)]
+    assert used(asked, "slept", "leaves_behind", workflow="awaits")[0] == "slept 0"
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

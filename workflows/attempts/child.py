@@ -152,15 +152,18 @@ class RemoteTask:
         return self._calls.ask(TASK, method, arguments)[1].result()
 
 
-def run(channel: socket.socket) -> None:
-    """Runs the attempt whose Job is the first message of the channel, and ends the process."""
+def run(channel: socket.socket, tools: socket.socket | None = None) -> None:
+    """Runs the attempt whose Job is the first message of the channel, and ends the process.
+
+    tools: takes orders to fork processes of its tools, if it has some.
+    """
     unpacker, jobs = Unpacker(), []
     while not jobs:
         if not (data := channel.recv(1 << 16)):
             os._exit(1)
         jobs += unpacker.feed(data)
     try:
-        toolbox = _toolbox(jobs[0], channel)
+        toolbox = _toolbox(jobs[0], tools)
     except BaseException as error:  # of the user's module, which may also exit
         channel.sendall(packed((FAILED, time.monotonic(), brief(error))))
         os._exit(0)
@@ -182,10 +185,9 @@ def run(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _toolbox(job: Job, channel: socket.socket) -> Toolbox | None:
-    """The tools of an attempt; forks their process, and therefore comes before the first thread."""
+def _toolbox(job: Job, control: socket.socket | None) -> Toolbox | None:
     kind = AsyncToolbox if _is_async(job.workflow) else Toolbox
-    return kind(job.tools, job.situation, channel) if job.tools else None
+    return kind(job.tools, job.situation, control) if job.tools else None
 
 
 def _is_async(workflow: Callable) -> bool:

@@ -7,17 +7,22 @@ its own attempt. Its process is forked from one that has imported the workflow (
 import asyncio
 import inspect
 import pickle
+import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from pipeline.job.context import our_environment
+from pipeline.store.errors import StageError
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Endpoint, Job
-from workflows.attempts.forker import Forker
+from workflows.attempts.forker import IMPORT_SECONDS, Forker
 from workflows.attempts.recording import Replayed
+from workflows.attempts.tool_process import environment
 from workflows.attempts.toolbox import INTENT, RESULT
 from workflows.attempts.wire import Unpacker, packed
 from workflows.engines.engine import Reply
@@ -44,10 +49,12 @@ class Isolated:
 
 
 class Host(Forker):
-    """The process that forks attempts, and the event loop that reads their messages."""
+    """The process that forks attempts, with those that fork their tools, and the event loop that reads messages."""
 
     def __init__(self):
         super().__init__("workflows.attempts.host")
+        self._toolsets: list[tuple[Toolset, Forker]] = []
+        self._lent: dict[int, tuple[Forker, int]] = {}  # attempt -> what forks its tools
         self._loop, self._messages = asyncio.new_event_loop(), []
         self._wake = self._loop.create_future()
         self._endpoint = None
@@ -61,11 +68,47 @@ class Host(Forker):
             self._endpoint = Server(self._loop)
         return self._endpoint
 
-    def start(self, attempt: "IsolatedAttempt", *modules: str) -> int:
-        """Forks the process of an attempt, connects both; returns its number. modules: which it needs."""
-        number, ours = self.fork(*modules)
+    def start(self, attempt: "IsolatedAttempt", module: str, tools: Toolset | None) -> int:
+        """Forks the process of an attempt, connects both; returns its number. module: of its workflow."""
+        with ExitStack() as stack:
+            lent, also = None, []
+            if tools:
+                forker = self._tools(tools)
+                lent, orders = forker.fork(kind=socket.SOCK_SEQPACKET)
+                lent, also = (forker, lent), [stack.enter_context(orders)]
+            number, ours = self.fork(module, *modules_of(tools), also=also)
+        if lent:
+            self._lent[number] = lent
         self._loop.run_until_complete(self._loop.create_connection(lambda: attempt, sock=ours))
         return number
+
+    def _tools(self, toolset: Toolset) -> Forker:
+        """What forks the processes of tools: one for all attempts with the same ones."""
+        for known, forker in self._toolsets:
+            if known == toolset:
+                return forker
+        forker = Forker("workflows.attempts.tool_host", environment(toolset.settings, our_environment()), toolset)
+        if wrong := forker.ready(IMPORT_SECONDS):
+            raise StageError(f"the tools of workflow_args cannot be used with the variables that tools see: {wrong}. "
+                             "Name those that they need in workflow_args.environment.")
+        self._toolsets.append((toolset, forker))
+        return forker
+
+    def end(self, number: int) -> None:
+        """Kills the process of an attempt, and those of its tools, with all that they started."""
+        super().end(number)
+        self._end_tools(number)
+
+    def code(self, number: int) -> int | None:
+        """Does so too; returns the exit code of the process, or None if it could not be started."""
+        code = super().code(number)
+        self._end_tools(number)
+        return code
+
+    def _end_tools(self, number: int) -> None:
+        if number in self._lent:
+            forker, lent = self._lent.pop(number)
+            forker.end(lent)
 
     def listen(self, seconds: float) -> list[tuple["IsolatedAttempt", tuple]]:
         """Waits at most so long for messages of attempts; returns them in order."""
@@ -118,7 +161,7 @@ class IsolatedAttempt(asyncio.Protocol):
                              self._admitted() if self._workflow.speaks else None, tools, known if tools else None))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             return self._place.fail(f"another process cannot import the workflow: {brief(error)}")
-        self._number = host().start(self, getattr(function, "func", function).__module__, *modules_of(tools))
+        self._number = host().start(self, getattr(function, "func", function).__module__, tools)
         self._since = time.monotonic()
         return self._transport.write(job)
 

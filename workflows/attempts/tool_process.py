@@ -1,11 +1,13 @@
-"""Processes of tools: forked from an attempt's before it has threads, without its environment, output and sockets.
+"""Processes of tools, and an attempt's side of them.
 
-A function has a process for each call; an environment, and an MCP server, has one for the whole attempt. Each is the
-leader of a process group, which is killed at the end of the call or at its limit, with all that the tool started.
-TMPDIR is a directory of the attempt, which is deleted at its end.
+One process of a stage is started with the environment that tools may see (workflows/attempts/tool_host.py). It forks
+one for each attempt, `run`, which forks those of its tools: a function has one for each call; an environment, and an
+MCP server, has one for the whole attempt. At the end of the call, or at its limit, it is killed with all that the tool
+started. TMPDIR is a directory of the attempt, which is deleted at its end.
 """
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -14,7 +16,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -28,7 +30,7 @@ from workflows.attempts.wire import Lost, Unpacker, packed
 from workflows.tools import KEY, RESET, REWARD, Environment, Situation, Tool, Toolset, as_text, load_environment, title
 
 PLAIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH",
-         "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS")  # variables that every tool sees
+         "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS")  # every tool sees these
 LONGEST = 1 << 16  # characters of a result
 BEGIN, CLOSE = "begin", "close"  # keys of calls that are of no tool: of a world
 OWN_SHARE = 0.9  # of the time for a start, after which the process itself says what is wrong
@@ -37,30 +39,21 @@ Result = tuple[str, bool]  # text, and whether the tool failed
 
 
 class Processes:
-    """Starts the processes of tools and calls them, from any thread."""
+    """Starts the processes of an attempt's tools and calls them, from any thread."""
 
-    def __init__(self, channel: socket.socket | None, toolset: Toolset, tools: dict[str, Tool]):
-        """channel: of the attempt, which tools do not get."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._numbers, self._lock, self._settings = count(), threading.Lock(), toolset.settings
-        if os.fork() == 0:
-            try:
-                os.setsid()  # the end of the attempt kills its group: this process then kills those of the tools
-                if channel:
-                    channel.close()
-                self._control.close()
-                with tempfile.TemporaryDirectory(prefix="ouro-tools-", ignore_cleanup_errors=True) as own:
-                    variables = os.environ | {"TMPDIR": own}
-                    _confine(toolset.settings, variables)
-                    serve(theirs, partial(_work, toolset.settings, tools, variables))
-            finally:
-                os._exit(0)
-        theirs.close()
+    def __init__(self, control: socket.socket, settings: ToolArguments, variables: Mapping[str, str]):
+        """control: of the process that forks those of this attempt. variables: from which MCP servers have theirs."""
+        self._control, self._settings, self._variables = control, settings, variables
+        self._numbers, self._lock = count(), threading.Lock()
 
     def begin(self, world: str) -> tuple["Session", str]:
         """Starts the process of a world; returns it, and the tools that an MCP server lists. Raises Lost."""
-        session, seconds = self.start(), self._settings.tool_seconds
-        text, failed = session.call(f"the start of {title(world)}", world, BEGIN, seconds)
+        names = self._settings.servers[world].variables if world else []
+        if missing := [name for name in names if name not in self._variables]:
+            raise Lost(f"{title(world)} needs the environment variable {missing[0]}, which is not set")
+        own, seconds = {name: self._variables[name] for name in names}, self._settings.tool_seconds
+        session, order = self.start(), (world, own, time.monotonic() + OWN_SHARE * seconds)
+        text, failed = session.call(f"the start of {title(world)}", order, BEGIN, seconds)
         if failed:
             session.close()
             raise Lost(f"{title(world)}: {text.removeprefix('error: ')}")
@@ -70,15 +63,21 @@ class Processes:
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             number = next(self._numbers)
-            socket.send_fds(self._control, [f"start {number}".encode()], [theirs.fileno()])
+            self._order(partial(socket.send_fds, self._control, [f"start {number}".encode()], [theirs.fileno()]))
         return Session(self, number, ours)
 
     def end(self, number: int) -> str:
         """Kills a process with all that it started; returns how it had ended."""
         with self._lock:
-            self._control.send(f"code {number}".encode())
-            code = self._control.recv(64).decode()
+            self._order(partial(self._control.send, f"code {number}".encode()))
+            code = self._order(partial(self._control.recv, 64)).decode()
         return "could not be started" if code == "None" else ending(int(code))
+
+    def _order(self, call: Callable[[], Any]) -> Any:
+        with contextlib.suppress(OSError):
+            if found := call():
+                return found
+        raise ChildProcessError("the process that starts the tools of this attempt has ended")
 
 
 class Session:
@@ -88,7 +87,7 @@ class Session:
         self._processes, self._number, self._channel = processes, number, channel
         self._ended: str | None = None  # how the process had ended
 
-    def call(self, name: str, arguments: str, key: str, seconds: float) -> Result:
+    def call(self, name: str, arguments: Any, key: str, seconds: float) -> Result:
         """Raises Lost when the tool takes longer, or its process ends."""
         try:
             found = self._call(packed((name, arguments, key)), time.monotonic() + seconds)
@@ -122,16 +121,26 @@ class Session:
         return self._ended
 
 
+def environment(settings: ToolArguments, variables: Mapping[str, str]) -> dict[str, str]:
+    """What the tools of a task set see of the environment, from the start of the process that they are forked from."""
+    return _of(variables, settings.environment)
+
+
 def _of(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """What a tool sees of the environment. names: of the variables beside those that every tool sees."""
+    """names: of the variables beside those that every tool sees."""
     return {name: variables[name] for name in (*PLAIN, *names) if name in variables}
 
 
-def _confine(settings: ToolArguments, variables: Mapping[str, str]) -> None:
-    """Gives this process the variables and the memory that tools may have, and no output."""
-    kept = _of(variables, settings.environment)
-    os.environ.clear()
-    os.environ.update(kept)
+def run(toolset: Toolset, tools: dict[str, Tool], control: socket.socket) -> None:
+    """Forks the processes of one attempt's tools, on its orders, until it ends."""
+    with tempfile.TemporaryDirectory(prefix="ouro-tools-", ignore_cleanup_errors=True) as own:
+        _confine(toolset.settings, own)
+        serve(control, partial(_work, toolset.settings, tools))
+
+
+def _confine(settings: ToolArguments, own: str) -> None:
+    """Gives this process the memory that tools may have, a directory, and no output."""
+    os.environ["TMPDIR"] = own
     tempfile.tempdir = None  # where it was, if this process has asked before
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
@@ -143,14 +152,14 @@ def _confine(settings: ToolArguments, variables: Mapping[str, str]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _work(settings: ToolArguments, tools: dict[str, Tool], variables: dict[str, str], channel: socket.socket) -> None:
-    """Answers the calls that come through a socket. variables: the environment without limits."""
+def _work(settings: ToolArguments, tools: dict[str, Tool], channel: socket.socket) -> None:
+    """Answers the calls that come through a socket."""
     unpacker, own, worlds = Unpacker(), os.getpid(), []
     while data := channel.recv(1 << 16):
         for name, arguments, key in unpacker.feed(data):
             try:
                 if key == BEGIN:
-                    world, listed = _begun(settings, arguments, variables)
+                    world, listed = _begun(settings, *arguments)
                     worlds.append(world)
                     result = listed, False
                 else:
@@ -167,8 +176,11 @@ def _work(settings: ToolArguments, tools: dict[str, Tool], variables: dict[str, 
             channel.sendall(packed(result))
 
 
-def _begun(settings: ToolArguments, world: str, variables: dict[str, str]) -> tuple[Any, str]:
-    """The environment, or the connection to an MCP server with what it lists as JSON."""
+def _begun(settings: ToolArguments, world: str, own: dict[str, str], deadline: float) -> tuple[Any, str]:
+    """The environment, or the connection to an MCP server with what it lists as JSON.
+
+    own: the server's variables. deadline: time.monotonic(), at which the server should have listed its tools.
+    """
     if not world:
         environment = load_environment(settings.environment_class)()
         environment.settings = settings
@@ -176,9 +188,7 @@ def _begun(settings: ToolArguments, world: str, variables: dict[str, str]) -> tu
     from workflows.attempts.mcp_client import Connection  # imported before the fork, if a server is named
 
     server = settings.servers[world]
-    if missing := [name for name in server.variables if name not in variables]:
-        raise Lost(f"{title(world)} needs the environment variable {missing[0]}, which is not set")
-    connection = Connection(world, server, _of(variables, server.variables), OWN_SHARE * settings.tool_seconds)
+    connection = Connection(world, server, _of(os.environ, ()) | own, max(deadline - time.monotonic(), 0.0))
     return connection, json.dumps(connection.definitions)
 
 

@@ -7,6 +7,8 @@ result before the workflow sees it. After a kill a recorded result takes the pla
 import asyncio
 import contextlib
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -96,10 +98,10 @@ class World:
 class Toolbox:
     """The tools by name: `toolbox.call(name, arguments)`, with arguments as an object or as JSON."""
 
-    def __init__(self, named: Toolset, task: Task, channel):
-        """channel: of the attempt. Forks, so this process must have no threads yet."""
+    def __init__(self, named: Toolset, task: Task, control: socket.socket):
+        """control: takes orders to fork processes of the tools."""
         self._settings, self._task, self._tools = named.settings, task, load_tools(named)
-        self._processes = processes = Processes(channel, named, self._tools)
+        self._processes = processes = Processes(control, named.settings, os.environ)
         self._ask: Callable[..., Any] = NotImplemented
         environment, servers = self._settings.environment_class, self._settings.servers
         self._environment = load_environment(environment) if environment else None

@@ -22,6 +22,7 @@ from pipeline.job.activity import show_stack_on_signal
 from pipeline.job.ending import die_with_parent
 from pipeline.job.opening import opening
 from pipeline.store.errors import OuroError, StageError, masked
+from pipeline.store.secret_names import conceal_secrets
 from workflows.engines.engine import ERROR, PRESSURE, REPLIES, VALUE, Engine, Reply
 from workflows.engines.open import import_libraries, open_one, with_cache
 
@@ -103,6 +104,7 @@ def _in_words(error: Exception) -> StageError:
 
 if __name__ == "__main__":
     die_with_parent()
+    conceal_secrets()
     show_stack_on_signal()
     if sys.argv[1:]:
         os.sched_setaffinity(0, [int(core) for core in sys.argv[1].split(",")])
