@@ -4,6 +4,7 @@ The only module that imports `mcp`, whose client needs an event loop: a thread o
 """
 
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -36,8 +37,8 @@ CLOSED = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, an
 class Connection:
     """An open session with a server. definitions: name, description and parameters of its tools, as it lists them."""
 
-    def __init__(self, name: str, server: McpServer, variables: dict[str, str], seconds: float):
-        """variables: what the server sees of the environment. seconds: for the start. Raises Lost."""
+    def __init__(self, name: str, server: McpServer, variables: dict[str, str], deadline: float):
+        """variables: what the server sees of the environment. deadline: time.monotonic(), of the start. Raises Lost."""
         self._title, self._closed = title(name), anyio.Event()
         self._program = Program([server.command, *server.args], variables) if server.command else None
         transport = self._program.connected() if self._program else _http(server, variables)
@@ -45,7 +46,7 @@ class Connection:
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._task = self._portal.start_task_soon(self._live, transport, ready)
         try:
-            self._client, self.definitions = ready.result(seconds)
+            self._client, self.definitions = ready.result(max(deadline - time.monotonic(), 0.0))
         except Exception as error:
             raise Lost(self._reason(error)) from error
 

@@ -188,7 +188,7 @@ def _begun(settings: ToolArguments, world: str, own: dict[str, str], deadline: f
     from workflows.attempts.mcp_client import Connection  # imported before the fork, if a server is named
 
     server = settings.servers[world]
-    connection = Connection(world, server, _of(os.environ, ()) | own, max(deadline - time.monotonic(), 0.0))
+    connection = Connection(world, server, _of(os.environ, ()) | own, deadline)
     return connection, json.dumps(connection.definitions)
 
 
