@@ -34,8 +34,9 @@ class _Event(ctypes.Structure):
 class TimedOut(Exception):
     """The code of a user took longer than explorer.max_timeout."""
 
-    def __init__(self, seconds: float):
-        super().__init__(f"timed out after {seconds:g} s (explorer.max_timeout)")
+    def __init__(self, seconds: float, name: str = ""):
+        """name: of the function, where the message is not shown behind it."""
+        super().__init__(f"{name} timed out after {seconds:g} s (explorer.max_timeout)".strip())
 
 
 class _Deadline(BaseException):
@@ -81,8 +82,8 @@ _alarm = cache(_Alarm)
 
 
 @contextmanager
-def _within(left: float, limit: float) -> Iterator[None]:
-    """Raises TimedOut in the block after `left` seconds; blocks may be nested. limit: as set, for the message."""
+def _within(left: float, limit: float, name: str = "") -> Iterator[None]:
+    """Raises TimedOut in the block after `left` seconds; blocks may be nested. limit, name: for the message."""
     assert threading.current_thread() is threading.main_thread(), "only the main thread receives signals"
     alarm = _alarm()
     outer, own = alarm.deadline, time.monotonic() + left
@@ -95,7 +96,7 @@ def _within(left: float, limit: float) -> Iterator[None]:
     except _Deadline as over:
         if outer is not None and outer < own:  # that of the code around the block
             raise
-        raise TimedOut(limit).with_traceback(over.__traceback__) from None
+        raise TimedOut(limit, name).with_traceback(over.__traceback__) from None
 
 
 def limited(function: Callable, seconds: float | None) -> Callable:
@@ -160,10 +161,11 @@ def limited_workflow(workflow: Callable[..., Attempt], seconds: float | None) ->
     @wraps(workflow)
     def attempt(*arguments, **named) -> Attempt:
         left, own, reply = seconds, None, None
+        name = getattr(getattr(workflow, "func", workflow), "__name__", "")  # of a partial too
         while True:
             begin = time.monotonic()
             try:
-                with _within(left, seconds):
+                with _within(left, seconds, name):
                     own = own or workflow(*arguments, **named)
                     asked = own.send(reply)
             except StopIteration as done:

@@ -98,4 +98,4 @@ def test_an_attempt_has_the_limit_for_all_of_its_turns_without_the_engines_time(
     sampling = runner.Sampling(1.0, 1.0, -1, 8, 8, 16)
     found = roll_out(Slow(), each, [[1, 2]] * 4, [0, 1, 2, 3], [sampling] * 4)
     assert [one.status for one in found] == ["ok", "workflow_failed", "workflow_failed", "ok"]
-    assert all(re.search(REASON, found[i].reason) for i in (1, 2))
+    assert all(re.search(f"workflow {REASON}", found[i].reason) for i in (1, 2))  # with the function's name

@@ -200,7 +200,7 @@ class IsolatedAttempt(asyncio.Protocol):
         return f"{function.__module__}:{function.__qualname__}"
 
     def time_out(self) -> None:
-        self._place.fail(brief(TimedOut(self._workflow.limit)))
+        self._place.fail(brief(TimedOut(self._workflow.limit, self._title())))
 
     def take(self, kind: str, sent: float, *content) -> None:
         """Handles a message. sent: time.monotonic() in the process, the same clock."""
