@@ -110,7 +110,7 @@ class Preview:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
         wrong, read = row_problems(source, drawn), as_read(source, drawn.rows)
-        written, reasons = Written([], [], []), [one.problem for one in read if one.problem is not None]
+        written, reasons = Written(), [one.problem for one in read if one.problem is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
         few, many = ([], []) if wrong else map(
@@ -126,10 +126,11 @@ class Preview:
             self.found["warnings"] += row_warnings(source, drawn.rows)
             fact += self._truths(source, drawn.rows)
             try:
-                plain = [row for row, one in zip(drawn.rows, read, strict=True)
-                         if one.problem is None and one.messages is None] if read else drawn.rows
+                plain = [row for place, (row, one) in enumerate(zip(drawn.rows, read, strict=True))
+                         if one.problem is None and one.messages is None and place not in written.refused
+                         ] if read else drawn.rows
                 fact += f"; {self._lengths(source, plain, written)}" if self.tokenizer is not None else ""
-            except DataError as error:  # the chat template rejects a conversation
+            except DataError as error:  # the chat template refuses a task
                 self.found["problems"].append(f"{source['key']}: {error}")
         self.found["facts"].append([source["name"], fact])
 
@@ -202,12 +203,14 @@ class Preview:
 
         text: the rows are plain training texts, which use no template.
         """
-        from workflows.prompts import conversation_text, prompt_text, prompt_tokens
+        from workflows.prompts import conversation_text, prompt_text, prompt_tokens, with_system
 
-        system = self.request["system_prompt"]
-        texts = [conversation_text(self.tokenizer, p) if is_conversation(p) and self.tokenizer.chat_template else
-                 prompt_text(self.tokenizer, as_text(p[-1]["content"]), system, p[:-1])
-                 if is_conversation(p) else prompt_text(self.tokenizer, as_text(p), system) for p in prompts]
+        system, thinking = self.request["system_prompt"], self.limits.enable_thinking
+        texts = [conversation_text(self.tokenizer, with_system(p, system), thinking)
+                 if is_conversation(p) and self.tokenizer.chat_template else
+                 prompt_text(self.tokenizer, as_text(p[-1]["content"]), system, p[:-1], thinking)
+                 if is_conversation(p) else prompt_text(self.tokenizer, as_text(p), system, (), thinking)
+                 for p in prompts]
         if system and not text and not self.unsaid and texts and not any(system in one for one in texts):
             self.unsaid = True
             self.found["warnings"].append(

@@ -5,12 +5,13 @@ source: in the format of pipeline/check/samples.py.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from operators.formats import MEDIA, read_records
 from operators.turns import Unusable
 from pipeline.check.data_sample import Row, Sample
+from pipeline.check.sources import POOL
 from pipeline.settings.data import BufferFormat, Format
 from pipeline.store.errors import DataError
 from pipeline.store.harbor import UNSUPPORTED
@@ -19,12 +20,15 @@ from pipeline.store.records import RawTask
 
 @dataclass
 class Written:
-    """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them,
-    and why some cannot be written."""
+    """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them.
 
-    prompts: list[int]
-    responses: list[int]
-    reasons: list[str]
+    reasons: why the template cannot write a row. refused: places of those among them that are texts alone.
+    """
+
+    prompts: list[int] = field(default_factory=list)
+    responses: list[int] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
 
 
 def wanted(source: dict[str, Any]) -> list[str]:
@@ -65,22 +69,42 @@ def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
 
 
 def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:
-    """What the chat template writes of the rows that are more than texts. settings: sections model and buffer."""
+    """What the chat template writes of the rows that are more than texts, and which demonstrations of texts it refuses,
+    as the stage that trains on them rejects these. settings: sections model and buffer."""
     from workflows.prompts import prompt_tokens
     from workflows.template_rows import TemplateRows
 
-    made, rich = Written([], [], []), [row for row in rows if row.messages is not None]
-    writes = TemplateRows(tokenizer, settings) if rich else None
-    for row in rich:
+    made, writes = Written(), TemplateRows(tokenizer, settings)
+    for place, row in enumerate(rows):
         try:
+            if row.messages is None:
+                _write_texts(tokenizer, row, source, settings)
+                continue
             if row.chosen is None and row.solution is None:
                 made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row)])[0]))
                 continue
             layouts = (writes.of_pair(row) if row.chosen is not None else
                        writes.of_demonstration(row, source["every_turn"]))
-        except Unusable as reason:
+        except (Unusable, DataError) as reason:
             made.reasons.append(str(reason))
+            made.refused |= {place} if row.messages is None else set()
             continue
         made.prompts += [len(prompt) for prompt, _, _ in layouts]
         made.responses += [len(response) for _, response, _ in layouts]
     return made
+
+
+def _write_texts(tokenizer, row: RawTask, source: dict[str, Any], settings) -> None:
+    """Raises DataError for a demonstration or a pair of texts that the template refuses. Tasks are not looked at: the
+    stage that samples them ends at one."""
+    from workflows.demonstrations import whole_conversations
+    from workflows.prompts import task_texts
+
+    shows = source["purpose"] == "demonstration" or (
+        source["name"] == POOL and (row.solution is not None or row.chosen is not None))
+    if not shows or row.problem is not None or row.question is None:
+        return
+    if source["every_turn"] and row.chosen is None:
+        whole_conversations(tokenizer, [row], settings)
+    else:
+        task_texts(tokenizer, [row], settings)

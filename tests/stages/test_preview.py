@@ -67,6 +67,14 @@ def previewed(tmp_path):
     return make
 
 
+@pytest.fixture
+def gemma(tmp_path):
+    """Settings of a model whose template has no system role."""
+    zoo.make_tokenizer("gemma", tmp_path / "gemma")
+    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
+    return plain(Model(model_path=str(tmp_path / "gemma")))
+
+
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -95,12 +103,8 @@ def test_a_value_is_found_under_a_dotted_column():
 @pytest.mark.parametrize(("prompt", "system"), [
     ("a question", "Be brief."),
     ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}], None)])
-def test_a_prompt_that_the_chat_template_refuses_is_a_problem_of_its_file(previewed, tmp_path, prompt, system):
-    """Gemma's template has no system role."""
-    zoo.make_tokenizer("gemma", tmp_path / "gemma")
-    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
-    model = plain(Model(model_path=str(tmp_path / "gemma")))
-    (line,) = previewed([task(prompt)], model=model, system_prompt=system)["problems"]
+def test_a_prompt_that_the_chat_template_refuses_is_a_problem_of_its_file(previewed, gemma, prompt, system):
+    (line,) = previewed([task(prompt)], model=gemma, system_prompt=system)["problems"]
     assert line.startswith("inputs.0: the chat template refuses the conversation (system, user)")
 
 
@@ -381,6 +385,29 @@ def test_demonstrations_that_would_be_rejected_are_counted(previewed, turns, los
     told = {name: [line for line in found[name] if f"{lost} of 20 sampled rows cannot be used" in line]
             for name in ("problems", "warnings")}
     assert [name for name in told if told[name]] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(("lost", "level"), [(0, None), (2, "warnings"), (3, "problems")])
+@pytest.mark.parametrize("every_turn", [False, True])
+def test_demonstrations_of_texts_that_the_template_refuses_are_rejected_rows(previewed, gemma, every_turn, lost, level):
+    """As the stage rejects them: of 20 rows a tenth may be."""
+    fine = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    found = previewed([{"prompt": [{"role": "system", "content": "s"}] * (i < lost) + fine, "answer": f"{i}"}
+                       for i in range(20)], model=gemma, every_turn=every_turn,
+                      key="buffer.trainer_input.experience_buffer.path", prompt_key="prompt")
+    told = {name: [line for line in found[name] if "the chat template refuses" in line]
+            for name in ("problems", "warnings")}
+    assert [name for name in told if told[name]] == ([level] if level else [])
+    assert all(f"{lost} of 20 sampled rows cannot be used" in line for lines in told.values() for line in lines)
+    assert level == "problems" or "; conversations of " in found["facts"][0][1]
+
+
+def test_the_set_system_prompt_is_part_of_conversations(previewed):
+    """'ab', then 'c', then ':' for the reply, as the stages ask."""
+    found = previewed([{"prompt": [{"role": "user", "content": "c"}], "answer": f"{i}"} for i in range(2)],
+                      prompt_key="prompt", system_prompt="ab")
+    assert "conversations of 4 to 4 tokens" in found["facts"][0][1]
+    assert not [line for line in found["warnings"] if "system_prompt" in line]
 
 
 @pytest.mark.parametrize(("lost", "alone", "level"), [
