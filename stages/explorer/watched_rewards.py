@@ -33,6 +33,7 @@ def _watched(function: RewardFunction, activity: Activity) -> RewardFunction:
         with activity.calling(f"{REWARD} {rule.title}"):
             return rule(*rows)
 
+    call.counts_opened = rule.counts_opened
     return call
 
 

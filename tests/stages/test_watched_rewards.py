@@ -8,6 +8,8 @@ from pipeline.job import activity
 from pipeline.job.activity import Activity, Doing
 from stages.explorer.watched_rewards import WatchedRewards
 from workflows.rewards import Rewards
+from workflows.runner import Outcome, reward
+from workflows.trajectory import Trajectory
 
 seen: list[Doing] = []
 
@@ -63,6 +65,18 @@ def test_they_return_what_they_would_and_are_named_while_they_run(settings, tmp_
     assert len(seen) == {"of_batch": 1, "fails": 0}.get(name, 2)
     assert note.file.stat().st_mtime_ns > begin
     assert Doing.read(note.file)[:2] == ("evaluates", "1 of 2")
+
+
+@pytest.mark.parametrize("make", [lambda config: Rewards(config), lambda config: WatchedRewards(config, Activity())])
+def test_a_stage_counts_the_thought_that_the_prompt_opened(settings, make):
+    """As a debug run does: <think> is in the prompt, the response only closes it."""
+    config = settings()
+    taskset = config.buffer.explorer_input.taskset
+    taskset.default_reward_fn_type = "format_reward"
+    said = Trajectory([1], [2], [0.0], [1], "stop")
+    outcome = Outcome("ok", trajectory=said, response="a\n</think>\n<answer>3</answer>", opened="<think>")
+    reward([outcome], [[]], ["3"], make(config).of(taskset))
+    assert outcome.components == {"format_score": 0.1}
 
 
 def test_what_is_no_function_of_rows_is_left_as_it_is(settings):
