@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 from pipeline.agent_commands import debug, serve
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
 from pipeline.process_commands import logs, name_and_overrides, status, stop
-from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
+from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message, shortened
 from pipeline.store.secret_names import conceal_secrets
 from pipeline.store_commands import evaluate, gc, verify, weights
 
@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     except click.exceptions.Exit as done:  # --help, --version
         return done.exit_code
     except click.ClickException as mistake:
+        mistake.message = shortened(mistake.message)
         mistake.show()
         if isinstance(mistake, click.NoSuchOption) and mistake.ctx and mistake.ctx.command is run:
             print("Arguments for snakemake come after --", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import string
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,8 +36,10 @@ def read_tokenizer(model: Path):
     except Exception as error:  # readers raise arbitrary errors on a damaged tokenizer.json
         raise ModelError(f"{model} has no readable tokenizer ({type(error).__name__}: {error}). Fetch its tokenizer "
                          "files again; `git lfs pull` where they are pointers of Git LFS.") from error
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without files transformers returns an empty tokenizer
-        raise ModelError(f"{model} has no readable tokenizer: only special tokens were found. Are its files there "
+    # without files transformers returns an empty tokenizer, with tokenizer_config.json alone one of a few added tokens
+    if (len(tokenizer) <= len(tokenizer.all_special_tokens)
+            or not tokenizer(string.printable, add_special_tokens=False)["input_ids"]):
+        raise ModelError(f"{model} has no readable tokenizer: it has no tokens for texts. Are its files there "
                          "(tokenizer.json, or those of its kind)?")
     return tokenizer
 

@@ -10,6 +10,7 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.files import require_file
 
 LARGEST_FILE = 4 << 20  # bytes per source
+MOST_KEYS = 2000  # per source: veRL's largest configuration has 700
 
 
 def import_trinity(file: str, arguments) -> int:
@@ -18,14 +19,18 @@ def import_trinity(file: str, arguments) -> int:
 
     text, name = _read(file)
     place = None if file == "-" else Path(file)
-    return report.finish(trinity.translate(source.read_yaml(text, name), name, place), arguments)
+    given = source.read_yaml(text, name)
+    _limit(given, name)
+    return report.finish(trinity.translate(given, name, place), arguments)
 
 
 def import_verl(file: str, arguments) -> int:
     """Translates a veRL launch script or configuration to a recipe and reports on every key."""
     from pipeline.bridges import report, verl
 
-    return report.finish(verl.translate(*verl.read(*_read(file))), arguments)
+    launch, made = verl.read(*_read(file))
+    _limit([*launch.given, *launch.unknown], made.source)
+    return report.finish(verl.translate(launch, made), arguments)
 
 
 def import_keys() -> int:
@@ -41,6 +46,11 @@ def of_verl(key: str) -> str | None:
     from pipeline.bridges import page
 
     return page.of_verl(key)
+
+
+def _limit(keys: list, name: str) -> None:
+    if len(keys) > MOST_KEYS:
+        raise ConfigError(f"{name} has {len(keys):,} keys, more than {MOST_KEYS:,}: that is no configuration.")
 
 
 def _read(file: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import IO
 
 from pipeline.job.ending import RUNNER
 from pipeline.job.processes import environment, status
+from pipeline.store.errors import StageError
 from pipeline.store.files import named_process, take_lock
 
 _held: list[IO] = []  # open until this process ends
@@ -69,5 +70,7 @@ def is_locked(path: Path) -> bool:
     """Returns whether a living process holds the lock file."""
     if not path.exists():
         return False
+    if not path.is_file():  # opening a pipe may never end
+        raise StageError(f"{path} is not a file. Delete it.")
     with open(path, encoding="utf-8") as file:
         return not take_lock(file, shared=True)

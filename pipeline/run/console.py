@@ -63,9 +63,12 @@ class Output:
         print(f"ouro: all that snakemake and the stages print goes to {near(self.log)}", file=sys.stderr)
 
     def answer(self) -> None:
-        """Prints snakemake's output when no stage started: a dry run, a graph, an error in its arguments."""
+        """Prints snakemake's output when no stage started: a dry run, a graph, an error in its arguments (without its
+        usage, of a hundred lines)."""
         for end, stream in ((self.stdout, sys.stdout), (self.stderr, sys.stderr)):
-            stream.write(self._read(end, 0).decode(errors="replace"))
+            text = self._read(end, 0).decode(errors="replace")
+            wrong = re.search(r"^\S+: error: ", text, re.MULTILINE) if text.startswith("usage: ") else None
+            stream.write(text[wrong.start():] if wrong else text)
             stream.flush()
 
     @property

@@ -13,7 +13,8 @@ UNSAID = object()  # a problem that quotes no value
 PARTS = ("key", "found", "needed", "do", "stages", "file", "line")
 
 
-LONGEST = 1000  # characters of a value in a sentence
+LONGEST = 1000  # characters of a value, and of either end of a line, that a message shows
+MOST_LINES = 100  # of a message
 
 
 class Problem(str):
@@ -30,7 +31,8 @@ class Problem(str):
         subject = key if found is UNSAID else f"{key}={_cut(shown(found))}"
         place = f" ({file}, line {line})" if line else f" ({file})" if file else ""
         do = do.strip()
-        made = super().__new__(cls, f"{': '.join(filter(None, (concerned, subject, needed)))} {do}".strip() + place)
+        text = f"{': '.join(filter(None, (concerned, subject, needed)))} {do}".strip() + place
+        made = super().__new__(cls, shortened(text))
         made.key, made.found, made.needed, made.do = key, found, needed, do
         made.stages, made.file, made.line = tuple(stages), file, line
         return made
@@ -73,11 +75,23 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
 
 
+def shortened(text: str) -> str:
+    """Returns a message whose long lines lack their middle, as do many lines: what is needed is often at the end."""
+    lines = [line if len(line) <= 3 * LONGEST else f"{line[:LONGEST]} … ({len(line):,} characters) … {line[-LONGEST:]}"
+             for line in text.split("\n")]
+    left_out = len(lines) - MOST_LINES
+    if left_out > 0:
+        lines[MOST_LINES // 2:-MOST_LINES // 2] = [f"… ({left_out:,} lines more) …"]
+    return "\n".join(lines)
+
+
 class OuroError(Exception):
-    """Base of all errors that are meant for the user: printed without a traceback, exit code 2. Secrets are masked."""
+    """Base of all errors that are meant for the user: printed without a traceback, exit code 2. Secrets are masked, and
+    long messages shortened."""
 
     def __init__(self, *words: object):
-        super().__init__(*(word.masked() if isinstance(word, Problem) else masked(word) if isinstance(word, str)
+        super().__init__(*(word.masked() if isinstance(word, Problem) else shortened(masked(word))
+                           if isinstance(word, str)
                            else word for word in words))
 
 
@@ -141,5 +155,5 @@ def pick(table: dict, name: str, what: str):
 def message(error: OuroError | OSError) -> str:
     """Returns a one-line message for a user's mistake or an operating system error: its text and the path."""
     if isinstance(error, OSError) and error.strerror:
-        return f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+        return shortened(f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
     return f"ouro: {error}"

@@ -272,6 +272,8 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # opening a pipe may never end
+        raise StageError(f"{path} is not a file. Delete it.")
     with open(path, "a+", encoding="utf-8") as file:
         told = False
         while not take_lock(file):

@@ -134,6 +134,8 @@ def _digest(directory: Path) -> str:
             content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
             mode = path.lstat().st_mode & 0o120100  # of a link, and whether it can be executed
             found.update(os.fsencode(path.relative_to(directory)) + f"\0{mode}\0{len(content)}\0".encode() + content)
+        elif not path.is_dir():
+            raise DataError(f"{path} is a pipe, socket or device; a Harbor task has files and directories.")
     return found.hexdigest()
 
 

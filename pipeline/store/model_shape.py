@@ -1,6 +1,7 @@
 """Reads the plain fields of a model's config.json that checks without torch need, and reports unusable ones."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ SHAPES = {"layer_types": (list, "a list of texts"), "rope_scaling": (dict, "an o
           "rope_parameters": (dict, "an object"), "max_position_embeddings": (int, "a whole number"),
           "max_window_layers": (int, "a whole number"),
           "sliding_window": (int, "a whole number or null")}  # what is read of their content elsewhere
+POSITIVE = ("rope_theta", "rms_norm_eps", "layer_norm_eps", "partial_rotary_factor")
 
 # widths of attention heads that vLLM 0.32 has CPU kernels for (v1/attention/backends/cpu_attn.py)
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -35,7 +37,20 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     for name, (kind, needed) in SHAPES.items():
         if found.get(name) is not None and not isinstance(found[name], kind):
             raise ModelError(f"{key}={path}: {CONFIG} there has {name}={found[name]!r}; needed {needed}.")
+    if words := _not_positive(found):
+        raise ModelError(f"{key}={path}: {CONFIG} there has {words}; needed a finite number above 0.")
     return found
+
+
+def _not_positive(found: dict[str, Any]) -> str | None:
+    """Returns `name=value` of a factor that is no positive number, of the model or of the positions of some layers."""
+    rope = found.get("rope_parameters") or {}
+    for place in (found, rope, *(one for one in rope.values() if isinstance(one, dict))):
+        for name in POSITIVE:
+            value = place.get(name)
+            if value is not None and not (type(value) in (int, float) and 0 < value < math.inf):
+                return f"{name}={value!r}"
+    return None
 
 
 def _indivisible(found: dict[str, Any]) -> str | None:

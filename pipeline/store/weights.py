@@ -38,7 +38,11 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
     directory = Path(path)
     try:
         shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}
-        if sick := _not_finite([file for file in _files(directory) if file.suffix == ".safetensors" and shapes]):
+        readable = [file for file in _files(directory) if file.suffix == ".safetensors" and shapes]
+        if odd := None if config.get("quantization_config") else _not_floating(readable):
+            return Problem(key, f"{odd}; needed floating-point weights.", "Take another checkpoint, or fetch the model "
+                           "again.", found=path)
+        if sick := _not_finite(readable):
             return Problem(key, f"{sick} has values that are NaN or infinite; needed finite weights.", "Take another "
                            "checkpoint, or fetch the model again.", found=path)
     except (ModelError, OSError) as error:
@@ -79,6 +83,13 @@ def _parts(index: Path) -> list[Path]:
         raise ModelError(f"{len(absent)} of the {len(names)} files that {index.name} names are not there: "
                          f"{', '.join(absent[:3])}{', …' if len(absent) > 3 else ''}.")
     return [index.parent / name for name in names]
+
+
+def _not_floating(files: list[Path]) -> str | None:
+    """Returns `FILE: TENSOR is DTYPE` of a weight of whole numbers or truth values: loading it would convert it."""
+    return next((f"{file.name}: {name} is {one.dtype}" for file in files
+                 for name, one in tensor_files.read(file).items()
+                 if name.endswith("weight") and "F" not in one.dtype), None)
 
 
 def _not_finite(files: list[Path]) -> str | None:

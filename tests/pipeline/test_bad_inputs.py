@@ -9,9 +9,11 @@ import pytest
 from pipeline import cli
 from pipeline.check.columns import column_problems
 from pipeline.check.data_sample import sample
+from pipeline.job.holders import is_locked
 from pipeline.store import files
 from pipeline.store.data_files import open_files
-from pipeline.store.errors import DataError, StageError
+from pipeline.store.errors import ConfigError, DataError, ModelError, Problem, StageError
+from pipeline.store.model_shape import read_config
 from tests.models import safetensors
 from tests.sizes import QWEN2
 
@@ -283,3 +285,47 @@ def test_a_copy_of_weights_needs_its_step(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pipeline.results.sweep_view.find", lambda *_: None)
     assert cli.main(["weights", "base", "--out", str(tmp_path / "new")]) == 2
     assert "--out needs --step" in capsys.readouterr().err
+
+
+def test_a_lock_that_is_a_pipe(tmp_path):
+    """Opening it would never end."""
+    (stage := tmp_path / "store" / "rft-0").mkdir(parents=True)
+    os.mkfifo(stage / ".lock")
+    with pytest.raises(StageError, match="is not a file"):
+        is_locked(stage / ".lock")
+    with pytest.raises(StageError, match="is not a file"), files.locked(stage / ".lock", print):
+        pass
+    assert cli.main(["gc", "--root", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(("text", "lines", "most"), [
+    ("x" * 1_000_000 + " needed: y", 1, 2100), ("\n".join(map(str, range(3000))), 101, 500), ("short", 1, 5)])
+def test_a_long_message_is_shortened_in_the_middle(text, lines, most):
+    for error in (DataError(text), ConfigError.of(text, []), Problem(needed=text)):
+        assert len(str(error).split("\n")) == lines
+        assert len(str(error)) <= most
+        assert (str(error)[0], str(error)[-1]) == (text[0], text[-1])
+
+
+def test_the_same_holds_for_names_of_commands_settings_and_queries(checked, capsys):
+    for words in (["x" * 100_000], ["config", "explain", "x" * 100_000], ["status", "--root", "x" * 100_000]):
+        capsys.readouterr()
+        assert cli.main(words) == 2
+        assert len(capsys.readouterr().err) < 6000
+
+
+@pytest.mark.parametrize("kind", ["trinity", "verl"])
+def test_an_import_of_too_many_keys(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.yaml").write_text("".join(f"k{number}: 1\n" for number in range(2001)))
+    assert cli.main(["import", kind, "k.yaml"]) == 2
+    assert "2,001 keys" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fields", [
+    {"rope_theta": 0}, {"rope_theta": -1.0}, {"rope_theta": "1e6"}, {"rope_theta": True}, {"rms_norm_eps": 0},
+    {"rope_parameters": {"rope_theta": float("nan")}}, {"rope_parameters": {"full_attention": {"rope_theta": 0}}}])
+def test_a_factor_of_positions_or_norms_that_is_no_positive_number(tmp_path, fields):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"} | fields))
+    with pytest.raises(ModelError, match="needed a finite number above 0"):
+        read_config(str(tmp_path))

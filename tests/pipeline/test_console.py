@@ -127,6 +127,14 @@ def test_what_snakemake_answers_without_a_stage_is_printed(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_of_wrong_arguments_the_error_is_printed_and_not_the_usage(tmp_path, capsys):
+    output = Output(tmp_path)
+    os.write(output.stderr, b"usage: snakemake [-h]\n" + b"  [--an-option VALUE]\n" * 99
+             + b"snakemake: error: unrecognized arguments: --nope\n")
+    output.answer()
+    assert capsys.readouterr().err == "snakemake: error: unrecognized arguments: --nope\n"
+
+
 def test_a_disk_that_is_full_loses_nothing_of_the_errors(tmp_path, capsys):
     output = Output(tmp_path / "logs")
     os.write(output.stderr, STARTED.encode() + b"\nno space left\n")

@@ -173,8 +173,8 @@ def test_the_digest_is_of_names_contents_and_rights(two):
 
 
 def test_a_pipe_in_a_task_is_not_waited_for(two):
-    for name in ("instruction.md", "task.toml"):
-        (two / "one" / name).unlink()
+    for name in ("environment/data", "instruction.md", "tests/test.sh", "task.toml"):  # each is read before the last
+        (two / "one" / name).unlink(missing_ok=True)
         os.mkfifo(two / "one" / name)
         with pytest.raises(DataError, match=name):
             read_task(two / "one")

@@ -14,6 +14,7 @@ from tests.models import safetensors
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 358496\n"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
+WIDTH = {"F32": 4, "I32": 4, "BOOL": 1, "U8": 1}  # bytes
 
 
 def problem(directory: Path, vocabulary: int | None = 7) -> str | None:
@@ -120,3 +121,18 @@ def test_a_bfloat16_that_is_infinite(tmp_path):
     assert problem(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(begin + b"\x80\x3f" * 13 + b"\x80\x7f")
     assert "NaN or infinite" in problem(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "I32", "U8"])
+def test_weights_of_whole_numbers_or_truth_values(tmp_path, dtype):
+    """A buffer may have them, such as the mask of gpt2. Elements of one byte, or of four: the bytes stay 4."""
+    def write(norm, mask):
+        header = {"a.norm.weight": {"dtype": norm, "shape": [4 // WIDTH[norm]], "data_offsets": [0, 4]},
+                  "a.attn.bias": {"dtype": mask, "shape": [4 // WIDTH[mask]], "data_offsets": [4, 8]}}
+        text = json.dumps(header).encode()
+        (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+
+    write("F32", dtype)
+    assert problem(tmp_path) is None
+    write(dtype, "F32")
+    assert f"norm.weight is {dtype}" in problem(tmp_path)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.store import records
-from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests import zoo
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations
@@ -104,6 +104,14 @@ def test_a_models_own_template_that_leaves_out_messages_is_refused(tmp_path, tin
         else:  # some take no conversation without a system message: their rows say so
             with pytest.raises(DataError, match="system first"):
                 prompt_text(load_tokenizer(copy), "q", None)
+
+
+def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path, tiny_model):
+    """Beside tokenizer_config.json alone transformers makes one of a few added tokens: texts have no tokens."""
+    shutil.copytree(tiny_model, tmp_path / "copy")
+    (tmp_path / "copy" / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="no readable tokenizer"):
+        load_tokenizer(tmp_path / "copy")
 
 
 def test_a_template_file_that_is_not_there_is_named(tiny_model):
