@@ -22,7 +22,7 @@ class TemplateRows:
         self._tokenizer, self._thinking = tokenizer, config.model.enable_thinking
         self._system = config.buffer.explorer_input.system_prompt
         self._special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._end, self._known = turn_end(tokenizer), {}
+        self._end, self._read = turn_end(tokenizer), set()
 
     def of_demonstration(self, task, every_turn: bool) -> list[Layout]:
         """The last response of a demonstration; with every_turn all that answer a user or a tool.
@@ -120,14 +120,15 @@ class TemplateRows:
 
     def _require_field(self, turns: list[Turn], tools: list[dict], place: int | None, shape: tuple) -> None:
         """place: of the turn whose fields are looked for; None: the tools."""
-        if (shape, place) not in self._known:
-            changes = [(f"turn {place + 1}: {name}", [*turns[:place], changed, *turns[place + 1:]], tools)
-                       for name, changed in _without(turns[place])] if place is not None else [("tools", turns, [])]
-            self._known[shape, place] = next((what for what, *changed in changes
-                                              if self._is_same(self._text(turns, tools), *changed)), None)
-        if what := self._known[shape, place]:
+        if (shape, place) in self._read:
+            return
+        changes = [(f"turn {place + 1}: {name}", [*turns[:place], changed, *turns[place + 1:]], tools)
+                   for name, changed in _without(turns[place])] if place is not None else [("tools", turns, [])]
+        text = self._text(turns, tools)
+        if what := next((what for what, *changed in changes if self._is_same(text, *changed)), None):
             raise Unusable(f"{what}: " + ("the chat template does not read it: with and without it the text is the same"
                                           if self._tokenizer.chat_template else "the model has no chat template"))
+        self._read.add((shape, place))  # only this: another conversation of the shape may say more there
 
     def _is_same(self, text: str, turns: list[Turn], tools: list[dict]) -> bool:
         try:
@@ -160,7 +161,8 @@ def _bare(text: str) -> str:
 
 def _shape(turns: list[Turn], tools: list[dict]) -> tuple:
     """What decides which fields a template reads: roles, fields that say something, calls with arguments."""
-    return bool(tools), *((turn["role"], *sorted(name for name, value in turn.items() if value),
+    return bool(tools), *((turn["role"],
+                           *sorted(name for name, value in turn.items() if name != "content" or value.strip()),
                            *(call["function"]["arguments"] != "{}" for call in turn.get("tool_calls", ())))
                           for turn in turns)
 
@@ -170,8 +172,9 @@ def _without(turn: Turn) -> Iterator[tuple[str, Turn]]:
     for name, value in turn.items():
         if name == "tool_calls":
             yield from _without_calls(turn)
-        elif name == "content" and value:
-            yield name, {**turn, "content": ""}
+        elif name == "content":
+            if value.strip():  # templates write white space anew
+                yield name, {**turn, "content": ""}
         elif name not in ("role", "content", *LINKS.get(turn["role"], ())):
             yield name, {key: one for key, one in turn.items() if key != name}
 

@@ -224,3 +224,23 @@ def test_the_task_that_a_workflow_gets_has_the_whole_conversation(settings):
     assert (at_hand.messages, at_hand.tools, at_hand.answer) == (TALK[:3], [ADD], "3")
     asked = tokenizer_of(QWEN3, CHATML_MARKS, "<|im_end|>").decode(at_hand.prompt(TALK[:3]))
     assert asked == QWEN_ASKED + WRITTEN + RESULT
+
+
+TRIMS = CHATML.replace("{% set content = m.content %}", "{% set content = m.content | trim %}")
+SAYS = [ASKED, {**CALLS, "content": "Let me see."}]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("other", "template", "reason"), [
+    ([ASKED, {**CALLS, "content": "\n\n"}], TRIMS, None),
+    ([ASKED, {**CALLS, "content": "<a>"}], TRIMS.replace("| trim", "| replace('<a>', '')"), "turn 2: "),
+    ([ASKED, {**CALLS, "content": "Let me see.", "weight": 0}], TRIMS, "turn 2: weight")])
+def test_what_one_conversation_leaves_unread_decides_for_no_other(place, other, template, reason):
+    """Blank content is not missed; each row is judged as it would be alone."""
+    talks = [SAYS, SAYS]
+    talks.insert(place, other)
+    tasks = [row(records.Task, messages=json.dumps({"messages": talk, "tools": [ADD]})) for talk in talks]
+    made = demonstrations(tokenizer_of(template, CHATML_MARKS, "<|im_end|>"), tasks, settings(), False)
+    refused = {number: one for number, one in enumerate(made) if isinstance(one, str)}
+    assert set(refused) == ({place} if reason else set())
+    assert all(one.startswith(reason) for one in refused.values())
