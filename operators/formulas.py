@@ -55,6 +55,7 @@ class Workers:
             try:
                 future.set_result(worker.ask(question))
             except Exception as error:  # whoever waits for the verdict raises it
+                self.compare.cache_clear()  # asked again, the pair may have one
                 future.set_exception(error)
             with self._lock:
                 self._unfinished -= 1

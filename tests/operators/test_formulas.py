@@ -80,9 +80,12 @@ def test_a_lack_of_memory_that_math_verify_hides_is_the_limit():
 
 
 def test_a_process_that_cannot_start_is_an_error_not_a_verdict(monkeypatch):
-    monkeypatch.setattr("operators.formulas.MODULE", "operators.no_such_module")
-    with pytest.raises(StageError, match="no_such_module"):
-        Workers().compare("x+1", "1+x", 5).result()
+    workers = Workers()
+    with monkeypatch.context() as without:
+        without.setattr("operators.formulas.MODULE", "operators.no_such_module")
+        with pytest.raises(StageError, match="no_such_module"):
+            workers.compare("x+1", "1+x", 5).result()
+    assert workers.compare("x+1", "1+x", 5).result() == EQUAL  # the error is not remembered as the pair's
 
 
 def test_no_secret_reaches_a_process(monkeypatch):
