@@ -80,7 +80,8 @@ class Trainer:
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
         self._log(resolve(config, self.model))
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
-        prove_policy(self.actor)
+        prove_policy(self.actor, config)
+        self._keep_way(saved)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
             context.activity.now(UNLIMITED)
@@ -98,12 +99,23 @@ class Trainer:
         critic = None
         if config.algorithm.advantage_fn in WITH_CRITIC:
             critic = Critic(self.model, config, self.process, budget=self.actor.budget)
-            prove_critic(critic)
+            prove_critic(critic, config)
         teacher = None
         if "teacher" in context.inputs:
             teacher = Teacher(context, self.model, self.process)
-            prove_teacher(teacher)
+            prove_teacher(teacher, config)
         return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
+
+    def _keep_way(self, saved: dict[str, Any]) -> None:
+        """Says in which way rows go through the policy. Raises ModelError where it is not that of the checkpoint."""
+        way = self.actor.way
+        if saved.get("packing", way.name) != way.name:
+            raise ModelError(f"the stage's checkpoint was trained with trainer.packing={saved['packing']}; now {way}. "
+                             f"Resume with trainer.packing={saved['packing']} and the packages of before, or delete "
+                             "the stage directory to start again.")
+        self.context.made["packing"] = way.name
+        if not way.packed:
+            self._log(str(way))
 
     @property
     def zero_stage(self) -> int:
@@ -266,7 +278,7 @@ class Trainer:
 
 def _arbitrary_tokens(actor: Actor, config) -> list[int]:
     """Token ids for the probe of version 0, when no rollout exists yet."""
-    vocabulary = actor.zero.module.model.config.vocab_size
+    vocabulary = actor.zero.module.model.config.get_text_config().vocab_size
     count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
     return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
 

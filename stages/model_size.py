@@ -21,7 +21,7 @@ from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError
 from pipeline.store.model_shape import CONFIG, json_object
 from pipeline.store.packable import unpackable
-from workflows.engines.hugging_face import causal_model, import_transformers
+from workflows.engines.hugging_face import causal_model, model_class, read_config
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
@@ -64,16 +64,15 @@ def build(named: str | dict[str, Any]):
     """The model on the meta device. named: a Hugging Face directory, or the settings of model.init."""
     import torch
 
-    transformers = import_transformers()
     if isinstance(named, dict):
         from stages.model import character_tokenizer, qwen2_config
 
         config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
     else:
-        config = transformers.AutoConfig.from_pretrained(named, local_files_only=True, trust_remote_code=False)
+        config = read_config(named)
     try:
         with torch.device("meta"):
-            return transformers.AutoModelForCausalLM.from_config(config)
+            return model_class(config).from_config(config)
     except (AttributeError, KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
         if isinstance(named, dict) or unpackable(config.model_type):
             raise
@@ -88,7 +87,9 @@ def measure(model, adapter: Lora | None = None) -> Size:
     """
     import torch
 
-    config, embedding = model.config, model.get_input_embeddings().weight
+    from stages.learner.engine.way import decoder
+
+    config, embedding, transformer = model.config.get_text_config(), model.get_input_embeddings().weight, decoder(model)
     heads, width = config.num_attention_heads, config.hidden_size
     key_value = getattr(config, "num_key_value_heads", None) or heads
     rank = getattr(config, "kv_lora_rank", None)
@@ -97,14 +98,16 @@ def measure(model, adapter: Lora | None = None) -> Size:
         head = config.qk_nope_head_dim + config.qk_rope_head_dim
     parts = [module for module in model.modules() if not isinstance(module, torch.nn.ModuleList)]
     size = Size(
-        parameters=_count(model), trained=_count(model), critic=_count(model.base_model) + width + 1,
+        parameters=_count(model),
+        trained=_count(transformer) + _count(model.get_output_embeddings()) * (not config.tie_word_embeddings),
+        critic=_count(transformer) + width + 1,
         embedding=embedding.numel(), tied=config.tie_word_embeddings,
         largest=max(p.numel() for p in model.parameters()),
         gathered=max(sum(p.numel() for p in part.parameters(recurse=False)) for part in parts),
         vocabulary=embedding.shape[0], width=width, heads=heads, key_value_heads=key_value, head_width=head,
         value_width=heads * (config.v_head_dim if rank else head), layers=(),
         latent=rank + config.qk_rope_head_dim if rank else 0)
-    layers = [_layer(layer, config, size) for layer in model.base_model.layers]
+    layers = [_layer(layer, config, size) for layer in transformer.layers]
     if adapter:
         from stages.learner.engine.adapter import inject
 
@@ -112,7 +115,7 @@ def measure(model, adapter: Lora | None = None) -> Size:
             inject(model, Path(), adapter, 0)
         size = replace(size, trained=sum(p.numel() for p in model.parameters() if p.requires_grad))
         layers = [replace(layer, adapted=sum(name.endswith(".lora_A") for name, _ in module.named_modules()))
-                  for layer, module in zip(layers, model.base_model.layers, strict=True)]
+                  for layer, module in zip(layers, transformer.layers, strict=True)]
     return replace(size, layers=tuple((count, layer) for layer, count in Counter(layers).items()))
 
 

@@ -42,7 +42,7 @@ PLAIN = ("{% for m in messages %}{{ 'Instruct: ' + m['content'] + '\n' if m['rol
 class Family:
     """A kind of model. kind: model_type. tokenizer: makes tokenizer.json. names: in tokenizer_config.json. ends: all
     end tokens, as generation_config.json lists them, None for one alone. padding: rows of the embedding that no token
-    has. settings: of config.json, over SIZES. refused: words of `ouro config check`, for one that it refuses."""
+    has. settings: of config.json, over SIZES."""
 
     kind: str
     tokenizer: Callable[..., Any]
@@ -52,7 +52,6 @@ class Family:
     ends: tuple[str, ...] | None = None
     special: tuple[str, ...] = ()
     padding: int = 0
-    refused: str | None = None
 
 
 def sums(count: int = 48) -> list[dict[str, str]]:
@@ -152,7 +151,7 @@ FAMILIES = {
         ends=("<eos>", "<end_of_turn>"), special=GEMMA_SPECIAL),
     "gemma2": Family("gemma2", without_prefix, TURNS, GEMMA, {
         "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 4096}, ends=("<eos>", "<end_of_turn>"),
-        special=GEMMA_SPECIAL, refused="attn_logit_softcapping"),
+        special=GEMMA_SPECIAL),
     "phi": Family("phi", byte_level, PLAIN, {
         "tokenizer_class": "CodeGenTokenizer", "eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>",
         "unk_token": "<|endoftext|>"}, {

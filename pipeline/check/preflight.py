@@ -44,6 +44,7 @@ from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, Problem
+from pipeline.store.model_engine import engine_problem
 from pipeline.store.model_shape import head_problem, plain_config, room_problem, split_problem
 
 
@@ -208,7 +209,7 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
-                          split_problem(plain, parallel) if gpus.any else _head_problem(config, plain)])
+                          split_problem(plain, parallel) if gpus.any else None, *_engine_problems(config, plain, gpus)])
     judged.add(name, [] if gpus.any else [_chunks_problem(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))
@@ -228,9 +229,12 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     return 0.0 if made is None else max(taken.total - made, 0.0)
 
 
-def _head_problem(config: Config, plain: dict) -> Problem | None:
+def _engine_problems(config: Config, plain: dict, gpus: Gpus) -> list[Problem | None]:
+    """Lists what of a model vLLM cannot run, where the stage samples by it."""
     answers = sources.explores(config) or config.buffer.explorer_input.eval_tasksets
-    return head_problem(plain) if answers and config.explorer.rollout_model.engine_type == "vllm" else None
+    if not answers or config.explorer.rollout_model.engine_type != "vllm":
+        return []
+    return [engine_problem(plain, config.model.longest), None if gpus.any else head_problem(plain)]
 
 
 def _chunks_problem(config: Config) -> Problem | None:

@@ -11,7 +11,7 @@ from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
 from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import untrainable
+from pipeline.store.architecture import unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
@@ -66,15 +66,22 @@ def _models(config: Config, start: Model) -> list[tuple[str, str]]:
 
 
 def untrainable_models(config: Config, start: Model) -> list[Problem]:
-    """Lists models on this machine that the trainer cannot train or score. start: as for `missing`."""
+    """Lists models on this machine that the trainer cannot train or score, or not as trainer.packing says.
+
+    start: as for `missing`.
+    """
     model, kind = config.model, config.kind
     named = [] if start.init.enable else [("model.model_path", start.model_path)]
     named += [(KEY, model.teacher_model_path)] if asks_teacher(config) else []
     named += values_of(without_unused(config), "model.critic_model_path")
     here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
             and not wrong_model(str(resolve(path)), key)] if kind in TRAINING else []
-    found = ((key, path, untrainable(read_config(path, key), model.longest)) for key, path in here)
-    return [Problem(key, problem, found=path) for key, path, problem in found if problem]
+    read = [(key, path, read_config(path, key)) for key, path in here]
+    packs = kind in TRAINING and config.trainer.packing == "packed"
+    return [Problem(key, problem, found=path) for key, path, said in read
+            if (problem := untrainable(said, model.longest))] + [
+        Problem("trainer.packing", f"needed auto or rows for {key}={path}: {obstacle}.", found="packed")
+        for key, path, said in read if packs and (obstacle := unpacked(said, model.longest))]
 
 
 def missing_code(config: Config) -> list[Problem]:

@@ -21,7 +21,7 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
     "generation_config": "model.temperature, model.top_p or model.top_k",
     "disable_log_stats": "explorer.runner_concurrency=auto",
     **dict.fromkeys(("tokenizer_mode", "structured_outputs_config", "max_logprobs", "logprobs_mode",
-                     "worker_extension_cls")),
+                     "worker_extension_cls", "language_model_only")),
 }
 
 

@@ -19,6 +19,10 @@ class Trainer(Section):
                                                   how=True)
     attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
+    packing: str = setting(
+        "auto", "how rows go through a model; packed: as one sequence; rows: by the family's own code in transformers, "
+        "padded; auto: packed where that is proven to give the same log-probs", choices=("auto", "packed", "rows"),
+        how=True)
     use_dynamic_bsz: bool = setting(True, "micro-batches are packed to a budget of tokens, never to a number of rows",
                                     choices=(True,), how=True)
     enable_gradient_checkpointing: bool | str = setting(

@@ -6,7 +6,7 @@ soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 
 from typing import Any
 
-from pipeline.store.packable import unpackable
+from pipeline.store.packable import unknown_type, unpackable
 from pipeline.store.recurrence import recurrent_layers
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: configuration_<model_type>.py, 5.19
@@ -22,9 +22,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: con
     "bart": {"is_encoder_decoder": True},
 }
 BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}  # unless `is_decoder` is set
-ENCODERS = {"vision_config": "images", "audio_config": "sound"}
-CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
+OF_WHOLE = ("quantization_config", "is_encoder_decoder")
 ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
 
 
@@ -33,7 +32,7 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
 
     config: the content of config.json, as written or completed by transformers.
     """
-    said = {**DEFAULTS.get(config.get("model_type", ""), {}), **config}
+    said = _text(config)
     if said.get("is_encoder_decoder"):
         return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
     if said.get("model_type") in BIDIRECTIONAL and not said.get("is_decoder"):
@@ -41,32 +40,39 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
     if quantized := said.get("quantization_config"):
         how = quantized.get("quant_method", "") if isinstance(quantized, dict) else quantized
         return f"its weights are quantized ({how}); needed those that they were made of, in bfloat16 or float32."
-    for key, what in ENCODERS.items():
-        if said.get(key):
-            return f"it reads {what} too ({key}), which is not supported; needed a model of text alone."
+    if said.get("use_bidirectional_attention"):
+        return "it attends in both directions (use_bidirectional_attention); needed a causal language model."
+    return unknown_type(str(config.get("model_type", ""))) or _stretched(said, longest)
+
+
+def unpacked(config: dict[str, Any], longest: int) -> str | None:
+    """Returns why rows of up to `longest` tokens cannot be packed into one sequence for a model, or None.
+
+    config: as for `untrainable`. The sentence goes on after "because".
+    """
+    said = _text(config)
     if recurrent := recurrent_layers(said):
-        return (f"it has state-space, convolution or linear-attention layers ({', '.join(recurrent[:4])}), which would "
-                "carry their state from one packed row into the next; needed a model with attention alone, as Llama or "
-                "Qwen.")
+        return (f"the model has state-space, convolution or linear-attention layers ({', '.join(recurrent[:4])}), "
+                "which carry a state from one row into the next")
     chunks = ["chunked_attention"] if said.get("attention_chunk_size") else []
     if other := sorted({str(kind) for kind in said.get("layer_types") or chunks} - ATTENTION):
-        return f"it has layers of {', '.join(other)} (layer_types), which the trainer does not pack."
-    if said.get("use_bidirectional_attention"):
-        return ("it has use_bidirectional_attention, which the trainer's attention does not do; take a model with "
-                "plain causal attention.")
-    if caps := [f"{key}={said[key]}" for key in CAPS if said.get(key)]:
-        return f"it caps scores ({', '.join(caps)}), which the trainer does not do; take one without (Gemma 1)."
-    if scales := [f"{key}={said[key]}" for key in SCALES if said.get(key) not in (None, 1)]:
-        return f"it scales its logits ({', '.join(scales)}), which the trainer does not do; take another model."
-    return unpackable(str(said.get("model_type", ""))) or _windowed(said, longest) or _stretched(said, longest)
+        return f"the model has layers of {', '.join(other)} (layer_types)"
+    if cap := said.get("attn_logit_softcapping"):
+        return f"the model caps the scores of its attention (attn_logit_softcapping={cap})"
+    return unpackable(str(said.get("model_type", ""))) or _windowed(said, longest)
+
+
+def _text(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of the text of a model, with the defaults of its family, quantization and kind of the whole."""
+    inner = config.get("text_config")
+    said = {**inner, **{key: config[key] for key in OF_WHOLE if key in config}} if isinstance(inner, dict) else config
+    return {**DEFAULTS.get(said.get("model_type", ""), {}), **said}
 
 
 def _windowed(said: dict[str, Any], longest: int) -> str | None:
     for key, acts in WINDOWS.items():
         if isinstance(window := said.get(key), int) and 0 < window < longest and acts(said):
-            return (f"its layers attend to the last {window} tokens ({key}), the trainer's to all of up to {longest}. "
-                    f"Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a model with full "
-                    "attention.")
+            return f"the model's layers attend to the last {window} tokens ({key}), and rows have up to {longest}"
     return None
 
 

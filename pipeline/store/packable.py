@@ -2,9 +2,9 @@
 
 The trainer packs rows of several sequences into one: it replaces the attention (transformers' attention interface) and
 calls decoder (`model.model`) and output head (`lm_head`) by themselves. Architectures whose classes predate this
-interface (GPT-2, GPT-NeoX, Falcon, BLOOM, StableLM) cannot be trained so, nor those that hand the attention what the
-trainer's does not compute (sinks, chosen keys, a mask of their own). The source is read, not imported: that would take
-torch.
+interface (GPT-2, GPT-NeoX, Falcon, BLOOM, StableLM) cannot be packed, nor those that hand the attention what the
+trainer's does not compute (sinks, chosen keys, a mask of their own): their rows go through transformers' own code. The
+source is read, not imported: that would take torch.
 """
 
 import importlib.util
@@ -23,32 +23,38 @@ UNDONE = {  # what the file of an architecture has when its classes need of the 
     "attention to chosen keys": re.compile(r"^ +(?:block_)?indices=\w+,", re.M),
     "a mask of its own": re.compile(r"^ +attention_mask=attn_mask,", re.M),
 }
-CAUSAL = re.compile(r"^MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = .*?^\)", re.M | re.S)
+CAUSAL = re.compile(r"^MODEL_FOR_(?:CAUSAL_LM|IMAGE_TEXT_TO_TEXT)_MAPPING_NAMES = .*?^\)", re.M | re.S)
 
 
 @cache
 def unpackable(model_type: str) -> str | None:
     """Returns why the trainer cannot pack rows for an architecture, or None; also None for one whose classes are in no
     file of that name, which the trainer judges by its class."""
-    if (known := _causal_types()) and model_type not in known:
-        return (f"transformers {version('transformers')} has no causal language model of model_type {model_type}; "
-                "needed one that it has, such as llama, mistral, qwen2 or qwen3.")
     source = _source(model_type.replace("-", "_").removesuffix("_text"))
     lacking = [lack for lack, pattern in TRAITS.items() if source and not pattern.search(source)]
     undone = [what for what, pattern in UNDONE.items() if source and pattern.search(source)]
     if not lacking and not undone:
         return None
-    has = f"have {' and '.join(lacking)}, so rows cannot be packed" if lacking else (
-        f"need {' and '.join(undone)}, which the trainer's attention does not do")
-    return (f"the classes of transformers for {model_type} {has}; needed an architecture of Llama's kind (llama, "
-            "mistral, qwen2, qwen3, gemma, phi3, mixtral, …).")
+    has = f"have {' and '.join(lacking)}" if lacking else (
+        f"need {' and '.join(undone)}, which packed attention does not do")
+    return f"the classes of transformers for {model_type} {has}"
 
 
 @cache
-def _causal_types() -> frozenset[str]:
-    """Returns every model_type that transformers has a causal language model of."""
-    listed = CAUSAL.search(_file("auto", "modeling_auto.py") or "")
-    return frozenset(re.findall(r'^ +\("([^"]+)", ', listed.group(), re.M)) if listed else frozenset()
+def unknown_type(model_type: str) -> str | None:
+    """Returns that transformers has no causal language model of this kind, or None."""
+    known = _types()
+    if not known or model_type in known:
+        return None
+    return (f"transformers {version('transformers')} has no causal language model of model_type {model_type}; needed "
+            "one that it has, such as llama, mistral, qwen2 or qwen3.")
+
+
+@cache
+def _types() -> frozenset[str]:
+    """Returns every model_type that transformers has a causal language model of, alone or with a tower for images."""
+    listed = [found.group() for found in CAUSAL.finditer(_file("auto", "modeling_auto.py") or "")]
+    return frozenset(re.findall(r'^ +\("([^"]+)", ', "".join(listed), re.M))
 
 
 def _source(name: str) -> str | None:

@@ -200,6 +200,9 @@ class Step:
         "GPU's memory did not suffice for", later=True, default=None)
     compiled_graphs: int | None = column(
         pa.int32(), "graphs that torch.compile made since the last step", later=True, default=None)
+    packing: str | None = column(
+        pa.string(), "packed: rows went through the policy as one sequence; rows: by the family's own code", later=True,
+        default=None)
     mismatch_p95: float | None = column(
         pa.float64(), "what 95% of the differences of mismatch_mean do not exceed", later=True, default=None)
     mismatch_outside: float | None = column(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
-from pipeline.settings.trainer import shares_prompts
 from stages.learner.batch import Row
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
@@ -28,8 +27,8 @@ class Result:
     loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. kl_loss_coef: None without a KL loss.
     statistics: token means; loss statistics of rollouts and of off-policy rows are each averaged over their own tokens.
     tokens: of all rows with their prompts, also where these are shared. logprobs: of each row, in order [N].
-    token_budget: of its micro-batches; compiled_graphs: compiled since the last step. Both None in a result that no
-    model made.
+    token_budget: of its micro-batches; compiled_graphs: compiled since the last step; packing: the way of its
+    rows (stages/learner/engine/way.py). All None in a result that no model made.
     """
 
     loss: float
@@ -41,6 +40,7 @@ class Result:
     logprobs: list[np.ndarray]
     token_budget: int | None = None
     compiled_graphs: int | None = None
+    packing: str | None = None
 
 
 class Actor:
@@ -54,7 +54,6 @@ class Actor:
         replay, which does not train (stages/learner/replay_engine.py).
         """
         self.process, self.budget, self.graphs = process, Budget(config.trainer.max_token_len_per_gpu), 0
-        self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest)
@@ -64,6 +63,7 @@ class Actor:
         self.initial: dict[str, Tensor] | None = None
         if keep_initial and (config.trainer.zero_stage < 3 or process.rank == 0):
             self.initial = {name: p.detach().clone() for name, p in model.model.named_parameters() if p.requires_grad}
+        self.way = model.way
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def step(self, rows: list[Row], objective: Objective, lr: float, number: int, update: bool = True) -> Result:
@@ -71,14 +71,14 @@ class Actor:
 
         number: of the step, from 1. update: if false, everything is measured and nothing trained.
         """
-        longest = max(lengths(rows, objective.aggregation.unit))
+        longest = max(lengths(rows, objective.aggregation.unit, self.way.fill.pads))
         return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update), longest)
 
     def _step(self, budget: int, rows: list[Row], objective: Objective, lr: float, number: int, update: bool) -> Result:
         """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
         process, totals, logprobs = self.process, {}, {}
         micro_batches = pack(rows, budget, process.rank, process.ranks, objective.row_columns, objective.aggregation,
-                             self.share)
+                             self.way.fill)
 
         def loss_of(micro: MicroBatch) -> Tensor:
             return self._loss(micro, objective, number, totals, logprobs)
@@ -94,7 +94,7 @@ class Actor:
         summed = process.all_reduce(torch.stack([totals[name] for name in names]))
         statistics = dict(zip(names, summed.tolist(), strict=True))
         return Result(statistics.pop("loss"), grad_norm, lr, objective.kl.kl_coef if objective.kl else None, statistics,
-                      sum(lengths(rows)), process.gather_rows(logprobs), budget, self._new_graphs())
+                      sum(lengths(rows)), process.gather_rows(logprobs), budget, self._new_graphs(), self.way.name)
 
     def _new_graphs(self) -> int:
         before, self.graphs = self.graphs, GRAPHS.count
@@ -125,7 +125,7 @@ class Actor:
         """Log-prob of each action token under the current weights, [N] for each row."""
         with self.zero.scoring():
             return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0],
-                                           self.share)
+                                           self.way.fill)
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the stage's initial weights."""
@@ -162,7 +162,7 @@ class Actor:
 
     def trainable_state(self) -> dict[str, Tensor] | None:
         """The weights that a weight sync publishes: the adapter's, or all without one; rank 0 as above."""
-        return self.zero.full_state(self._trainable())
+        return self.zero.full_state(self._trainable() if self.adapter else self._parameters())
 
     def write_adapter(self, state: dict[str, Tensor], directory: Path) -> None:
         """Writes `trainable_state` of an adapter into an existing directory, in peft's format."""

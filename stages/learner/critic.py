@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
-from pipeline.settings.trainer import shares_prompts
 from pipeline.store.checkpoints import model_directory
 from pipeline.store.digests import resolve
 from stages.learner.batch import Row
-from stages.learner.engine import attention, policy
+from stages.learner.engine import policy
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.packing import MicroBatch, lengths, pack
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.snapshot import Part
+from stages.learner.engine.way import Way, decoder, hidden_states
 from stages.learner.engine.zero import Process, ZeroEngine
 
 
@@ -37,10 +37,10 @@ class ValueResult:
 class ValueModel(policy.Deterministic):
     """A transformer with a linear head [width -> 1] initialised to zero."""
 
-    def __init__(self, transformer: nn.Module, attention_name: str):
+    def __init__(self, transformer: nn.Module, way: Way):
         super().__init__()
         self.transformer = transformer
-        self.attention_name = attention_name
+        self.way = way
         some = next(transformer.parameters())
         self.head = nn.Linear(transformer.config.hidden_size, 1, dtype=some.dtype)
         nn.init.zeros_(self.head.weight)
@@ -51,9 +51,11 @@ class ValueModel(policy.Deterministic):
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor
     ) -> Tensor:
         """As learner/engine/policy.py -> [N] float32: the value of the state before each action token."""
-        places = attention.layout(segments, input_ids.device, self.attention_name)
-        hidden = policy.hidden_states(self.transformer, input_ids, positions, places)
-        return self.head(hidden[source])[:, 0].float()
+        return self.head(self.hidden(input_ids, positions, segments)[source])[:, 0].float()
+
+    def hidden(self, input_ids: Tensor, positions: Tensor, segments: Segments) -> Tensor:
+        """The last hidden states [T, width]."""
+        return hidden_states(self.transformer, input_ids, positions, segments, self.way)
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
@@ -85,17 +87,16 @@ class Critic:
             model_path = model_directory(resolve(own))
         self.process, self.settings = process, config.trainer.critic
         self.budget = budget or Budget(config.trainer.max_token_len_per_gpu)
-        self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
-        model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True)
-        module = ValueModel(model.model, name)
+        model, self.way = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True)
+        module = ValueModel(decoder(model), self.way)
         self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
 
     def values(self, rows: list[Row]) -> list[np.ndarray]:
         """The value of the state before each action token, [N] for each row."""
         with self.zero.scoring():
-            return self.process.score_rows(rows, self.budget.tokens, self.zero.forward, self.share)
+            return self.process.score_rows(rows, self.budget.tokens, self.zero.forward, self.way.fill)
 
     def step(self, rows: list[Row], lr: float) -> ValueResult:
         """One optimizer step towards the rows' column `returns`, clipped around the column `values`."""
@@ -112,7 +113,7 @@ class Critic:
             totals.add_(torch.stack([loss.detach().double(), (clipped.sum() * micro.share).double()]))
             return loss
 
-        micro_batches = pack(rows, budget, process.rank, process.ranks, ("values", "returns"), share=self.share)
+        micro_batches = pack(rows, budget, process.rank, process.ranks, ("values", "returns"), fill=self.way.fill)
         grad_norm = self.zero.step(micro_batches, loss_of, lr)
         loss, clipped = process.all_reduce(totals).tolist()
         before, returns = (np.concatenate([row.of_actions(name) for row in rows]) for name in ("values", "returns"))

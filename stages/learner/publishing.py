@@ -20,6 +20,7 @@ from pipeline.store.tensor_files import Stored
 from pipeline.store.versions import Positions
 from stages.learner.actor import Actor
 from stages.learner.engine import policy
+from stages.learner.engine.way import decoder
 
 LARGEST_SHARE = 0.2  # of the elements, changed: with more, `auto` writes the whole weights
 ALIGNED = 64  # bytes: where a tensor begins in a buffer
@@ -51,16 +52,17 @@ class Publishing:
         """Log-probs of the tokens at temperature 1, and that of the likeliest token after them at the temperature of
         sampling. The latter (rank 0's) from the last hidden state: the policy scores tokens that are given."""
         module, states = self.actor.zero.module, []
-        hook = module.model.model.register_forward_hook(lambda _, __, found: states.append(found.last_hidden_state))
+        hook = decoder(module.model).register_forward_hook(lambda _, __, found: states.append(found.last_hidden_state))
         try:
             probe: dict[str, Any] = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
         finally:
             hook.remove()
-        head = self.actor.zero.full_state(module.model.lm_head.named_parameters())
+        head = self.actor.zero.full_state(module.model.get_output_embeddings().named_parameters())
         if head is not None:
             last = states[0][0, -1].to(head["weight"].device)
             with torch.no_grad():
-                logprobs = (functional.linear(last, **head).float() / module.temperature).log_softmax(-1)
+                divisor = module.temperature / module.factor
+                logprobs = module.scaled(functional.linear(last, **head), divisor).log_softmax(-1)
             token = int(logprobs.argmax())
             probe["likeliest"] = {"temperature": module.temperature, "token": token, "logprob": float(logprobs[token])}
         return probe

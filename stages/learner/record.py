@@ -38,6 +38,7 @@ def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | N
         "stage": stage, "step": batch.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": result.lr,
         "kl_loss_coef": result.kl_loss_coef, "trained_rows": len(batch.rows), "trained_tokens": result.tokens,
         "token_budget": result.token_budget, "compiled_graphs": result.compiled_graphs,
+        "packing": result.packing,
         "statistics": others, **{name: result.statistics.get(name) for name in STATISTICS},
         **{name: total(batch.explored, column) for name, column in COST.items()},
     }

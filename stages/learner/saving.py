@@ -57,7 +57,8 @@ class Saving:
                 written(parts)
         manifest = {"step": step, "zero_stage": self.context.config.trainer.zero_stage,
                     "kl_coef": {name: term.kl_coef for name, term in self.terms.items()},
-                    "token_budget": self.actor.budget.saved(), **({"unscheduled": True} if unscheduled else {})}
+                    "token_budget": self.actor.budget.saved(), "packing": self.actor.way.name,
+                    **({"unscheduled": True} if unscheduled else {})}
         self._taken = began, copies or [], manifest
 
     def start(self, step: int, rows: Future | None = None) -> None:

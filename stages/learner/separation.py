@@ -1,96 +1,194 @@
-"""The proof, before a stage's first step, that rows packed into one micro-batch do not touch one another.
+"""The proof, before a stage's first step, that the trainer scores rows as the model's own forward does, each alone.
 
-Log-probs of a leaking model look right within rounding, so gradients are compared instead: that of row 2's outputs with
-respect to row 1's input embeddings, both packed together, is exactly 0 where no operation leads from one row to the
-other. Layers that carry a state along the sequence, and attention that ignores the bounds of rows, are found alike.
+Two halves. Log-probs of a model that leaks look right within rounding, so of packed rows gradients are compared: that
+of row 2's outputs with respect to row 1's input embeddings is exactly 0 where no operation leads from one row to the
+other; layers that carry a state along the sequence, and attention that ignores the bounds of rows, are found alike.
+What changes with the length of a row (windows, sparse attention), and what a family's output head does to its logits,
+is found by comparing outputs with those of transformers' own forward.
+
+A model whose packed rows fail goes on by rows (way.py), unless `trainer.packing` is packed.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from pipeline.settings.config import Config, longest_sequence
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
 from stages.learner.batch import Row
 from stages.learner.critic import Critic
+from stages.learner.engine import attention
 from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.way import Way, set_own_attention
 from stages.learner.engine.zero import Process
 from stages.learner.teacher import Teacher
 
 FIRST, SECOND = 13, 10  # tokens; the first row is longer, so that attention pads the second
+SHORT = 40  # tokens of the row that is compared, where nothing in config.json depends on a length
+COMPARED = 64  # last tokens of it
+LENGTHS = re.compile(r"window|chunk|topk|original_max|floor_scale")  # keys of lengths from which on layers do otherwise
+ALLOWED = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (0.02, 0.2)}  # mean and largest difference, nats
 
 
-def prove_policy(actor: Actor) -> None:
-    """Of log-probs, in the state in which the policy is trained. Raises ModelError. Collective."""
+def prove_policy(actor: Actor, config: Config) -> None:
+    """Of log-probs, in the state in which the policy is trained. Raises ModelError. Collective.
+
+    config: the stage's settings (trainer, model), as below.
+    """
     module = actor.zero.module
-    _prove(actor.process, module.model, lambda micro: module(**micro.inputs(actor.process.device))[0])
+    proof = _Proof(actor.process, module.model, module.way, config,
+                   lambda micro: module(**micro.inputs(actor.process.device))[0])
+    proof.settle(lambda tokens: _own_logprobs(module, tokens))
 
 
-def prove_critic(critic: Critic) -> None:
+def prove_critic(critic: Critic, config: Config) -> None:
     """Of the last hidden states, weighted: the value head begins at zero, and would hide them. Raises ModelError.
     Collective."""
-    module, hidden = critic.zero.module, []
+    module, device = critic.zero.module, critic.process.device
 
     def outputs(micro: MicroBatch) -> Tensor:
-        module(**micro.inputs(critic.process.device))
-        states = hidden[0][0][torch.from_numpy(micro.source).to(critic.process.device)].float()  # [N, width]
-        return states @ torch.arange(states.shape[-1], device=states.device).cos()
+        given = micro.inputs(device)
+        return _weighted(module.hidden(given["input_ids"], given["positions"], given["segments"])[given["source"]])
 
-    hook = module.transformer.register_forward_hook(lambda _, __, found: hidden.append(found.last_hidden_state))
-    try:
-        _prove(critic.process, module.transformer, outputs)
-    finally:
-        hook.remove()
+    _Proof(critic.process, module.transformer, module.way, config, outputs).settle(
+        lambda tokens: _weighted(module.transformer(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]))
 
 
-def prove_teacher(teacher: Teacher) -> None:
+def prove_teacher(teacher: Teacher, config: Config) -> None:
     """Of log-probs, in the state in which the teacher scores. Raises ModelError. Collective."""
+    policy, device = teacher.policy, teacher.process.device
     with teacher._on_device(), torch.compiler.set_stance("force_eager"):  # its graphs have no gradient
-        _prove(teacher.process, teacher.policy.model,
-               lambda micro: teacher.policy(**micro.inputs(teacher.process.device))[0])
+        _Proof(teacher.process, policy.model, policy.way, config,
+               lambda micro: policy(**micro.inputs(device))[0]).settle(lambda tokens: _own_logprobs(policy, tokens))
 
 
-def _prove(process: Process, model: nn.Module, outputs: Callable[[MicroBatch], Tensor]) -> None:
-    """outputs(micro): one number per action token [N]."""
-    with torch.random.fork_rng(devices=[process.device] if process.device.type == "cuda" else []):
-        found = _largest_gradients(model, outputs)
-    across, within = np.max(process.gather_rows({process.rank: found}), axis=0)
-    name = f"{model.config.name_or_path} ({model.config.model_type})"
-    if not within > 0.0:
-        raise ModelError(f"{name}: whether packed rows touch one another cannot be proved, because the gradient of a "
-                         f"row's outputs with respect to its own input embeddings is {within:g}; needed weights "
-                         "that are finite, with an output head that is not 0.")
-    if across != 0.0:
-        raise ModelError(f"{name}: rows packed into one micro-batch touch one another: the gradient of row 2's outputs "
-                         f"with respect to row 1's input embeddings is up to {across:.2g}, needed exactly 0. The "
-                         "trainer would compute wrong log-probs; take a model with attention alone, as Llama or Qwen.")
+def _weighted(states: Tensor) -> Tensor:
+    """[N, width] -> [N], from -1 to 1."""
+    states = states.float()
+    return functional.cosine_similarity(states, torch.arange(states.shape[-1], device=states.device).cos()[None])
 
 
-def _largest_gradients(model: nn.Module, outputs: Callable[[MicroBatch], Tensor]) -> np.ndarray:
-    """Returns the largest absolute gradient of row 2's outputs with respect to the input embeddings of row 1, and of
-    row 2 itself, [2]."""
-    embeddings: list[Tensor] = []
-
-    def leaf(_, __, found: Tensor) -> Tensor:
-        embeddings.append(found.detach().requires_grad_())
-        return embeddings[-1]
-
-    hook = model.get_input_embeddings().register_forward_hook(leaf)
-    try:
-        (micro,) = pack(_rows(model.config), FIRST + SECOND, 0, 1)
-        second = outputs(micro)[torch.from_numpy(micro.row_in_micro == 1)]
-    finally:
-        hook.remove()
-    assert len(embeddings) == 1, f"{len(embeddings)} calls of the input embedding in one forward"
-    (gradient,) = torch.autograd.grad(second.sum(), embeddings)  # [1, T, width]
-    first, own = gradient[0].float().abs().split([gradient.shape[1] - len(second) - 1, len(second) + 1])
-    return np.array([first.max().item(), own.max().item()])
+def _own_logprobs(policy: nn.Module, tokens: Tensor) -> Tensor:
+    """[L] -> log-prob of each token after the first [L - 1], by the forward of transformers."""
+    logits = policy.model(input_ids=tokens[None], use_cache=False).logits[0, :-1].float() / policy.temperature
+    return logits.log_softmax(-1).gather(-1, tokens[1:, None])[:, 0]
 
 
-def _rows(config) -> list[Row]:
-    room = getattr(config, "max_position_embeddings", None) or FIRST
-    tokens = np.random.default_rng(0).integers(0, config.vocab_size, FIRST + SECOND).tolist()
-    made = tokens[:FIRST][:room], tokens[FIRST:][:room]
-    return [Row(f"row {i}", row, 1, [1] * (len(row) - 1)) for i, row in enumerate(made, 1)]
+class _Proof:
+    def __init__(self, process: Process, model: nn.Module, way: Way, config: Config,
+                 outputs: Callable[[MicroBatch], Tensor]):
+        """model: of transformers. outputs(micro): one number per action token [N], of about the size of log-probs."""
+        self.process, self.model, self.way, self.outputs = process, model, way, outputs
+        self.packing, self.longest = config.trainer.packing, longest_sequence(config.model)
+        self.name = f"{model.config.name_or_path} ({model.config.model_type})"
+        self.text = model.config.get_text_config()
+
+    def settle(self, own: Callable[[Tensor], Tensor]) -> None:
+        """Chooses the way of the rows. own(tokens): the output at each token after the first [L] -> [L - 1], by the
+        model's own forward."""
+        with torch.random.fork_rng(devices=[self.process.device] if self.process.device.type == "cuda" else []):
+            if self.way.packed and (obstacle := self._obstacle(own)):
+                if self.packing == "packed":
+                    raise ModelError(f"{self.name}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto "
+                                     "or rows.")
+                self.way.by_rows(self.model, obstacle)
+            if self.way.packed or not (wrong := self._difference(own)):
+                return
+            if not self.way.single:
+                self.way.single = True
+                wrong = self._difference(own)
+        if wrong:
+            raise ModelError(f"{self.name}: the trainer cannot score its rows: {wrong}, although each is a forward of "
+                             "its own. Its code has a step that the trainer does not make; take another model.")
+
+    def _obstacle(self, own: Callable[[Tensor], Tensor]) -> str | None:
+        """Returns why rows cannot be packed."""
+        try:
+            found = self._largest_gradients()
+        except TypeError as error:  # of our attention, which lacks its arguments
+            return f"its code in transformers does not hand on what packed attention needs ({error})"
+        across, within = self._of_all_ranks(found)
+        if not within > 0.0:
+            raise ModelError(f"{self.name}: whether packed rows touch one another cannot be proved, because the "
+                             f"gradient of a row's outputs with respect to its own input embeddings is {within:g}; "
+                             "needed weights that are finite, with an output head that is not 0.")
+        if across != 0.0:
+            return (f"rows packed into one sequence touch one another: the gradient of row 2's outputs with respect "
+                    f"to row 1's input embeddings is up to {across:.2g}, needed exactly 0")
+        return self._difference(own)
+
+    def _difference(self, own: Callable[[Tensor], Tensor]) -> str | None:
+        """Returns how far the outputs of two rows in a micro-batch are from those of each alone, if too far."""
+        rows = self._rows(self._length(), SECOND)
+        with torch.no_grad():
+            scored = [values[-COMPARED:] for micro in pack(rows, 2 * self._length(), 0, 1, fill=self.way.fill)
+                      for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
+            with self._own_forward():
+                alone = [own(torch.tensor(row.tokens, device=self.process.device))[-COMPARED:].float().cpu().numpy()
+                         for row in rows]
+        far = np.abs(np.concatenate(scored) - np.concatenate(alone))
+        mean, largest = self._of_all_ranks(np.array([far.mean(), far.max()]))
+        allowed = ALLOWED.get(self.model.dtype, ALLOWED[torch.bfloat16])
+        if mean <= allowed[0] and largest <= allowed[1]:
+            return None
+        return (f"outputs of its rows differ from those of transformers' own forward by {mean:.2g} in the mean and up "
+                f"to {largest:.2g}, allowed {allowed[0]:g} and {allowed[1]:g}")
+
+    def _of_all_ranks(self, values: np.ndarray) -> np.ndarray:
+        """The largest of each value; nan where one is."""
+        return np.max(self.process.gather_rows({self.process.rank: values}), axis=0)
+
+    @contextmanager
+    def _own_forward(self) -> Iterator[None]:
+        """Context in which the model computes as transformers evaluates it."""
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        if self.way.packed:
+            set_own_attention(self.model)
+        with torch.compiler.set_stance("force_eager"):
+            yield
+        if self.way.packed:
+            self.model.set_attn_implementation(attention.REGISTERED[self.way.packed])
+        for module, trains in modes.items():
+            module.training = trains
+
+    def _largest_gradients(self) -> np.ndarray:
+        """Returns the largest absolute gradient of row 2's outputs with respect to the input embeddings of row 1, and
+        of row 2 itself, [2]."""
+        embeddings: list[Tensor] = []
+
+        def leaf(_, __, found: Tensor) -> Tensor:
+            embeddings.append(found.detach().requires_grad_())
+            return embeddings[-1]
+
+        hook = self.model.get_input_embeddings().register_forward_hook(leaf)
+        try:
+            (micro,) = pack(self._rows(FIRST, SECOND), FIRST + SECOND, 0, 1)
+            second = self.outputs(micro)[torch.from_numpy(micro.row_in_micro == 1)]
+        finally:
+            hook.remove()
+        assert len(embeddings) == 1, f"{len(embeddings)} calls of the input embedding in one forward"
+        (gradient,) = torch.autograd.grad(second.sum(), embeddings)  # [1, T, width]
+        first, own = gradient[0].float().abs().split([gradient.shape[1] - len(second) - 1, len(second) + 1])
+        return np.array([first.max().item(), own.max().item()])
+
+    def _length(self) -> int:
+        """Tokens of a row that is longer than every length from which on layers do otherwise; on a GPU the longest."""
+        if self.process.device.type == "cuda":
+            return self.longest
+        said = {**self.text.to_dict(), **(getattr(self.text, "rope_parameters", None) or {})}
+        bounds = [value for key, value in said.items() if LENGTHS.search(key) and isinstance(value, int)]
+        return min(self.longest, max([SHORT, *(bound + SECOND for bound in bounds if bound < self.longest)]))
+
+    def _rows(self, *lengths: int) -> list[Row]:
+        room = getattr(self.text, "max_position_embeddings", None) or max(lengths)
+        tokens = np.random.default_rng(0).integers(0, self.text.vocab_size, sum(lengths)).tolist()
+        starts = np.cumsum([0, *lengths])
+        made = [tokens[start : start + min(length, room)] for start, length in zip(starts, lengths, strict=False)]
+        return [Row(f"row {i}", row, 1, [1] * (len(row) - 1)) for i, row in enumerate(made, 1)]

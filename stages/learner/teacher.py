@@ -15,7 +15,6 @@ import torch
 
 from pipeline.job.context import Context
 from pipeline.settings.config import longest_sequence
-from pipeline.settings.trainer import shares_prompts
 from pipeline.store.checkpoints import model_directory, weights_hash
 from pipeline.store.errors import DataError, ModelError
 from stages.learner.batch import Row
@@ -36,14 +35,13 @@ class Teacher(FixedScores):
         config, model = context.config, model_directory(context.inputs["teacher"])
         refuse_other_vocabulary(read_tokenizer(model).get_vocab(), read_tokenizer(student).get_vocab(), model)
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
-        self.share = shares_prompts(config.trainer, process.device.type != "cpu")
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest)
         self.policy.requires_grad_(False).eval()
         for buffer in self.policy.buffers():  # small enough to stay
             buffer.data = buffer.data.to(process.device)
-        self.settings = self.policy.model.config
+        self.settings = self.policy.model.config.get_text_config()
         room = getattr(self.settings, "max_position_embeddings", longest)
         if room < longest:
             raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
@@ -56,7 +54,8 @@ class Teacher(FixedScores):
         self._refuse_unknown_tokens(rows)
         with torch.no_grad(), self._on_device():
             return self.process.score_rows(
-                rows, self.budget, lambda micro: self.policy(**micro.inputs(self.process.device))[0], self.share)
+                rows, self.budget, lambda micro: self.policy(**micro.inputs(self.process.device))[0],
+                self.policy.way.fill)
 
     @contextmanager
     def _on_device(self):

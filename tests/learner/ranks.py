@@ -54,10 +54,10 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
     config = overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings)
     objective = Objective(config)
     actor = Actor(model, config, process, keep_initial=True)
-    separation.prove_policy(actor)
+    separation.prove_policy(actor, config)
     critic = Critic(model, config, process) if with_critic else None
     if critic:
-        separation.prove_critic(critic)
+        separation.prove_critic(critic, config)
     found: dict = {"losses": [], "norms": [], "statistics": []}
     for _ in range(2):
         some = rows()
@@ -82,13 +82,13 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
 
 def refused(model: Path, process: Process, settings: Sequence[str]) -> list[str]:
     """What each proof says where attention ignores the bounds of rows, as state-space layers do."""
-    config, found = overridden(*TINY, *PPO, *settings), []
+    config, found = overridden(*TINY, *PPO, "trainer.packing=packed", *settings), []
     bounded = attention.layout
     attention.layout = lambda segments, *more: bounded(
         Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more)
     for prove, module in ((separation.prove_policy, Actor), (separation.prove_critic, Critic)):
         try:
-            prove(module(model, config, process))
+            prove(module(model, config, process), config)
         except ModelError as error:
             found.append(str(error))
     attention.layout = bounded

@@ -94,8 +94,8 @@ def test_without_a_gpu_nothing_is_recomputed_by_itself(settings, tiny_model):
 
 
 def head_of(bias: bool = False, dtype: torch.dtype = torch.bfloat16, width: int = 8, cap: float | None = None):
-    return SimpleNamespace(lm_head=torch.nn.Linear(width, 5, bias=bias, dtype=dtype),
-                           config=SimpleNamespace(final_logit_softcapping=cap))
+    head, text = torch.nn.Linear(width, 5, bias=bias, dtype=dtype), SimpleNamespace(final_logit_softcapping=cap)
+    return SimpleNamespace(get_output_embeddings=lambda: head, config=SimpleNamespace(get_text_config=lambda: text))
 
 
 @pytest.mark.parametrize(("model", "words"), [

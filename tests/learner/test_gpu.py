@@ -13,7 +13,7 @@ import torch
 from stages.learner.batch import Row
 from stages.learner.engine import policy
 from stages.learner.engine.compiled import GRAPHS
-from stages.learner.engine.packing import pack
+from stages.learner.engine.packing import Fill, pack
 from tests import zoo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def trainer(attention: str, compiled: bool, checkpointing: bool = False):
     return SimpleNamespace(attention=attention, compile=compiled, enable_gradient_checkpointing=checkpointing,
-                           logprob_chunk_tokens=64, zero_stage=1)
+                           logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto")
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -77,7 +77,7 @@ def groups(share: bool = False) -> list:
         for place in range(count):
             response = torch.randint(3, 99, (20 + 17 * place,), generator=source).tolist()
             rows.append(Row("r", begin + response, prompt, [1] * len(response)))
-    return pack(rows, 4000, 0, 1, share=share)
+    return pack(rows, 4000, 0, 1, fill=Fill.SHARED if share else Fill.FLAT)
 
 
 def learnt(path, settings, dtype, micros=None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,7 +136,7 @@ def test_shared_prompts_change_rounding_alone(tmp_path, attention, family, compi
     zoo.make(family, tmp_path)
     exact = learnt(tmp_path, trainer("padded", False), torch.float32, groups())
     apart = learnt(tmp_path, trainer(attention, compiled), torch.bfloat16, groups())
-    shared = learnt(tmp_path, trainer(attention, compiled), torch.bfloat16, groups(share=True))
+    shared = learnt(tmp_path, trainer(attention, compiled), torch.bfloat16, groups(fill=Fill.SHARED))
     far = [[distance(some, wanted) for some, wanted in zip(found, exact, strict=True)] for found in (apart, shared)]
     print(f"{family} {attention} compiled={compiled} apart={far[0]} shared={far[1]}")
     assert all(ours <= 1.2 * theirs + 1e-3 for theirs, ours in zip(*far, strict=True))

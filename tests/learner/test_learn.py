@@ -18,6 +18,7 @@ from stages import learn
 from stages.learner.actor import Result
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.snapshot import Part
+from stages.learner.engine.way import Way
 from tests.configs import TINY
 from tests.factories import row
 
@@ -32,6 +33,7 @@ class StandIn:
     def __init__(self, model, config, process, temperature, keep_initial):
         self.steps, self.rates, self.zero, self.module = 0, [], self, torch.nn.Linear(1, 1)
         self.process, self.budget = process, Budget(config.trainer.max_token_len_per_gpu)
+        self.way = Way("padded")
 
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
@@ -76,7 +78,7 @@ def stage(tmp_path, tiny_model, context_of, monkeypatch):
     """An sft stage of five steps, with a checkpoint after 2, 4 and the last."""
     monkeypatch.setattr(learn, "Actor", StandIn)
     monkeypatch.setattr(learn, "Process", Alone)
-    monkeypatch.setattr(learn, "prove_policy", lambda _: None)  # it has no rows to pack
+    monkeypatch.setattr(learn, "prove_policy", lambda *_: None)  # it has no rows to pack
     rows = [row(records.Task, task_id=f"t{i}", split="sft", question=f"{i}", solution="1") for i in range(4)]
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
     settings = ("algorithm.algorithm_type=sft", "algorithm.optimizer.lr_scheduler_type=linear", "buffer.batch_size=2",
@@ -95,7 +97,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     last = checkpoints.checkpoint_directory(stage.directory, 5)
     manifest = files.read_json(last / files.MANIFEST)
     assert manifest.pop("files").keys() >= {"state", "model/model.safetensors", "model/config.json"}
-    assert manifest == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1,
+    assert manifest == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1, "packing": "packed",
                         "kl_coef": {"kl_loss_fn": 0.001}, "token_budget": {"configured": 4096, "tokens": 4096}}
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []

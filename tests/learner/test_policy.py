@@ -14,6 +14,7 @@ from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
 from stages.learner.engine.packing import pack
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.way import Way
 from tests import zoo
 from tests.configs import composed
 from tests.objectives import differences
@@ -21,7 +22,7 @@ from tests.objectives import differences
 
 def trainer(chunk=4096, checkpointing=False):
     return SimpleNamespace(attention="padded", enable_gradient_checkpointing=checkpointing, logprob_chunk_tokens=chunk,
-                           compile="auto", zero_stage=1)
+                           compile="auto", zero_stage=1, share_prompts="auto", packing="auto")
 
 
 def rows():
@@ -91,22 +92,36 @@ def test_chunks_of_the_head_change_neither_log_probs_nor_gradients(tiny_model, c
 
 
 class Bigram(torch.nn.Module):
+    base_model_prefix = "model"
+
     """Its logits of the next token are its weights [5, 5] of the last one."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(4)
-        self.table, self.lm_head = torch.nn.Embedding(5, 5), torch.nn.Identity()
+        self.model, self.lm_head = Table(), torch.nn.Identity()
 
-    def model(self, input_ids, **_):
-        return SimpleNamespace(last_hidden_state=self.table(input_ids))
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def get_decoder(self):
+        return None
+
+
+class Table(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Embedding(5, 5).weight
+
+    def forward(self, input_ids, **_):
+        return SimpleNamespace(last_hidden_state=self.weight[input_ids])
 
 
 @pytest.mark.parametrize("chunk", [2, 100])
 def test_log_probs_and_entropy_have_the_gradients_of_their_definitions(chunk):
     """Central differences in plain Python of 2 log p(target) - 3 H over five states, at temperature 0.7."""
-    learner = policy.Policy(Bigram(), "padded", 0.7, chunk)
-    states, targets, table = [0, 1, 2, 3, 4], [1, 2, 3, 4, 0], learner.model.table.weight
+    learner = policy.Policy(Bigram(), Way("padded"), 0.7, chunk)
+    states, targets, table = [0, 1, 2, 3, 4], [1, 2, 3, 4, 0], learner.model.model.weight
     (micro,) = pack([Row("r", [*states, 0], 1, [1] * 5)], 10, 0, 1)
 
     def wanted(flat):
@@ -122,13 +137,14 @@ def test_log_probs_and_entropy_have_the_gradients_of_their_definitions(chunk):
     assert found.flatten().tolist() == pytest.approx(differences(wanted, table.flatten().tolist()), abs=1e-5)
 
 
-def test_exported_weights_spell_out_the_tied_head_and_load_again(tiny_model, tmp_path):
+def test_exported_weights_are_the_files_that_were_read(tiny_model, tmp_path):
     learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0, 64)
     policy.export(dict(learner.model.named_parameters()), learner.model, tmp_path)
     exported, original = load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")
-    assert torch.equal(exported["lm_head.weight"], original["model.embed_tokens.weight"])
-    assert exported.keys() - {"lm_head.weight"} == original.keys()
+    assert exported.keys() == original.keys()
     assert all(torch.equal(exported[name], value) for name, value in original.items())
+    published = policy.file_tensors(dict(learner.model.named_parameters()), learner.model)
+    assert torch.equal(published["lm_head.weight"], original["model.embed_tokens.weight"])  # as an engine wants it
 
 
 def test_a_directory_that_is_no_model_is_named(tmp_path):
@@ -138,11 +154,13 @@ def test_a_directory_that_is_no_model_is_named(tmp_path):
             policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
 
 
-def test_attention_that_ours_does_not_do_is_refused(tmp_path):
-    """Where no check said it before the run: vLLM does it, so rows would be scored as no engine samples them."""
+def test_attention_that_ours_does_not_do_is_not_packed(tmp_path):
+    """vLLM does it, so packed rows would be scored as no engine samples them."""
     zoo.make("gemma2", tmp_path)
-    with pytest.raises(ModelError, match=rf"{tmp_path}: it caps scores"):
-        policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
+    assert policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64).way.packed is None
+    settings = SimpleNamespace(**vars(trainer()) | {"packing": "packed"})
+    with pytest.raises(ModelError, match="packing=packed"):
+        policy.load(tmp_path, "cpu", torch.float32, settings, 1.0, 64)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "qwen2_moe"])
@@ -235,7 +253,7 @@ def test_a_model_is_read_with_each_attention(tmp_path, monkeypatch, name):
     monkeypatch.setattr(attention, "choose", lambda *_: name)
     zoo.make("qwen2", tmp_path)
     settings = composed().trainer.merged({"attention": name, "enable_gradient_checkpointing": False})
-    assert policy.read(tmp_path, "cpu", torch.float32, settings, 64)[1] == name
+    assert policy.read(tmp_path, "cpu", torch.float32, settings, 64)[1].packed == name
 
 
 def test_what_cannot_run_here_is_refused(monkeypatch):

@@ -9,7 +9,8 @@ import torch
 from stages.learner.batch import Row
 from stages.learner.critic import ValueModel
 from stages.learner.engine import attention, continued, policy
-from stages.learner.engine.packing import Aggregation, pack
+from stages.learner.engine.packing import Aggregation, Fill, pack
+from stages.learner.engine.way import Way
 from tests import zoo
 
 CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ def grouped(groups: int, each: int, seed: int, longest: int = 12) -> list[Row]:
 def test_a_shared_prompt_is_followed_by_its_responses():
     """a and c share [5, 6]: 5 6 | 7 8 | 9, then b as it is. Both are first predicted at position 1."""
     some = [row("a", [5, 6], [7, 8]), row("b", [4], [3]), row("c", [5, 6], [9])]
-    (micro,) = pack(some, 20, 0, 1, share=True)
+    (micro,) = pack(some, 20, 0, 1, fill=Fill.SHARED)
     assert micro.input_ids.tolist() == [5, 6, 7, 8, 9, 4, 3]
     assert micro.positions.tolist() == [0, 1, 2, 3, 2, 0, 1]
     assert micro.segments.bounds.tolist() == [0, 2, 4, 5, 7]
@@ -56,7 +57,7 @@ def test_a_shared_prompt_is_followed_by_its_responses():
     (24, 1, 1), (30, 2, 1), (48, 2, 2), (60, 5, 1), (1000, 1, 1), (1000, 3, 2), (1000, 16, 1)])
 def test_every_row_is_in_one_micro_batch_within_the_budget(budget, ranks, unit):
     some = grouped(4, 6, seed=budget)
-    packed = [pack(some, budget, rank, ranks, ("advantages",), Aggregation(unit=unit), share=True)
+    packed = [pack(some, budget, rank, ranks, ("advantages",), Aggregation(unit=unit), fill=Fill.SHARED)
               for rank in range(ranks)]
     assert len({len(micros) for micros in packed}) == 1
     micros = [micro for of_rank in packed for micro in of_rank]
@@ -77,9 +78,10 @@ def test_groups_are_divided_where_ranks_would_wait():
     """Two groups of 4 rows, prompts of 10 and responses of 5 tokens. One rank: 2 x (10 + 4 x 5). Four ranks: each half
     a group, 10 + 2 x 5; as separate rows they would have 2 x 15."""
     some = [row("r", [group] * 10, [3] * 5) for group in (1, 2) for _ in range(4)]
-    assert [len(micro.input_ids) for micro in pack(some, 100, 0, 1, share=True)] == [60]
-    assert [[len(micro.input_ids) for micro in pack(some, 100, rank, 4, share=True)] for rank in range(4)] == [[20]] * 4
-    assert sum(len(micro.input_ids) for micro in pack(some, 15, 0, 1, share=True)) == 8 * 15
+    assert [len(micro.input_ids) for micro in pack(some, 100, 0, 1, fill=Fill.SHARED)] == [60]
+    for rank in range(4):
+        assert [len(micro.input_ids) for micro in pack(some, 100, rank, 4, fill=Fill.SHARED)] == [20]
+    assert sum(len(micro.input_ids) for micro in pack(some, 15, 0, 1, fill=Fill.SHARED)) == 8 * 15
 
 
 class Norm(torch.nn.Module):
@@ -104,7 +106,7 @@ def in_float64(model: torch.nn.Module) -> torch.nn.Module:
 def learnt(model: torch.nn.Module, some: list[Row], share: bool, budget: int):
     """Results by row, and the gradients of all parameters."""
     results = {}
-    for micro in pack(some, budget, 0, 1, share=share):
+    for micro in pack(some, budget, 0, 1, fill=Fill.SHARED if share else Fill.FLAT):
         found = model(**micro.inputs(CPU))
         outputs = found if isinstance(found, tuple) else (found,)
         factors = torch.from_numpy(micro.targets % 7 - 3).double()
@@ -120,14 +122,14 @@ def test_results_and_gradients_are_those_of_separate_rows(tmp_path, family, crit
     """With grouped and single rows, in one micro-batch and in several. far: of the gradient, relative to its norm."""
     zoo.make(family, tmp_path)
     settings = SimpleNamespace(attention="padded", compile=False, enable_gradient_checkpointing=critic,
-                               logprob_chunk_tokens=64, zero_stage=1)
+                               logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto")
     some = [*grouped(3, 4, seed=1), *grouped(2, 1, seed=2)]
     found = []
     for share, budget in ((False, 1000), (True, 1000), (True, 70)):
         torch.manual_seed(0)
         model = in_float64(policy.load(tmp_path, "cpu", dtype, settings, 0.8, 64))
         if critic:
-            model = ValueModel(model.model.model, "padded")
+            model = ValueModel(model.model.model, Way("padded"))
             torch.nn.init.normal_(model.head.weight)
         found.append(learnt(model, some, share, budget))
     (wanted, gradients), *others = found
@@ -179,7 +181,7 @@ def bounds(piece):
 def test_two_kernel_calls_are_the_attention_over_prompt_and_response(monkeypatch):
     """Output and gradients of q, k, v in float64 against the padded attention of the same segments."""
     monkeypatch.setitem(continued.KERNELS, "exact", Exact)
-    (micro,) = pack([*grouped(3, 3, seed=5), *grouped(1, 1, seed=6)], 1000, 0, 1, share=True)
+    (micro,) = pack([*grouped(3, 3, seed=5), *grouped(1, 1, seed=6)], 1000, 0, 1, fill=Fill.SHARED)
     torch.manual_seed(1)
     states = [torch.randn(1, 2, len(micro.input_ids), 4, dtype=torch.float64) for _ in range(4)]
     found = []

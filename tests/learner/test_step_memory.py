@@ -19,6 +19,7 @@ from stages.learner.engine import attention
 from stages.learner.engine.adapter import inject
 from stages.learner.engine.policy import Policy
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.way import Way
 from stages.model_size import measure
 
 TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
@@ -107,7 +108,7 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if lora:
             with_adapter(model, dtype)
-        policy = Policy(model, "varlen", 1.0, CHUNK)
+        policy = Policy(model, Way("varlen"), 1.0, CHUNK)
         learning = [p for p in policy.parameters() if p.requires_grad]
         for parameter in learning:
             parameter.grad = torch.empty_like(parameter)

@@ -7,7 +7,7 @@ import pytest
 from pipeline.check import preflight
 from pipeline.check.references import untrainable_models
 from pipeline.compose.stage_settings import effective
-from pipeline.store.architecture import untrainable
+from pipeline.store.architecture import unpacked, untrainable
 from tests.configs import changed, places
 
 QWEN = {"model_type": "qwen2", "num_hidden_layers": 24, "use_sliding_window": False, "sliding_window": 32768,
@@ -39,7 +39,11 @@ ACCEPTED = {
     "ModernBERT decoder: windows as long as the sequences": {"model_type": "modernbert-decoder"},
     "SmolLM3": {"model_type": "smollm3"},
     "OLMo 2": {"model_type": "olmo2"},
-    "Granite with 1": {"model_type": "granite", "logits_scaling": 1.0},
+    "Granite": {"model_type": "granite", "logits_scaling": 8.0},
+    "Cohere": {"model_type": "cohere"},
+    "the output alone": {"model_type": "nanochat", "final_logit_softcapping": 15.0},
+    "Qwen3-VL": {"model_type": "qwen3_vl", "vision_config": {"depth": 32}, "text_config": {
+        "model_type": "qwen3_vl_text"}},
     "no state: keys without a value": {"model_type": "llama", "mamba_d_state": None, "conv_kernel": 0,
                                        "text_config": {}, "use_mamba_kernels": False, "linear_attn_config": None,
                                        "attn_type_list": [1, 1]},
@@ -48,12 +52,10 @@ ACCEPTED = {
                                    "mlp_layer_types": ["sparse"],
                                    "output_hidden_states": True, "conversation_style": 1, "linear_scaling": 2.0},
 }
-REFUSED = {
+UNPACKED = {
     "Qwen2: on": ({**QWEN, "use_sliding_window": True, "sliding_window": 64}, "last 64 tokens (sliding_window)"),
     "Qwen3-MoE: on": ({"model_type": "qwen3_moe", "sliding_window": 64, "use_sliding_window": True}, "last 64 tokens"),
-    "Mistral: short": ({"model_type": "mistral", "sliding_window": 127}, "to all of up to 128"),
-    "nobody has it": ({"model_type": "llama_9"}, "no causal language model of model_type llama_9"),
-    "nobody has it: a path": ({"model_type": "../../x"}, "no causal language model of model_type ../../x"),
+    "Mistral: short": ({"model_type": "mistral", "sliding_window": 127}, "rows have up to 128"),
     "Llama 4: chunks, not said": ({"model_type": "llama4_text"}, "layers of chunked_attention"),
     "Llama 4: chunks": ({"model_type": "llama4_text", "attention_chunk_size": 64}, "layers of chunked_attention"),
     "kinds of layers that are no texts": ({"model_type": "qwen2", "layer_types": ["full_attention", 3, None]},
@@ -64,29 +66,32 @@ REFUSED = {
     "chosen keys": ({"model_type": "deepseek_v32"}, "need attention to chosen keys"),
     "a mask of its own": ({"model_type": "doge"}, "need a mask of its own"),
     "Mixtral: short": ({"model_type": "mixtral", "sliding_window": 64}, "last 64 tokens"),
-    "Phi-3: short": ({"model_type": "phi3", "sliding_window": 100}, "max_response_tokens to 100"),
+    "Phi-3: short": ({"model_type": "phi3", "sliding_window": 100}, "last 100 tokens"),
     "Gemma 2": ({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-                "attn_logit_softcapping=50.0, final_logit_softcapping=30.0"),
+                "attn_logit_softcapping=50.0"),
     "Gemma 2: not said": ({"model_type": "gemma2"}, "attn_logit_softcapping=50.0"),
-    "the output alone": ({"model_type": "nanochat", "final_logit_softcapping": 15.0}, "final_logit_softcapping=15.0"),
     "Gemma 3, text: some layers": ({"model_type": "gemma3_text", "sliding_window": 64, "layer_types": [
         "sliding_attention", "full_attention"]}, "last 64 tokens"),
-    "BERT": ({"model_type": "bert"}, "both directions"),
+    "Gemma 3: of its text": ({"model_type": "gemma3", "vision_config": {"depth": 2}, "text_config": {
+        "model_type": "gemma3_text", "sliding_window": 64}}, "last 64 tokens"),
     "GPT-2": ({"model_type": "gpt2"}, "no decoder of the name `model`"),
     "GPT-NeoX": ({"model_type": "gpt_neox"}, "no decoder of the name `model`"),
     "Falcon": ({"model_type": "falcon"}, "no replaceable attention and no decoder"),
     "BLOOM": ({"model_type": "bloom"}, "no replaceable attention and no decoder"),
     "StableLM": ({"model_type": "stablelm"}, "no replaceable attention"),
-    "T5": ({"model_type": "t5", "is_encoder_decoder": True}, "is_encoder_decoder"),
-    "Qwen2-VL": ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}}, "images too (vision_config)"),
-    "sound": ({"model_type": "ultravox", "audio_config": {"depth": 32}}, "sound too (audio_config)"),
     "Qwen3-Next": ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
                    "layers (model_type=qwen3_next, layer_types=linear_attention)"),
     "chunks": ({"model_type": "llama4_text", "layer_types": ["chunked_attention"]}, "layers of chunked_attention"),
     "gpt-oss": ({"model_type": "gpt_oss", "sliding_window": 4096}, "attention sinks"),
+}
+REFUSED = {
+    "nobody has it": ({"model_type": "llama_9"}, "no causal language model of model_type llama_9"),
+    "nobody has it: a path": ({"model_type": "../../x"}, "no causal language model of model_type ../../x"),
+    "BERT": ({"model_type": "bert"}, "both directions"),
+    "T5": ({"model_type": "t5", "is_encoder_decoder": True}, "is_encoder_decoder"),
+    "quantized, of a model with a tower": ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"},
+                                            "quantization_config": {"quant_method": "awq"}}, "quantized (awq)"),
     "both directions": ({"model_type": "gemma", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
-    "Cohere": ({"model_type": "cohere"}, "logit_scale=0.0625"),
-    "Granite": ({"model_type": "granite", "logits_scaling": 8.0}, "logits_scaling=8.0"),
     "Phi-3 128k: stretched": ({**LONGROPE, "original_max_position_embeddings": 100, "rope_scaling": {
         "type": "longrope"}}, "beyond 100 tokens (longrope)"),
 }
@@ -115,22 +120,28 @@ RECURRENT = {  # what says that some layer carries a state along the sequence ->
                          ("layer_types", "hybrid_sliding"), ("attention_types", "gated_deltanet"),
                          ("mixer_types", "mamba2"), ("attn_types", "linear")]},
     "one kind for all": ({"model_type": "unheard_of", "token_mixer": "gated_delta_net"}, "token_mixer=gated_delta_net"),
-    "nested": ({"model_type": "unheard_of", "text_config": {"model_type": "qwen3_5_text"}},
-               "text_config.model_type=qwen3_5_text"),
+    "nested": ({"model_type": "unheard_of", "text_config": {"model_type": "qwen3_5_text"}}, "model_type=qwen3_5_text"),
     "nested twice": ({"model_type": "unheard_of", "a_config": {"b_config": {"layer_types": ["mamba"]}}},
                      "a_config.b_config.layer_types=mamba"),
 }
 
 
 @pytest.mark.parametrize(("said", "named"), RECURRENT.values(), ids=RECURRENT)
-def test_layers_with_a_state_are_refused_by_whatever_names_them(said, named):
-    found = untrainable(said, 128)
-    assert found.startswith("it has state-space, convolution or linear-attention layers (")
+def test_layers_with_a_state_are_not_packed_whatever_names_them(said, named):
+    found = unpacked(said, 128)
+    assert "state-space, convolution or linear-attention layers (" in found
     assert named in found
 
 
 @pytest.mark.parametrize("said", ACCEPTED.values(), ids=ACCEPTED)
 def test_keys_that_change_nothing_pass(said):
+    assert untrainable(said, 128) is None
+    assert unpacked(said, 128) is None
+
+
+@pytest.mark.parametrize(("said", "words"), UNPACKED.values(), ids=UNPACKED)
+def test_what_our_attention_does_not_do_is_not_packed(said, words):
+    assert words in unpacked(said, 128)
     assert untrainable(said, 128) is None
 
 
@@ -142,20 +153,21 @@ def test_what_acts_is_refused_in_one_sentence(said, words):
 
 
 @pytest.fixture
-def gemma2(tmp_path, monkeypatch):
+def quantized(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": {
+        "quant_method": "awq"}}))
     return {"model.init.enable": False, "model.model_path": str(tmp_path)}
 
 
-def test_the_check_before_a_run_says_it_of_the_first_stage_that_trains(gemma2):
-    (problem,) = [one for one in preflight.check(changed(gemma2)).problems if "softcapping" in one]
-    assert (places([problem]), problem.found) == (["sft: model.model_path"], gemma2["model.model_path"])
+def test_the_check_before_a_run_says_it_of_the_first_stage_that_trains(quantized):
+    (problem,) = [one for one in preflight.check(changed(quantized)).problems if "quantized" in one]
+    assert (places([problem]), problem.found) == (["sft: model.model_path"], quantized["model.model_path"])
 
 
-def test_a_stage_that_trains_nothing_takes_any_model(gemma2):
+def test_a_stage_that_trains_nothing_takes_any_model(quantized):
     def found(**more):
-        config = changed(gemma2 | more)
+        config = changed(quantized | more)
         settings = effective(config, config.stages[1])
         return untrainable_models(settings, settings.model)
 
@@ -163,8 +175,21 @@ def test_a_stage_that_trains_nothing_takes_any_model(gemma2):
     assert found(mode="explore") == []
 
 
-def test_the_critic_is_judged_too(gemma2):
-    config = changed({"model.critic_model_path": gemma2["model.model_path"], "algorithm.advantage_fn": "ppo"})
+def test_the_critic_is_judged_too(quantized):
+    config = changed({"model.critic_model_path": quantized["model.model_path"], "algorithm.advantage_fn": "ppo"})
     settings = effective(config, config.stages[1])
     (line,) = untrainable_models(settings, settings.model)
     assert line.startswith("model.critic_model_path=")
+
+
+def test_packing_that_a_model_does_not_take_is_found_before_a_run(quantized, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2"}))
+
+    def found(packing):
+        config = changed(quantized | {"trainer.packing": packing})
+        settings = effective(config, config.stages[1])
+        return untrainable_models(settings, settings.model)
+
+    assert found("auto") == found("rows") == []
+    (problem,) = found("packed")
+    assert (problem.key, problem.found) == ("trainer.packing", "packed")

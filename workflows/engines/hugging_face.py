@@ -35,9 +35,9 @@ def causal_model(directory: Path, headless: bool = False, **how):
     would draw the others at random, with a word in the log.
     """
     try:
-        model, report = import_transformers().AutoModelForCausalLM.from_pretrained(
+        model, report = model_class(read_config(directory)).from_pretrained(
             directory, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **how)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{directory} cannot be read as a causal language model: {error}") from error
     lacking = [name for name in sorted(report["missing_keys"]) if not (headless and name.startswith("lm_head."))]
     other = [f"{name} {list(held)} instead of {list(asked)}" for name, held, asked in sorted(report["mismatched_keys"])]
@@ -60,3 +60,23 @@ def import_light() -> None:
     finally:
         utils.is_scipy_available = available
     import_transformers()
+
+
+def read_config(model: str | Path):
+    """The configuration of a Hugging Face directory. Raises OSError, ValueError."""
+    return import_transformers().AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+
+
+def model_class(config):
+    """The class that reads the whole of a causal language model: where it reads images too, with their tower, so that
+    checkpoints keep the architecture. config: as transformers reads it."""
+    transformers = import_transformers()
+    whole, alone = transformers.AutoModelForImageTextToText, transformers.AutoModelForCausalLM
+    if type(config) in alone._model_mapping and (has_text_alone(config) or type(config) not in whole._model_mapping):
+        return alone
+    return whole if type(config) in whole._model_mapping else alone
+
+
+def has_text_alone(config) -> bool:
+    """Whether a model reads text alone. config: as transformers reads it."""
+    return config.get_text_config() is config

@@ -4,15 +4,20 @@ Same interface and field semantics as the vLLM engine; slower by an order of mag
 generator, so its answer does not depend on the rest of the batch.
 """
 
+import inspect
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
 from workflows.engines.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
 from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
-from workflows.engines.hugging_face import causal_model, import_transformers
+from workflows.engines.hugging_face import causal_model
 from workflows.prompts import read_tokenizer
+
+CACHES = ("past_key_values", "cache_params")  # arguments and outputs of transformers' models; the second of Mamba
+PADDED = {"torch.float32": 1e-3}  # nats; largest change of a log-prob by padding; other dtypes: 0.1
 
 
 class TransformersEngine(BatchEngine):
@@ -22,9 +27,8 @@ class TransformersEngine(BatchEngine):
         import torch
 
         super().__init__()
-        transformers = import_transformers()
         self.with_adapter, self.adapted = adapter is not None, False
-        self.version = f"transformers {transformers.__version__}"
+        self.version = f"transformers {version('transformers')}"
         self.torch, self.ends = torch, set(end_tokens)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
@@ -32,10 +36,36 @@ class TransformersEngine(BatchEngine):
         self.model.to(self.device).eval()
         self.host_weights = HostWeights()
         self._tokenizer, self._masks = read_tokenizer(model), None  # now: a bench deletes the directory
+        arguments = inspect.signature(self.model.forward).parameters
+        self.cache = next(name for name in CACHES if name in arguments)
+        self.pads = self._pads()
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         with self.torch.inference_mode():
-            return self._generate(requests)
+            if self.pads:
+                return self._generate(requests)
+            lengths = [len(request.prompt_tokens) for request in requests]
+            places = [[i for i, of_one in enumerate(lengths) if of_one == length] for length in sorted({*lengths})]
+            replies = {i: reply for some in places
+                       for i, reply in zip(some, self._generate([requests[i] for i in some]), strict=True)}
+            return [replies[i] for i in range(len(requests))]
+
+    def _pads(self) -> bool:
+        """Whether a prompt after padding has the log-probs that it has alone; not so with sparse attention, or with
+        the state of some layers."""
+        tokens = self.model.get_input_embeddings().num_embeddings
+        ids = self.torch.arange(1, 13, device=self.device).repeat(2, 1) % tokens
+        mask = self.torch.ones_like(ids)
+        ids[1, :7], mask[1, :7] = 0, 0
+        with self.torch.inference_mode():
+            padded, alone = (self._forward(some, of_them, None).logits[-1, -1].float().log_softmax(-1)
+                             for some, of_them in ((ids, mask), (ids[1:, 7:], mask[1:, 7:])))
+        return bool((padded - alone).abs().max() < PADDED.get(str(self.model.dtype), 0.1))
+
+    def _forward(self, ids, mask, cache):
+        """Continues the rows of a cache by new tokens. ids [R, new]; mask [R, all]: 0 where a row is padded."""
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        return self.model(ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self.cache: cache})
 
     def _generate(self, requests: Sequence[Request]) -> list[Reply]:
         torch = self.torch
@@ -51,9 +81,8 @@ class TransformersEngine(BatchEngine):
         masks = [r.schema and self._mask(r.schema) for r in requests]
         open_rows, cache = set(range(len(requests))), None
         while open_rows:
-            positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-            out = self.model(ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
-            cache, logits = out.past_key_values, out.logits[:, -1].float().cpu()
+            out = self._forward(ids, mask, cache)
+            cache, logits = out[self.cache], out.logits[:, -1].float().cpu()
             chosen = torch.zeros(len(requests), 1, dtype=torch.long)
             for row in sorted(open_rows):
                 if masks[row]:
@@ -122,6 +151,10 @@ class TransformersEngine(BatchEngine):
             self._load_adapter(directory)
             return
         with self.host_weights.verified(directory) as tensors:
+            if self.model.state_dict().keys() - tensors.keys():  # files name experts and towers otherwise
+                read = type(self.model).from_pretrained(None, config=self.model.config, state_dict=tensors,
+                                                        dtype=self.model.dtype)
+                tensors = read.state_dict()
             self.model.load_state_dict(tensors, strict=True)
 
     def _load_adapter(self, directory: Path) -> None:

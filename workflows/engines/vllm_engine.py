@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipeline.settings.config import longest_sequence, resolve_dtype
 from pipeline.store.errors import ConfigError, SyncError
+from pipeline.store.recurrence import recurrent_layers
 from workflows.engines.engine import (
     DEAD_END,
     LIKELIEST,
@@ -23,6 +24,7 @@ from workflows.engines.engine import (
     Reply,
     Request,
 )
+from workflows.engines.hugging_face import has_text_alone, read_config
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -217,10 +219,12 @@ class VllmEngine(Engine):
 
 def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     """Arguments of vllm.LLM."""
-    settings, limits = config.explorer.rollout_model, config.model
+    settings, limits, known = config.explorer.rollout_model, config.model, read_config(model)
     device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
         device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS}
+        if recurrent_layers(known.to_dict()):  # vLLM keeps prefixes of their states with chunked prompts alone
+            device["enable_prefix_caching"] = False
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),
@@ -237,6 +241,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "worker_extension_cls": "workflows.engines.vllm_worker.WeightLoader",
         "disable_log_stats": config.explorer.runner_concurrency != "auto",
         "seed": 0,
+        **({} if has_text_alone(known) else {"language_model_only": True}),
         **device,
         **(_places(adapter.lora_rank) if adapter else {}),
         **settings.extra_engine_args,

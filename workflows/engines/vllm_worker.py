@@ -23,8 +23,12 @@ class WeightLoader:
         if next(model.parameters()).device.type == "cpu":
             _forget_expert_kernels(model)
         with self.host_weights.verified(directory) as tensors:
+            text = getattr(model, "language_model", model)  # of a model that reads images too
+            if not hasattr(text, "lm_head"):  # Gemma 2: its embedding is its head
+                tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
             self.model_runner.reload_weights(weights_iterator=iter(tensors.items()))
-            head, embedding = getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)
+            head, embedding = (getattr(part, name, None) for part, name in (
+                (text, "lm_head"), (getattr(text, "model", None), "embed_tokens")))
             tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()
             if tied and head.weight.device.type == "cpu":
                 head.quant_method.process_weights_after_loading(head)

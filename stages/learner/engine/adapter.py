@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pipeline.settings.lora import ADAPTER, WHOLE, adapter_problem
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ModelError, nearest
+from stages.learner.engine.way import decoder
 
 INNER = ".default."  # peft names adapters; ours has its default name
 FILE_PREFIX = "base_model.model."  # prefix of every name in an adapter's file
@@ -66,7 +67,10 @@ def inject(model: nn.Module, base: Path, settings, seed: int) -> Adapter:
 
     if settings.path and (problem := adapter_problem(settings, resolve(settings.path))):
         raise ModelError(problem)
-    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=_targets(model, settings),
+    text = set(decoder(model).modules())
+    towers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module not in text]
+    config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha,
+                        target_modules=_targets(decoder(model), settings), exclude_modules=towers or None,
                         task_type="CAUSAL_LM", base_model_name_or_path=str(base.resolve()))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -78,7 +82,7 @@ def inject(model: nn.Module, base: Path, settings, seed: int) -> Adapter:
 
 
 def _targets(model: nn.Module, settings) -> list[str]:
-    """Last name components of the layers to adapt. Raises ModelError for unknown names or none left."""
+    """Last name components of the layers to adapt, of a decoder. Raises ModelError for unknown names or none left."""
     linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     inner = linear - set(WHOLE)
     named = inner if settings.target_modules == "all-linear" else set(settings.target_modules)

@@ -50,7 +50,7 @@ def register() -> None:
 def layout(segments: Segments, device: torch.device, name: str) -> dict:
     """The keyword arguments that the model's forward passes to the attention function, on its device."""
     if name == "padded":
-        gather, scatter = _padded_places(segments)
+        gather, scatter = padded_places(segments)
         return {"gather": torch.from_numpy(gather).to(device), "scatter": torch.from_numpy(scatter).to(device)}
     lengths, contexts = segments.lengths, segments.contexts
     places = {"cu_seqlens": torch.from_numpy(segments.bounds).to(device, non_blocking=True),
@@ -69,7 +69,7 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
-def _padded_places(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
+def padded_places(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
     """[S, longest] flat positions of the tokens of each row, its prompt first, 0 behind its end; [T] where the tokens
     are in it, those of a shared prompt in any of its rows."""
     starts, (rows, before) = segments.bounds.astype(np.int64), segments.rows()

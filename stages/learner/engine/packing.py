@@ -1,11 +1,13 @@
-"""Packs a train batch into micro-batches: no padding, a token budget, equally many on every rank.
+"""Packs a train batch into micro-batches: a token budget, equally many on every rank.
 
-Rows are concatenated into flat micro-batches of at most `budget` tokens; `segments` keep attention within rows.
+Rows are concatenated into flat micro-batches of at most `budget` tokens; `segments` keep attention within rows. Where a
+model pads them (way.py), rows of similar lengths are together, and the budget is of padded tokens.
 Every rank gets the same number of micro-batches (ZeRO-2 and 3 communicate in each), with weight-zero ones as filler.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import torch
@@ -15,6 +17,20 @@ from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
 from stages.learner.batch import Row
 from stages.learner.engine.sharing import Segments, count, flatten, groups_of, parts
+
+
+class Fill(Enum):
+    """What a micro-batch is filled with: rows one behind the other, those with equal prompts sharing them, rows padded
+    to the longest of them, or a single row (or unit of rows, each padded)."""
+
+    FLAT = "flat"
+    SHARED = "shared"
+    PADDED = "padded"
+    SINGLE = "single"
+
+    @property
+    def pads(self) -> bool:
+        return self in (Fill.PADDED, Fill.SINGLE)
 
 
 @dataclass(frozen=True)
@@ -89,9 +105,7 @@ def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequ
     Longest-first into the emptiest bin (LPT), which keeps the bins nearly equal in tokens. Raises ConfigError when a
     single row is over the budget. what: name of a row in messages.
     """
-    if lengths and max(lengths) > budget:
-        raise ConfigError(f"a {what} has {max(lengths)} tokens, over trainer.max_token_len_per_gpu={budget}; "
-                          "raise that, or lower model.max_prompt_tokens or model.max_response_tokens.")
+    _refuse_longest(lengths, budget, what)
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     least = -(-max(-(-sum(lengths) // budget), 1) // count_multiple) * count_multiple
     while True:
@@ -106,38 +120,80 @@ def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequ
         least += count_multiple
 
 
-def lengths(rows: Sequence[Row], unit: int = 1) -> list[int]:
-    """Tokens of each row, or of each `unit` rows that stay together."""
-    return [sum(len(row.tokens) for row in rows[i : i + unit]) for i in range(0, len(rows), unit)]
+def _refuse_longest(lengths: list[int], budget: int, what: str) -> None:
+    if lengths and max(lengths) > budget:
+        raise ConfigError(f"a {what} has {max(lengths)} tokens, over trainer.max_token_len_per_gpu={budget}; "
+                          "raise that, or lower model.max_prompt_tokens or model.max_response_tokens.")
+
+
+def by_length(lengths: list[int], budget: int, count_multiple: int, single: bool, what: str) -> list[list[int]]:
+    """As `bins`, for members that are padded to the longest of a bin. lengths: of each with its padding when alone.
+
+    single: at most one member in a bin.
+    """
+    _refuse_longest(lengths, budget, what)
+    chosen: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if chosen and not single and (len(chosen[-1]) + 1) * lengths[chosen[-1][0]] <= budget:
+            chosen[-1].append(index)
+        else:
+            chosen.append([index])
+    while len(chosen) % count_multiple:
+        largest = max(chosen, key=len)
+        half = len(largest) // 2
+        chosen.append(largest[len(largest) - half :])
+        del largest[len(largest) - half :]
+    return sorted((sorted(members) for members in chosen), key=lambda members: -len(members) * max(
+        (lengths[i] for i in members), default=0))
+
+
+def lengths(rows: Sequence[Row], unit: int = 1, padded: bool = False) -> list[int]:
+    """Tokens of each row, or of each `unit` rows that stay together. padded: with their padding."""
+    units = [[len(row.tokens) for row in rows[i : i + unit]] for i in range(0, len(rows), unit)]
+    return [len(one) * max(one) if padded else sum(one) for one in units]
 
 
 def pack(
     rows: list[Row], budget: int, rank: int, ranks: int, columns: Sequence[str] = (),
-    aggregation: Aggregation = Aggregation(), share: bool = False
+    aggregation: Aggregation = Aggregation(), fill: Fill = Fill.FLAT
 ) -> list[MicroBatch]:
     """The micro-batches of one rank, with the named columns. Weights refer to the whole batch.
 
-    share: rows with equal prompts share them (sharing.py), as many together as makes the busiest rank's tokens fewest.
+    Of rows that share prompts (sharing.py), as many are together as makes the busiest rank's tokens fewest.
     """
     counts, unit = np.array([sum(row.mask) for row in rows]), aggregation.unit
     weights, shares = aggregation.weights(rows, counts), aggregation.shares(rows, counts)
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
-    groups = groups_of(rows, share)
-    chosen = min(_distributed(rows, groups, budget, ranks, unit), key=lambda bins: _busiest(rows, groups, bins, ranks))
+    groups = groups_of(rows, fill is Fill.SHARED)
+    if fill.pads:
+        chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
+    else:
+        chosen = min(_distributed(rows, groups, budget, ranks, unit),
+                     key=lambda bins: _busiest(rows, groups, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
     return [_pack_one(rows, groups, indices, (weights, shares), share_of_token, columns, unit)
             for indices in chosen[rank::ranks]]
 
 
+def _what(unit: int) -> str:
+    return "sequence" if unit == 1 else "pair of sequences"
+
+
+def _padded(rows: list[Row], budget: int, ranks: int, unit: int, single: bool) -> list[list[int]]:
+    """Row indices of the micro-batches of all ranks, for rows that are padded."""
+    units = by_length(lengths(rows, unit, padded=True), budget, ranks, single, _what(unit))
+    return [[place * unit + i for place in places for i in range(unit)] for places in units]
+
+
 def _distributed(rows: list[Row], groups: list[int], budget: int, ranks: int, unit: int) -> Iterator[list[list[int]]]:
     """Row indices of the micro-batches of all ranks, for each way to keep rows of a group together that fits."""
-    what = "sequence" if unit == 1 else "pair of sequences"
     for number, way in enumerate(parts(groups, unit)):
         tokens = [count(rows, groups, part) for part in way]
         if number == 0 or max(tokens) <= budget:
-            yield [sorted(i for place in places for i in way[place]) for places in bins(tokens, budget, ranks, what)]
+            chosen = bins(tokens, budget, ranks, _what(unit))
+            yield [sorted(i for place in places for i in way[place]) for places in chosen]
 
 
 def _busiest(rows: list[Row], groups: list[int], chosen: list[list[int]], ranks: int) -> int:

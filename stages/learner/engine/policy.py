@@ -15,14 +15,16 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeline.settings import config
 from pipeline.settings.trainer import compiles
-from pipeline.store.architecture import untrainable
+from pipeline.store.architecture import SCALES, unpacked, untrainable
 from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.way import Way, choose, decoder, hidden_states
 from workflows.engines.hugging_face import causal_model
 
 HEAD = "lm_head.weight"
+CAP = "final_logit_softcapping"
 SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
 
 
@@ -49,10 +51,13 @@ class Deterministic(nn.Module):
 class Policy(Deterministic):
     """A causal LM that scores tokens."""
 
-    def __init__(self, model: nn.Module, attention_name: str, temperature: float, chunk: int, compiled: bool = False):
+    def __init__(self, model: nn.Module, way: Way, temperature: float, chunk: int, compiled: bool = False,
+                 factor: float = 1.0, cap: float | None = None):
+        """chunk: positions of a chunk. factor, cap: of the model's own logits, cap * tanh(factor * W h / cap)."""
         super().__init__()
         self.model = model
-        self.attention_name = attention_name
+        self.way = way
+        self.factor, self.cap = factor, cap
         self.temperature = temperature
         self.chunk = chunk
         self.fused = compiled and no_kernel(model) is None
@@ -68,14 +73,13 @@ class Policy(Deterministic):
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
         model's. Entropy is in nats; its gradient costs memory and time, so it has one only with `entropy_gradient`.
         """
-        places = attention.layout(segments, input_ids.device, self.attention_name)
-        chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
+        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way)[source]  # [N, width]
+        divisor = (temperature or self.temperature) / self.factor
         if self.fused and len(targets):
             from stages.learner.engine.head_kernel import Score
 
-            return Score.apply(chosen, self.model.lm_head.weight, targets, temperature or self.temperature,
-                               entropy_gradient)
-        score = partial(self.score, temperature or self.temperature, entropy_gradient)
+            return Score.apply(chosen, self.model.get_output_embeddings().weight, targets, divisor, entropy_gradient)
+        score = partial(self.score, divisor, entropy_gradient)
         if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
             return score(chosen, targets)
         parts = [
@@ -85,22 +89,23 @@ class Policy(Deterministic):
         logprobs, entropy = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
 
-    def _score(self, temperature: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
+    def _score(self, divisor: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
                ) -> tuple[Tensor, Tensor]:
-        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]."""
-        logits = self.model.lm_head(hidden).float() / temperature
+        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]. divisor: temperature / the logits' factor."""
+        logits = self.scaled(self.model.get_output_embeddings()(hidden), divisor)
         log_normalizer = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
         return logprobs, entropy
 
-
-def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, places: dict) -> Tensor:
-    """[T, width], the last hidden states of a packed micro-batch. places: from attention.layout."""
-    return transformer(
-        input_ids=input_ids[None], position_ids=positions[None], use_cache=False, **places
-    ).last_hidden_state[0]
+    def scaled(self, logits: Tensor, divisor: float) -> Tensor:
+        """Logits over the temperature, float32. logits: W h. divisor: temperature / the logits' factor."""
+        logits = logits.float() / divisor
+        if self.cap is None:
+            return logits
+        bound = self.cap / (divisor * self.factor)
+        return bound * (logits / bound).tanh()
 
 
 def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
@@ -108,19 +113,27 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
 
     settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
     """
-    model, name = read(path, device, dtype, settings, longest)
-    return Policy(model, name, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"))
+    model, way = read(path, device, dtype, settings, longest)
+    text = model.config.get_text_config()
+    return Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
+                  logit_factor(text), getattr(text, CAP, None))
+
+
+def logit_factor(config) -> float:
+    """What a model's own forward multiplies its logits by. config: of its text, as transformers has it."""
+    said = {key: getattr(config, key, None) for key in SCALES}
+    return (said["logit_scale"] or 1.0) * (said["lm_head_multiplier"] or 1.0) / (said["logits_scaling"] or 1.0)
 
 
 def no_kernel(model: nn.Module) -> str | None:
     """Why the GPU kernel cannot compute the output head of a causal LM; None if it can."""
-    head = model.lm_head
+    head = model.get_output_embeddings()
     if not torch.cuda.is_available():
         return "it needs a GPU"
     if torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin < SHARED:
         return f"it needs {SHARED // 1024} KiB of shared memory"
-    if getattr(model.config, "final_logit_softcapping", None):
-        return "final_logit_softcapping caps the logits"
+    if getattr(model.config.get_text_config(), CAP, None):
+        return f"{CAP} caps the logits"
     if type(head) is not nn.Linear or head.bias is not None:
         return "the output head is no plain matrix product"
     if head.weight.dtype != torch.bfloat16 or head.in_features % 8:
@@ -129,28 +142,44 @@ def no_kernel(model: nn.Module) -> str | None:
 
 
 def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, headless: bool = False
-         ) -> tuple[nn.Module, str]:
-    """A causal LM with packed attention, and the attention's name.
+         ) -> tuple[nn.Module, Way]:
+    """A causal LM, and the way in which rows go through it.
 
     settings: the `trainer` section. longest: length of the longest sequence. headless: the output head may be absent.
     Raises ModelError when the model cannot be read, or when its attention is of an unsupported kind.
     """
     attention.register()
-    name = attention.choose(settings.attention, device)
-    model = causal_model(path, dtype=dtype, attn_implementation=attention.REGISTERED[name], headless=headless)
-    if problem := untrainable(model.config.to_dict(), longest):
+    model = causal_model(path, dtype=dtype, headless=headless)
+    said = model.config.to_dict()
+    if problem := untrainable(said, longest):
         raise ModelError(f"{path}: {problem}")
-    if not (model._supports_attention_backend and model.base_model_prefix == "model" and hasattr(model, "lm_head")):
-        raise ModelError(f"{path}: {type(model).__name__} of transformers has no replaceable attention, or no decoder "
-                         "`model` and output head `lm_head`, so rows cannot be packed; needed a model of Llama's kind.")
+    if model.get_output_embeddings() is None or decoder(model) is None:
+        raise ModelError(f"{path}: {type(model).__name__} of transformers has no output head over a decoder of its "
+                         "own, which the trainer calls apart; needed a causal language model, as Llama or Qwen.")
+    obstacle = unpacked(said, longest)
+    if not obstacle and not (model._supports_attention_backend and model.base_model_prefix == "model"
+                             and hasattr(model, "lm_head")):
+        obstacle = f"{type(model).__name__} of transformers has no replaceable attention"
+    if obstacle and settings.packing == "packed":
+        raise ModelError(f"{path}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto or rows.")
+    way = choose(model, settings, device, obstacle)
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
+    _freeze_towers(model)
     if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/learner/recompute.py)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if compiles(settings, device != "cpu"):
+    if compiles(settings, device != "cpu") and way.packed:
         GRAPHS.compile_layers(model)
-    return model, name
+    return model, way
+
+
+def _freeze_towers(model: nn.Module) -> None:
+    """Leaves the text of a model to train. Towers of images and sound stay as they are; they are never computed."""
+    text = {*decoder(model).parameters(), *model.get_output_embeddings().parameters()}
+    for parameter in model.parameters():
+        if parameter not in text:
+            parameter.requires_grad_(False)
 
 
 def _is_finite(weight: Tensor) -> bool:
@@ -171,17 +200,20 @@ def file_tensors(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor
     """
     from transformers.core_model_loading import revert_weight_conversion
 
+    tied = model.config.get_text_config().tie_word_embeddings
+    embedding = next(name for name, parameter in model.named_parameters()
+                     if parameter is model.get_input_embeddings().weight)
     tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, state).items()}
-    if model.config.tie_word_embeddings:
-        tensors[HEAD] = tensors["model.embed_tokens.weight"]
+    if tied and HEAD not in tensors and embedding in state:
+        tensors[HEAD] = state[embedding].contiguous()
     return tensors
 
 
 def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
-    """Writes full weights [name -> tensor] as `model.safetensors`."""
+    """Writes full weights [name -> tensor] as `model.safetensors`, a tied output head once, as transformers does."""
     from safetensors.torch import save_file
 
     tensors = file_tensors({name: tensor.detach().to("cpu") for name, tensor in state.items()}, model)
-    if model.config.tie_word_embeddings:
-        tensors[HEAD] = tensors[HEAD].clone()  # the library refuses shared memory
+    if model.config.get_text_config().tie_word_embeddings:
+        tensors.pop(HEAD, None)  # vLLM's Gemma 2 has no place for it
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})

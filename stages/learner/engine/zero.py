@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pipeline.store.errors import ModelError
 from stages.learner.batch import Row
 from stages.learner.engine.budget import Exhausted
-from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.packing import Fill, MicroBatch, pack
 from stages.learner.engine.snapshot import Part
 
 
@@ -78,12 +78,11 @@ class Process:
         merged = {row: values for part in parts for row, values in part.items()}
         return [merged[row] for row in range(len(merged))]
 
-    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor], share: bool
+    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor], fill: Fill
                    ) -> list[np.ndarray]:
-        """One number per action token [N] of each row, by forwards of packed micro-batches, in which rows share equal
-        prompts with `share`. Collective."""
+        """One number per action token [N] of each row, by forwards of micro-batches. Collective."""
         scored: dict[int, np.ndarray] = {}
-        for micro in pack(rows, budget, self.rank, self.ranks, share=share):
+        for micro in pack(rows, budget, self.rank, self.ranks, fill=fill):
             scored |= micro.by_row(forward(micro))
         return self.gather_rows(scored)
 

@@ -1,0 +1,99 @@
+"""How the rows of a micro-batch go through a model (`trainer.packing`).
+
+packed  one flat sequence without padding, with attention of ours that keeps rows apart (attention.py)
+rows    the family's own forward in transformers over rows that are padded behind their end, so that windows, sinks,
+        capped scores, linear attention, state spaces and convolutions are the family's own code
+
+A position of a causal model depends on the tokens before it alone, so padding behind a row changes nothing. Where the
+code of a family does not keep to that, each row is a forward of its own.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.settings.trainer import shares_prompts
+from stages.learner.engine import attention
+from stages.learner.engine.packing import Fill
+from stages.learner.engine.sharing import Segments
+
+
+@dataclass
+class Way:
+    """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share equal prompts.
+    single: each row is a forward of its own. why: rows are not packed, for the log."""
+
+    packed: str | None
+    share: bool = False
+    single: bool = False
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        return "packed" if self.packed else "rows"
+
+    @property
+    def fill(self) -> Fill:
+        if self.packed:
+            return Fill.SHARED if self.share else Fill.FLAT
+        return Fill.SINGLE if self.single else Fill.PADDED
+
+    def by_rows(self, model: nn.Module, why: str) -> None:
+        """From now on rows go through the model's own forward."""
+        self.packed, self.why = None, why
+        set_own_attention(model)
+
+    def __str__(self) -> str:
+        if self.packed:
+            return "rows are packed into one sequence (trainer.packing)"
+        return f"rows are not packed (trainer.packing), because {self.why}" + (
+            "; each is a forward of its own, because padding changes them" if self.single else "")
+
+
+def choose(model: nn.Module, settings, device: str, obstacle: str | None) -> Way:
+    """The way of a model of transformers, whose attention is set accordingly.
+
+    settings: the section `trainer`. obstacle: why its layers cannot be packed.
+    """
+    way = Way(attention.choose(settings.attention, device), shares_prompts(settings, device != "cpu"))
+    if settings.packing == "rows":
+        way.by_rows(model, "it is rows")
+    elif obstacle:
+        way.by_rows(model, obstacle)
+    else:
+        model.set_attn_implementation(attention.REGISTERED[way.packed])
+    return way
+
+
+def decoder(model: nn.Module) -> nn.Module | None:
+    """The part of a causal LM under its output head, of a model that reads images too that of its text; None if it has
+    no such part."""
+    found = model.get_decoder()
+    if found is None or found is model:
+        found = getattr(model, model.base_model_prefix, None) or getattr(model, "model", None)
+    elif found.get_output_embeddings() is not None:  # Llama 4: a causal LM within the whole
+        found = decoder(found)
+    return found if isinstance(found, nn.Module) and found is not model else None
+
+
+def set_own_attention(model: nn.Module) -> None:
+    """Sets the fastest attention that transformers has for the model on any device."""
+    with suppress(ValueError, ImportError):
+        return model.set_attn_implementation("sdpa")
+    return model.set_attn_implementation("eager")  # every family has it
+
+
+def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, segments: Segments, way: Way) -> Tensor:
+    """The last hidden states of a flat micro-batch [T, width]. input_ids, positions: [T]."""
+    if way.packed:
+        places = attention.layout(segments, input_ids.device, way.packed)
+        return transformer(input_ids=input_ids[None], position_ids=positions[None], use_cache=False,
+                           **places).last_hidden_state[0]
+    gather, scatter = (torch.from_numpy(places).to(input_ids.device) for places in attention.padded_places(segments))
+    lengths = torch.from_numpy(segments.lengths).to(input_ids.device)
+    inside = torch.arange(gather.shape[1], device=input_ids.device) < lengths[:, None]
+    mask = None if bool(inside.all()) else inside.long()
+    hidden = transformer(input_ids=input_ids[gather], attention_mask=mask, use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, scatter)

@@ -1,0 +1,120 @@
+"""Small random models in the shape of every decoder family of the installed transformers that users ask for.
+
+Sizes are the same for all where a family has the key; SHAPES has what only some have: orders of layers, windows shorter
+than the rows of the tests, factors of logits. A model that reads images too is made with a small tower.
+"""
+
+from pathlib import Path
+from typing import Any
+
+SIZES = {
+    "vocab_size": 384, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256, "sliding_window": 16,
+    "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4,
+    "n_routed_experts": 4, "n_shared_experts": 1, "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1,
+    "n_group": 1, "topk_group": 1, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16, "v_head_dim": 32, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_heads": 8, "mamba_d_head": 16,
+    "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "initializer_range": 0.2,
+}
+WINDOWED = ["sliding_attention", "full_attention"] * 2
+LINEAR = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
+LATENT = {"head_dim": 16, "num_key_value_heads": 4}
+INDEXED = {**LATENT, "index_topk": 8, "index_head_dim": 32, "index_n_heads": 16}
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2": {}, "qwen3": {}, "qwen3_moe": {}, "llama": {}, "mistral": {}, "ministral": {"layer_types": WINDOWED},
+    "qwen3_next": {"layer_types": LINEAR},
+    "qwen3_5_text": {"layer_types": LINEAR}, "qwen3_5_moe_text": {"layer_types": LINEAR},
+    "ministral3": {}, 
+    "mistral4": {**LATENT, "head_dim": 32, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 32}},
+    "llama4_text": {"attention_chunk_size": 16, "intermediate_size_mlp": 96, "no_rope_layers": [1, 1, 1, 0],
+                    "moe_layers": [1, 3]},
+    "gemma": {}, "gemma2": {"layer_types": WINDOWED, "query_pre_attn_scalar": 32},
+    "gemma3_text": {"layer_types": WINDOWED, "query_pre_attn_scalar": 32},
+    "gemma3n_text": {"layer_types": WINDOWED, "intermediate_size": [96] * 4, "hidden_size_per_layer_input": 8,
+                     "vocab_size_per_layer_input": 384, "laurel_rank": 4, "num_kv_shared_layers": 0,
+                     "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0]},
+    "gemma4_text": {"layer_types": WINDOWED, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384,
+                    "global_head_dim": 32},
+    "gpt_oss": {"layer_types": WINDOWED, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "glm4": {"partial_rotary_factor": 0.5}, "glm4_moe": {}, "glm4_moe_lite": LATENT,
+    "glm_moe_dsa": INDEXED, "deepseek_v2": LATENT, "deepseek_v3": LATENT, "deepseek_v32": INDEXED,
+    "deepseek_v4": {}, "minimax_m2": {},
+    "nemotron_h": {"layers_block_type": ["mamba", "moe", "attention", "mamba"], "mamba_num_heads": 8,
+                   "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1, "chunk_size": 16,
+                   "moe_shared_expert_intermediate_size": 32},
+    "nemotron": {}, "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 16},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]}, "olmo2": {}, "olmo3": {"layer_types": WINDOWED},
+    "olmo_hybrid": {"layer_types": LINEAR, "linear_num_key_heads": 4}, "granite": {"logits_scaling": 4.0},
+    "granitemoe": {"logits_scaling": 4.0},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "logits_scaling": 4.0,
+                         "shared_intermediate_size": 32},
+    "phi3": {"sliding_window": 16}, "phimoe": {}, "seed_oss": {}, "exaone4": {"layer_types": WINDOWED},
+    "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {"moe_topk": 2}, "ernie4_5": {},
+    "ernie4_5_moe": {"moe_k": 2, "moe_num_experts": 4},
+    "dots1": {},
+    "longcat_flash": {**LATENT, "num_layers": 2, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32,
+                                   "moe_topk": 2, "zero_expert_num": 2},
+    "mimo_v2_flash": {"layer_types": WINDOWED},
+    "kimi_linear": {**LATENT, "layer_types": LINEAR, "num_experts_per_token": 2,
+                    "num_expert_group": 1, "linear_head_dim": 16, "linear_num_heads": 4},
+    "apertus": {}, "falcon_h1": {"mamba_d_ssm": 128, "lm_head_multiplier": 0.5},
+    "bamba": {"attn_layer_indices": [1, 3]}, "cohere2": {"layer_types": WINDOWED, "logit_scale": 0.25},
+    "starcoder2": {}, "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "chunk_size": 16,
+                                 "num_hidden_layers": 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+              "mamba_d_state": 8, "mamba_dt_rank": 4, "use_mamba_kernels": False},
+}
+TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_heads": 2,
+         "depth": 1, "image_size": 28, "patch_size": 14, "out_hidden_size": 64, "num_position_embeddings": 16}
+# models that read images too: the family of their text, what else their configuration has, what their tower has
+SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "gemma3": ("gemma3_text", {"mm_tokens_per_image": 4}, {}),
+    "gemma3n": ("gemma3n_text", {}, {}),
+    "gemma4": ("gemma4_text", {}, {}),
+    "mistral3": ("mistral", {}, {"head_dim": 16}),
+    "qwen3_vl": ("qwen3_vl_text", {}, {"deepstack_visual_indexes": [0]}),
+    "qwen3_5": ("qwen3_5_text", {}, {}),
+    "qwen3_5_moe": ("qwen3_5_moe_text", {}, {}),
+    "llama4": ("llama4_text", {}, {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64}),
+    "kimi_k25": ("deepseek_v3", {}, {"pos_emb_height": 4, "pos_emb_width": 4}),
+    "glm5_next": ("glm5_next_text", {}, {"projection_intermediate_size": 32}),
+    "step3p7": ("step3p5", {}, {}),
+}
+TEXTS: dict[str, dict[str, Any]] = {  # families that are the text of such models alone
+    "qwen3_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}},
+    "glm5_next_text": {**INDEXED, "index_kpool": 2, "linear_head_dim": 16, "linear_num_heads": 4, "qk_rope_head_dim": 0,
+                       "layer_types": LINEAR},
+    "step3p5": {"num_sliding_attention_heads": 4, "share_expert_dim": 32},
+}
+
+
+def config(family: str):
+    """The configuration of a small model of a family."""
+    from transformers import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[family]
+    if family in SEEING:
+        text, more, tower = SEEING[family]
+        known = set(kind().vision_config.to_dict()) if kind().vision_config else set()
+        return kind(text_config=config(text).to_dict(), pad_token_id=0, **more, vision_config={
+            **{key: value for key, value in TOWER.items() if key in known}, **tower})
+    known = set(kind().to_dict())
+    return kind(**{**{key: value for key, value in SIZES.items() if key in known}, **(SHAPES | TEXTS)[family]})
+
+
+def make(family: str, path: Path, seed: int = 0) -> None:
+    """Writes a random model in float32, without a tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    made = config(family)
+    kind = AutoModelForCausalLM if family in SHAPES and family != "mistral4" else AutoModelForImageTextToText
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        kind.from_config(made, dtype=torch.float32).save_pretrained(path)

@@ -1,0 +1,105 @@
+"""Every family of families.py: the trainer's log-probs are those of transformers, also after steps of sft and rft.
+
+`make test-families` prints the table of docs/models.md; `make test` runs FEW, one of each kind of obstacle.
+"""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from tabulate import tabulate
+
+from stages.learner import separation
+from stages.learner.actor import Actor
+from stages.learner.batch import Row
+from stages.learner.critic import Critic
+from stages.learner.engine.way import set_own_attention
+from stages.learner.objective import Objective
+from tests import families
+from tests.configs import TINY, overridden
+
+FEW = {"granite": "packed", "nemotron_h": "rows", "gpt_oss": "rows", "gemma2": "rows", "nemotron": "rows",
+       "llama4_text": "rows"}
+LENGTHS = (40, 18, 21, 33)  # longer than the windows and chunks of families.py
+RFT = ("algorithm.algorithm_type=grpo", "model.max_prompt_tokens=24", "model.max_response_tokens=40")
+SFT = ("algorithm.algorithm_type=sft", *RFT[1:])
+
+
+def rows() -> list[Row]:
+    """The first two share a prompt. Advantages as GRPO's, of rewards 1, 0, 0, 1."""
+    random = np.random.default_rng(3)
+    tokens = [random.integers(5, 380, length).tolist() for length in LENGTHS]
+    tokens[1][:6] = tokens[0][:6]
+    return [Row(f"r{i}", some, 6, [1] * (len(some) - 6), {"advantages": [1.0, -1.0][i % 3 > 0], "is_expert": False})
+            for i, some in enumerate(tokens)]
+
+
+def own_logprobs(actor: Actor, row: Row) -> np.ndarray:
+    """By transformers' own forward of a copy of the weights."""
+    model = actor.zero.module.model
+    kept = model.config._attn_implementation
+    set_own_attention(model)
+    tokens = torch.tensor([row.tokens])
+    with torch.no_grad():
+        found = model(input_ids=tokens, use_cache=False).logits.float().log_softmax(-1)[0, :-1]
+    model.set_attn_implementation(kept)
+    return found.gather(-1, tokens[0, 1:, None])[row.prompt_length - 1 :, 0].numpy()
+
+
+def trained(path, process, family: str) -> tuple[str, str, float]:
+    """(way, why, largest difference of a log-prob from transformers' own over two steps)"""
+    families.make(family, path)
+    config, far = overridden(*TINY, *RFT), 0.0
+    actor = Actor(path, config, process)
+    separation.prove_policy(actor, config)
+    for words in (SFT, RFT):
+        some, settings = rows(), overridden(*TINY, *words)
+        before = actor.score_rows(some)
+        for row, logprobs in zip(some, before, strict=True):
+            row.columns["old_logprobs"] = row.columns["rollout_logprobs"] = row.spread(logprobs)
+        result = actor.step(some, Objective(settings), 1e-3, 1)
+        assert np.isfinite(result.loss)
+        assert result.grad_norm > 0
+        for scores in (before, result.logprobs):  # of the same weights, in evaluation and in training
+            np.testing.assert_allclose(np.concatenate(scores), np.concatenate(before), atol=2e-4)
+        after = actor.score_rows(some)
+        far = max(far, *(np.abs(a - own_logprobs(actor, row)).max() for a, row in zip(after, some, strict=True)))
+        assert np.abs(np.concatenate(after) - np.concatenate(before)).max() > 1e-4
+    return actor.way.name, actor.way.why, float(far)
+
+
+@pytest.mark.parametrize(("family", "way"), FEW.items())
+def test_a_family_of_each_kind(tmp_path, process, family, way):
+    found, _, far = trained(tmp_path, process, family)
+    assert (found, far < 1e-4) == (way, True)
+
+
+def test_a_critic_goes_by_rows_too(tmp_path, process):
+    families.make("nemotron_h", tmp_path)
+    config = overridden(*TINY, *RFT, "algorithm.algorithm_type=ppo")
+    critic = Critic(tmp_path, config, process)
+    separation.prove_critic(critic, config)
+    assert critic.way.name == "rows"
+    torch.nn.init.normal_(critic.zero.module.head.weight)
+    alone = [critic.values([row])[0] for row in rows()]
+    for one, together in zip(alone, critic.values(rows()), strict=True):
+        np.testing.assert_allclose(one, together, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def table():
+    lines: list[tuple] = []
+    yield lines
+    if lines:
+        heads = "family", "rows go", "because", "largest difference, nats", "seconds"
+        print("\n\n" + tabulate(lines, heads, "github"))
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("family", [*families.SHAPES, *families.SEEING])
+def test_every_family(tmp_path, process, table, family):
+    begin = time.perf_counter()
+    way, why, far = trained(tmp_path, process, family)
+    table.append((family, way, why, f"{far:.1e}", f"{time.perf_counter() - begin:.1f}"))
+    assert far < 1e-4

@@ -1,0 +1,47 @@
+"""Which models the installed vLLM runs: those that it lists, and others of attention alone."""
+
+import pytest
+
+from pipeline.store import model_engine
+
+LISTED = frozenset({"LlamaForCausalLM", "Qwen3NextForCausalLM", "Gemma3ForConditionalGeneration"})
+READ = model_engine._listed
+BAMBA = {"model_type": "bamba", "architectures": ["BambaForCausalLM"]}
+
+
+@pytest.fixture(autouse=True)
+def listed(monkeypatch):
+    monkeypatch.setattr(model_engine, "_listed", lambda: LISTED)
+
+
+@pytest.mark.parametrize("config", [
+    {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+    {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]},  # a hybrid with code of vLLM's own
+    {"model_type": "phi", "architectures": ["PhiForCausalLM"]},  # by the transformers backend
+    {"model_type": "bamba"},
+], ids=str)
+def test_a_model_that_it_runs(config):
+    assert model_engine.engine_problem(config, 128) is None
+
+
+def test_a_hybrid_that_it_does_not_list():
+    problem = model_engine.engine_problem(BAMBA, 128)
+    assert problem.key == "explorer.rollout_model.engine_type"
+    assert "BambaForCausalLM" in problem
+
+
+def test_without_vllm_nothing_is_known(monkeypatch):
+    monkeypatch.setattr(model_engine, "_listed", frozenset)
+    assert model_engine.engine_problem(BAMBA, 128) is None
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_tower_needs_torchvision(monkeypatch, there):
+    monkeypatch.setattr(model_engine.importlib.util, "find_spec", lambda name: object() if there else None)
+    config = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+              "text_config": {"model_type": "gemma3_text"}}
+    assert (model_engine.engine_problem(config, 128) is None) == there
+
+
+def test_the_list_of_the_installed_vllm_is_found():
+    assert {"Qwen2ForCausalLM", "LlamaForCausalLM"} <= READ()
