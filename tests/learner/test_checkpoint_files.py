@@ -36,6 +36,36 @@ class Evil:
         return open, (str(self.path), "w")
 
 
+def test_a_member_of_an_enumeration_is_read_as_early_releases_of_python_3_11_write_it(
+        tiny_model, process, tmp_path, monkeypatch):
+    """Those write getattr(ZeroStageEnum, "optimizer_states"), and no resume worked there."""
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+
+    monkeypatch.setattr(ZeroStageEnum, "__reduce_ex__", lambda self, _: (getattr, (type(self), self._name_)))
+    made = actor(tiny_model, process, 1)
+    written(made.zero.save(tmp_path))
+    assert any(b"getattr" in path.read_bytes() for path in (tmp_path / "state").iterdir())
+    actor(tiny_model, process, 1).zero.load(tmp_path)
+
+
+class Attribute:
+    """Is unpickled as the named attribute of another object."""
+
+    def __init__(self, of, name):
+        self.of, self.name = of, name
+
+    def __reduce__(self):
+        return getattr, (self.of, self.name)
+
+
+def test_other_attributes_are_not_read_from_a_checkpoint(tiny_model, process, tmp_path):
+    made = actor(tiny_model, process, 1)
+    written(made.zero.save(tmp_path))
+    torch.save({"module": Attribute(torch.Tensor, "numpy")}, tmp_path / "state" / "mp_rank_00_model_states.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        made.zero.load(tmp_path)
+
+
 def test_code_in_a_checkpoint_is_not_run(tiny_model, process, tmp_path):
     made = actor(tiny_model, process, 1)
     written(made.zero.save(tmp_path))

@@ -7,6 +7,7 @@ process.
 """
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -271,12 +272,20 @@ def _checkpoint_engine(usual):
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
+    def member(kind, name: str) -> ZeroStageEnum:
+        """What Python 3.11.0 to 3.11.3 writes a member of an enumeration as: getattr(kind, name)."""
+        if kind is not ZeroStageEnum:
+            raise pickle.UnpicklingError(f"getattr of {kind} in a checkpoint")
+        return ZeroStageEnum[name]
+
+    known = [LossScaler, ZeroStageEnum, fragment_address, (member, "builtins.getattr")]
+
     class WeightsOnly(TorchCheckpointEngine):
         def save(self, state_dict, path: str):
             self.parts.append(Part(state_dict, partial(super().save, path=path)))
 
         def load(self, path: str, map_location=None):
-            with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
+            with torch.serialization.safe_globals(known):
                 return torch.load(path, map_location=map_location, weights_only=True)
 
     made = WeightsOnly()
