@@ -37,15 +37,18 @@ HEADINGS = {"answer", "solution", "conclusion", "result", "verification", "check
             "final", "reasoning", "steps", "analysis", "calculation"}
 FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 WRAPPED = re.compile(r"\\(?:underline|text(?:bf|it|rm)?|math(?:bf|rm|it)|operatorname|boxed|fbox|mbox) ?\{([^{}]*)\}")
+BOX = re.compile(r"\\(?:boxed|fbox) ?\{")
 SPACES = r"\\[,!;: ]|~|\\q?quad"
 
 
 def truth_answer(text: str) -> str:
-    r"""The answer of a truth: behind its last `####`, else in its last \boxed{…}, else all of it. May be empty."""
+    r"""The answer of a truth: behind its last `####`, else in its last \boxed{…}, else all of it. Empty where a box is
+    empty or is not closed."""
     _, mark, rest = text.rpartition("####")
     if (mark and len(rest.strip().splitlines()) == 1) or (mark and not rest.strip()):
         return rest.strip()
-    return marked(text, "") or text.strip()
+    found = marked(text, "")
+    return "" if found is None and BOX.search(text) else text.strip() if found is None else found
 
 
 def marked(text: str, truth: str) -> str | None:
@@ -55,7 +58,7 @@ def marked(text: str, truth: str) -> str | None:
         if not _is_heading(line, truth):
             return line.strip()
     opened, last = [], None  # one pass: a response may open any number of boxes
-    for match in re.finditer(r"\\(?:boxed|fbox) ?\{|\\[{}]|[{}]", text):
+    for match in re.finditer(BOX.pattern + r"|\\[{}]|[{}]", text):
         if match[0] == "}" and opened:
             start, is_box = opened.pop()
             last = (start, match.start()) if is_box and (last is None or start > last[0]) else last

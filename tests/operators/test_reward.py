@@ -116,7 +116,7 @@ def test_accuracy_reward(response, answer, accuracy):
     assert accuracy_reward(response, answer) == {"accuracy": float(accuracy)}
 
 
-@pytest.mark.parametrize("answer", ["", "   ", "some steps\n####", "####"])
+@pytest.mark.parametrize("answer", ["", "   ", "some steps\n####", "####", "\\boxed{}", r"It is \boxed{\frac{1}{2}"])
 def test_truth_without_an_answer(answer):
     with pytest.raises(DataError, match="holds no answer"):
         accuracy_reward("42", answer)
