@@ -59,7 +59,7 @@ def test_escapes_in_json_keep_their_meaning_and_other_text_is_untouched(tmp_path
     assert json.loads(escaped(json.dumps("a\ud800b", ensure_ascii=False))) == "a\ud800b"
     assert escaped_all({"\ud800": ["\udfff", ("x", 1)]}) == {r"\ud800": [r"\udfff", ("x", 1)]}
     files.write_json(tmp_path / "a.json", ["\ud800"])
-    assert files.read_json(tmp_path / "a.json") == ["\ud800"]
+    assert files.read_json(tmp_path / "a.json", kind=list) == ["\ud800"]
     assert files.hash_json(["\ud800"]) != files.hash_json(["\ud801"])
     assert masked("no \ud800") == r"no \ud800"
 

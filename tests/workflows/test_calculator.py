@@ -29,5 +29,5 @@ def test_demonstrations_call_and_repeat_or_guess():
 def test_both_turns_of_a_demonstration_are_held_out_together():
     row = next(row for row in products(1, 5, 20, 0.0) if row.context)
     texts = as_texts({**{name: getattr(row, name) for name in (
-        "row", "question", "answer", "solution", "chosen", "rejected", "split")}, "context": row.context})
+        "row", "question", "answer", "solution", "chosen", "rejected", "split", "messages")}, "context": row.context})
     assert KEYS["first_line"](texts) == row.context[0]["content"]

@@ -69,7 +69,7 @@ def test_tasks_follow_from_the_seed_and_all_replies_of_a_demonstration_are_held_
         first = end.context[0]["content"].partition("\n")[0]
         assert (first, end.answer) not in tasks
         texts = as_texts({one: getattr(end, one) for one in (
-            "row", "question", "answer", "solution", "chosen", "rejected", "split", "context")})
+            "row", "question", "answer", "solution", "chosen", "rejected", "split", "context", "messages")})
         assert KEYS["first_line"](texts) == first
 
 
