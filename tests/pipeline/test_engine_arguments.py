@@ -1,7 +1,5 @@
 """Arguments of vLLM that other settings decide are refused, with that setting."""
 
-from pathlib import Path
-
 import pytest
 
 from pipeline.settings.config import Config
@@ -25,9 +23,9 @@ def test_all_that_are_refused_are_problems_of_their_own():
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_the_list_has_every_argument_that_an_engine_is_started_with(gpu):
+def test_the_list_has_every_argument_that_an_engine_is_started_with(gpu, tiny_model):
     config = overridden()
-    own = _arguments(Path("model"), config, gpu, True, lora(lora_rank=8)).keys()
+    own = _arguments(tiny_model, config, gpu, True, lora(lora_rank=8)).keys()
     assert own - {"enable_chunked_prefill"} <= OWN_ENGINE_ARGS.keys()  # a user may set that beside a GPU
     assert "enable_chunked_prefill" not in own or not gpu
 
