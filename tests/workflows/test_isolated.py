@@ -11,7 +11,7 @@ import pytest
 from operators.reward import countdown_reward
 from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.files import HOME
-from tests import agents
+from tests import agents, slow_import
 from tests.workflows.test_retry import TASK, Characters, rated
 from workflows import runner
 from workflows.attempts.isolated import Isolated, host
@@ -195,6 +195,12 @@ def test_the_time_of_the_engine_does_not_count():
 
     (outcome,) = roll([Isolated(agents.chat, 1.2)], [[10, 20]], Slow())  # its tools: 0, 0.25 and 0 s
     assert outcome.reason is None
+
+
+def test_the_start_of_the_process_does_not_count():
+    """Its module takes 0.6 s to be imported, once, and the second attempt waits for the first."""
+    first, second = roll([Isolated(slow_import.asks, 0.3)] * 2, [[10, 20], [11, 20]])
+    assert (first.reason, second.reason) == (None, None)
 
 
 def test_a_question_to_the_task_does_not_count_the_steps_that_it_waits_for(settings):

@@ -27,6 +27,7 @@ from workflows.tools import TOOLBOX, Toolset
 
 # kinds of messages to the explorer; the first two are also the parameters of a workflow that ask
 MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
+BEGUN = "begun"  # the workflow's own code: all before it is the start of a process, which no limit counts
 ENDPOINT = "endpoint"  # parameter of a workflow that asks the model by HTTP
 
 
@@ -169,6 +170,7 @@ def run(channel: socket.socket, tools: socket.socket | None = None) -> None:
         os._exit(0)
     os.register_at_fork(after_in_child=channel.close)  # what the workflow forks must not hold it open
     calls = Calls(channel)
+    calls.tell(packed((BEGUN, time.monotonic())))
     try:
         message = packed((DONE, time.monotonic(), _outcome(jobs[0], calls, toolbox)))
     except ToolFailed as error:

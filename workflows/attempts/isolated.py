@@ -19,7 +19,7 @@ from pipeline.job.context import our_environment
 from pipeline.store.errors import StageError
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
-from workflows.attempts.child import CANCEL, FAILED, MODEL, TASK, Endpoint, Job
+from workflows.attempts.child import BEGUN, CANCEL, FAILED, MODEL, TASK, Endpoint, Job
 from workflows.attempts.forker import IMPORT_SECONDS, Forker
 from workflows.attempts.recording import Replayed
 from workflows.attempts.tool_process import environment
@@ -143,13 +143,14 @@ host = cache(Host)
 class IsolatedAttempt(asyncio.Protocol):
     """One attempt. place: what its questions and its end are reported to (workflows/attempts/schedule.py).
 
-    Its clock runs while it waits for no reply of the model. calling: calls of tools without a result.
+    Its clock runs from the workflow's first line on, while it waits for no reply of the model. calling: calls of tools
+    without a result.
     """
 
     def __init__(self, workflow: Isolated, prompt: list[int], place):
         self._workflow, self._prompt, self._place = workflow, prompt, place
         self._unpacker, self._waiting = Unpacker(), set()
-        self._used, self._since, self._number = 0.0, time.monotonic(), None
+        self._used, self._since, self._number = 0.0, None, None
         self._speaker, self.calling = None, 0
 
     def begin(self) -> None:
@@ -162,7 +163,6 @@ class IsolatedAttempt(asyncio.Protocol):
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             return self._place.fail(f"another process cannot import the workflow: {brief(error)}")
         self._number = host().start(self, getattr(function, "func", function).__module__, tools)
-        self._since = time.monotonic()
         return self._transport.write(job)
 
     def _admitted(self) -> Endpoint:
@@ -191,9 +191,9 @@ class IsolatedAttempt(asyncio.Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """The time.monotonic() at which its code has used up its limit."""
+        """The time.monotonic() at which its code has used up its limit; None while it does not run."""
         limit = self._workflow.limit
-        return None if limit is None or self._waiting else self._since + limit - self._used
+        return None if limit is None or self._since is None or self._waiting else self._since + limit - self._used
 
     def _title(self) -> str:
         function = inspect.unwrap(getattr(self._workflow.function, "func", self._workflow.function))
@@ -209,6 +209,8 @@ class IsolatedAttempt(asyncio.Protocol):
         elif kind == LOST:
             how, self._number = host().how(self._number), None
             self._place.fail(f"the process of the workflow {self._title()} {how}, without a result")
+        elif kind == BEGUN:
+            self._since = sent if self._since is None else self._since  # a request by HTTP may overtake it
         elif kind == MODEL:
             self._stop_clock(sent)
             self._waiting.add(content[0])
@@ -265,7 +267,7 @@ class IsolatedAttempt(asyncio.Protocol):
 
     def _stop_clock(self, at: float) -> None:
         """Counts the time up to `at`; the clock goes on from now."""
-        if not self._waiting:
+        if not self._waiting and self._since is not None:
             self._used += max(at - self._since, 0.0)
             self._since = time.monotonic()
 
