@@ -49,7 +49,7 @@ class Shape:
     group: int
 
     def make(self, count: int) -> list:
-        from stages.learner.batch import Row
+        from stages.learner.engine.batch import Row
 
         random, made = np.random.default_rng(0), []
         for i in range(count):
@@ -86,7 +86,7 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
     import torch
     from transformers import AutoConfig
 
-    from stages.learner import recompute
+    from stages import recompute
     from stages.learner.actor import Actor
     from stages.learner.engine.zero import Process
     from stages.learner.objective import Objective

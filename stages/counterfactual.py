@@ -33,10 +33,10 @@ from stages.learner.batches.rollouts import Rollouts
 from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
-from stages.learner.recompute import resolve
 from stages.learner.reference import References
 from stages.learner.replay_engine import GradientEngine, inner_product, load_critic, load_policy, single_process
 from stages.learner.teacher import Teacher
+from stages.recompute import resolve
 
 LEAST_ALIKE = 3  # number of parameter groups to list
 

@@ -25,7 +25,6 @@ from pipeline.store.errors import ModelError, StageError
 from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
 from stages.learner.actor import Actor, Result
-from stages.learner.batch import Batch
 from stages.learner.batches.demonstrations import Demonstrations
 from stages.learner.batches.preferences import Preferences
 from stages.learner.batches.recorded import Recorded
@@ -33,18 +32,19 @@ from stages.learner.batches.rollouts import Rollouts
 from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
 from stages.learner.deadline import Deadline
+from stages.learner.engine.batch import Batch
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.rates import learning_rate
 from stages.learner.engine.zero import Process
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.publishing import Publishing
-from stages.learner.recompute import resolve
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
 from stages.learner.saving import Saving
 from stages.learner.separation import prove_critic, prove_policy, prove_teacher
 from stages.learner.teacher import Teacher
+from stages.recompute import resolve
 from workflows.engines.hugging_face import import_light
 
 PROBE_TOKENS = 256

@@ -9,7 +9,7 @@ from pipeline.check.workload import workload
 from pipeline.plan.modes import Line
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
-from pipeline.settings.train_batch import train_batch
+from pipeline.settings.train_batch import given_batch, train_batch
 from pipeline.store.errors import Problem
 
 
@@ -24,14 +24,8 @@ def problems(config: Config) -> list[Problem]:
     return [problem.of([name]) for name, problem in found.items() if problem]
 
 
-def batch_of(buffer) -> tuple[str, int]:
-    """Returns the setting for given rows (or pairs) per optimizer step, and its value."""
-    key = "train_batch_size" if buffer.train_batch_size else "batch_size"
-    return f"buffer.{key}", getattr(buffer, key)
-
-
 def _short_of_given(settings: Config) -> Problem | None:
-    (key, batch), rows = batch_of(settings.buffer), most_rows(settings, generated=True)
+    (key, batch), rows = given_batch(settings.buffer), most_rows(settings, generated=True)
     if not rows or batch <= rows:  # stages without any are reported by other checks
         return None
     what = "pairs" if settings.algorithm.algorithm_type in PAIR_TYPES else "demonstrations"

@@ -50,6 +50,12 @@ def train_batch(config) -> TrainBatch:
     return made
 
 
+def given_batch(buffer) -> tuple[str, int]:
+    """Returns the setting for given rows (or pairs) per optimizer step, and its value."""
+    key = "train_batch_size" if buffer.train_batch_size else "batch_size"
+    return f"buffer.{key}", getattr(buffer, key)
+
+
 def rows_of_step(config) -> int:
     """Returns the attempts of an explorer step that train batches are cut from."""
     return groups_of_step(config) * (config.algorithm.repeat_times or 1)

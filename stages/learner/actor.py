@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
-from stages.learner.batch import Row
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
+from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.packing import MicroBatch, lengths, pack

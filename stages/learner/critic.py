@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from pipeline.settings.config import longest_sequence
 from pipeline.store.checkpoints import model_directory
 from pipeline.store.digests import resolve
-from stages.learner.batch import Row
 from stages.learner.engine import policy
+from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.packing import MicroBatch, lengths, pack
 from stages.learner.engine.sharing import Segments

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
 from stages.learner.critic import Critic
+from stages.learner.engine.batch import Row
 from stages.learner.reference import References
 from stages.learner.teacher import Teacher
 

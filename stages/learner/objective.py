@@ -26,7 +26,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
 from pipeline.store.errors import ConfigError
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Aggregation
 
 KL = Kl()

@@ -7,8 +7,8 @@ import numpy as np
 from operators.correction import Mismatch
 from pipeline.store import records
 from stages.learner.actor import Result
-from stages.learner.batch import Batch, Row
 from stages.learner.critic import ValueResult
+from stages.learner.engine.batch import Batch, Row
 
 COST = {"rollout_seconds": "rollout_seconds", "rollout_tokens": "tokens", "sync_seconds": "sync_seconds",
         "explore_other_seconds": "other_seconds", "evaluate_seconds": "evaluate_seconds",

@@ -13,7 +13,7 @@ from pipeline.store import files
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.digests import resolve
 from stages.learner.actor import Actor
-from stages.learner.batches.fixed_scores import FixedScores
+from stages.learner.fixed_scores import FixedScores
 
 
 class References(FixedScores):

@@ -21,9 +21,9 @@ from torch.nn import functional
 from pipeline.settings.config import Config, longest_sequence
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
 from stages.learner.critic import Critic
 from stages.learner.engine import attention
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import MicroBatch, pack
 from stages.learner.engine.way import Way, set_own_attention
 from stages.learner.engine.zero import Process

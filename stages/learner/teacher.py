@@ -17,10 +17,10 @@ from pipeline.job.context import Context
 from pipeline.settings.config import longest_sequence
 from pipeline.store.checkpoints import model_directory, weights_hash
 from pipeline.store.errors import DataError, ModelError
-from stages.learner.batch import Row
-from stages.learner.batches.fixed_scores import FixedScores
 from stages.learner.engine import policy
+from stages.learner.engine.batch import Row
 from stages.learner.engine.zero import Process
+from stages.learner.fixed_scores import FixedScores
 from workflows.prompts import read_tokenizer
 
 

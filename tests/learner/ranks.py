@@ -15,9 +15,9 @@ from pipeline.store import files
 from pipeline.store.errors import ModelError
 from stages.learner import separation
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
 from stages.learner.critic import Critic
 from stages.learner.engine import attention
+from stages.learner.engine.batch import Row
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.zero import Process
 from stages.learner.objective import Objective

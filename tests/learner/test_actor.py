@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from pipeline.store.checkpoints import copy_model_files
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
 from stages.learner.engine.snapshot import written
 from stages.learner.objective import Objective

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.settings.trainer import compiles
-from stages.learner import recompute
+from stages import recompute
 from stages.learner.engine import compiled, policy
 from stages.learner.engine.compiled import Graphs
 from stages.learner.engine.packing import pack

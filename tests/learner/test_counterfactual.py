@@ -16,7 +16,7 @@ from stages import counterfactual as process_of_replay
 from stages import learn
 from stages.counterfactual import Outcome, compared, correlation, cosine, grouped
 from stages.learner.actor import Result
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.zero import Process
 from tests.configs import TINY, overridden
 from tests.factories import row

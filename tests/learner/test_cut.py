@@ -13,7 +13,7 @@ from operators.aggregation import AGGREGATIONS
 from operators.arguments import needed_columns
 from operators.loss import PAIRED, POLICY_LOSSES
 from pipeline.settings.algorithms import MIXED_LOSSES
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
 from stages.learner.objective import Objective
 from tests.configs import overridden

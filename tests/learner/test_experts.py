@@ -13,8 +13,8 @@ from pipeline.settings.data import AuxiliaryBuffer
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
 from stages.learner.batches.rollouts import Rollouts
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Aggregation, pack
 from stages.learner.objective import Objective
 from stages.learner.record import trained_rows

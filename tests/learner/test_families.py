@@ -12,8 +12,8 @@ from tabulate import tabulate
 
 from stages.learner import separation
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
 from stages.learner.critic import Critic
+from stages.learner.engine.batch import Row
 from stages.learner.engine.way import set_own_attention
 from stages.learner.objective import Objective
 from tests import families

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.learner.batch import Row
 from stages.learner.engine import policy
+from stages.learner.engine.batch import Row
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.packing import Fill, pack
 from tests import zoo

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from pipeline.store.errors import ConfigError, ModelError
-from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.way import Way

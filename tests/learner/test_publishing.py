@@ -7,7 +7,7 @@ import torch
 from pipeline.store import checkpoints, files, versions
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.publishing import Publishing
 from tests.configs import TINY
 from workflows.engines.open import open_engine

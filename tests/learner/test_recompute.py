@@ -8,8 +8,8 @@ import torch
 from pipeline.check.memory import GIB, training
 from pipeline.plan.plan import make_plan
 from pipeline.settings.explorer import AuxiliaryModel
-from stages.learner.recompute import resolve
 from stages.model_size import build, measure
+from stages.recompute import resolve
 from tests import zoo
 from tests.configs import element, lora, overridden
 

@@ -6,7 +6,7 @@ import pytest
 from pipeline.store import records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError
-from stages.learner.batch import Origin, Row
+from stages.learner.engine.batch import Origin, Row
 from stages.learner.reference import References
 
 

@@ -9,8 +9,8 @@ import pytest
 from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError, StageError
 from stages.learner.actor import Result
-from stages.learner.batch import Origin, Row
 from stages.learner.batches.rollouts import Rollouts
+from stages.learner.engine.batch import Origin, Row
 from stages.learner.objective import Objective
 from stages.learner.record import Seconds, step_record, total, trained_rows
 from tests.factories import row

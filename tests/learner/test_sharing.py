@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.learner.batch import Row
 from stages.learner.critic import ValueModel
 from stages.learner.engine import attention, continued, policy
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Aggregation, Fill, pack
 from stages.learner.engine.way import Way
 from tests import zoo

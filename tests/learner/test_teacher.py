@@ -12,7 +12,7 @@ from pipeline.job.context import Context
 from pipeline.store import records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError, ModelError
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
 from stages.model import work
 from tests.configs import TINY, overridden

@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from pipeline.check.batch_rules import batch_of
 from pipeline.job.context import Context
 from pipeline.job.selection import tasks_of_step
 from pipeline.job.tasksets import read_buffer
 from pipeline.settings.data import SHOWN
+from pipeline.settings.train_batch import given_batch
 from pipeline.store import records
 from pipeline.store.errors import DataError
-from stages.learner.batch import Batch, Row
+from stages.learner.engine.batch import Batch, Row
 
 OPERATOR = "chat_template"  # name in the table `rejected` of what finds rows that it cannot write
 
@@ -40,7 +40,7 @@ class DataSet(ABC):
         self.rows = self.tokenized(context, model, tasks)
         self.count = len(self.rows) // self.unit
         context.log.info("%d tasks, %d %s within the token limits", len(tasks), self.count, self.what)
-        key, self.batch_size = batch_of(buffer)
+        key, self.batch_size = given_batch(buffer)
         if self.batch_size > self.count:
             raise DataError(f"{key}={self.batch_size}: an optimizer step takes that many {self.what}, each once, and "
                             f"those curated and within the token limits are {self.count}: "

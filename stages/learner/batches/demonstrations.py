@@ -6,8 +6,8 @@ from typing import Any
 from pipeline.job.context import Context
 from pipeline.store import records
 from pipeline.store.errors import DataError
-from stages.learner.batch import Row
 from stages.learner.batches.data_set import DataSet, rejected_rows
+from stages.learner.engine.batch import Row
 
 
 class Demonstrations(DataSet):

@@ -5,8 +5,8 @@ from pipeline.job.tasksets import read_buffer
 from pipeline.settings.data import EXPERTS
 from pipeline.store.checkpoints import model_directory
 from pipeline.store.errors import DataError
-from stages.learner.batch import Row
 from stages.learner.batches.demonstrations import demonstration_rows
+from stages.learner.engine.batch import Row
 
 # columns that every row needs; losses do not read these of demonstrations (operators/losses/mixture.py)
 UNREAD = dict.fromkeys(("advantages", "old_logprobs", "rollout_logprobs", "ref_logprobs"), 0.0)

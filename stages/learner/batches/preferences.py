@@ -5,8 +5,8 @@ from pathlib import Path
 from pipeline.job.context import Context
 from pipeline.store import records
 from pipeline.store.errors import DataError
-from stages.learner.batch import Row
 from stages.learner.batches.data_set import DataSet, rejected_rows
+from stages.learner.engine.batch import Row
 
 RESPONSES = ("chosen", "rejected")
 

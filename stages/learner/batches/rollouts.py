@@ -20,8 +20,8 @@ from pipeline.job.waiting import wait_for
 from pipeline.settings.train_batch import train_batch
 from pipeline.store import files, records, tables, versions
 from pipeline.store.errors import StageError
-from stages.learner.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.batches.sampling import Sampling
+from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.objective import KLTerm, refuse_parameters
 from stages.learner.penalty import penalised
 from stages.learner.replay import NOTHING, Replay

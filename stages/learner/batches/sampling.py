@@ -10,8 +10,8 @@ from operators.sampling import SAMPLE_STRATEGIES, oldest_version
 from pipeline.job.context import Context
 from pipeline.settings.train_batch import train_batch
 from pipeline.store.errors import StageError, pick
-from stages.learner.batch import Row
 from stages.learner.batches.experts import expert_rows
+from stages.learner.engine.batch import Row
 
 
 class Sampling:

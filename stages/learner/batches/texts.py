@@ -5,8 +5,8 @@ from pathlib import Path
 from pipeline.job.context import Context
 from pipeline.settings.config import longest_sequence
 from pipeline.store import records
-from stages.learner.batch import Row
 from stages.learner.batches.data_set import DataSet
+from stages.learner.engine.batch import Row
 
 
 class Texts(DataSet):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.sharing import Segments, count, flatten, groups_of, parts
 
 

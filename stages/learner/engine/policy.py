@@ -167,7 +167,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
     _freeze_towers(model)
-    if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/learner/recompute.py)
+    if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/recompute.py)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if compiles(settings, device != "cpu") and way.packed:
         GRAPHS.compile_layers(model)

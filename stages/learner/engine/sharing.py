@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 
 
 @dataclass(frozen=True, slots=True)

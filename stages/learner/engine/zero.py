@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.store.errors import ModelError
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Exhausted
 from stages.learner.engine.packing import Fill, MicroBatch, pack
 from stages.learner.engine.snapshot import Part

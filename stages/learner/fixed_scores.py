@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.job.context import Context
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
-from stages.learner.batch import Row
+from stages.learner.engine.batch import Row
 from stages.learner.engine.zero import Process
 
 
