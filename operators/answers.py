@@ -1,44 +1,40 @@
 r"""Final answers of mathematics: where a text gives one, and whether two are equal.
 
-Numbers, choices and words are read here, exactly; other formulas by math_verify (sympy), within the bounds below and in
-processes with limits of their own (operators/formulas.py). An answer beyond either is equal only to the same text.
+Numbers, choices and words are read here and in operators/numerals.py, exactly; other formulas by math_verify (sympy),
+within the bounds below and in processes with limits of their own (operators/formulas.py). An answer beyond either is
+equal only to the same text.
 """
 
 import re
-import unicodedata
 from concurrent.futures import Future
-from fractions import Fraction
-from functools import lru_cache
 from itertools import accumulate
 
 from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
 from operators.formulas import WORKERS
+from operators.numerals import LONGEST_ANSWER, WRAPPED, tidy, values, with_unit
 
-LONGEST_ANSWER = 512  # characters that are compared
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
-LARGEST_POWER = 2000  # magnitude of the exponent of a plain power, and of a scientific notation
-LARGEST_FACTORIAL = 1000
 LONGEST_INTEGER = 60  # digits in a formula
 MOST_BRACKETS, DEEPEST_BRACKETS = 64, 12  # opened in a formula, and open at once: the time doubles with each
 
-INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
-DECIMAL = rf"(?:{INTEGER}(?:\.\d*)?|\.\d+)"
-PLAIN = re.compile(rf"({DECIMAL})(?:e([-+]?\d{{1,5}})"
-                   rf"|(?:\\times|\\cdot|[*x×])10(?:\^|\*\*)\{{?([-+]?\d{{1,5}})\}}?)?", re.I)
-RATIO = re.compile(rf"({DECIMAL})/([-+]?{DECIMAL})|\\frac\{{([-+]?{DECIMAL})\}}\{{([-+]?{DECIMAL})\}}|\\frac(\d)(\d)")
-MIXED = re.compile(r"(\d+) *(?: (\d+)/(\d+)|\\frac\{(\d+)\}\{(\d+)\}|\\frac(\d)(\d))")
-POWER = re.compile(r"(\d{1,6}|\(-\d{1,6}\))(?:\^|\*\*)(?:\{([-+]?\d{1,5})\}|([-+]?\d{1,5}))")
-FACTORIAL = re.compile(r"(1/)?(\d{1,5})!")
 WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-]+[^\W\d_]+)*|[^\W\d_](?:[ '-]+[^\W\d_]{2,})+")
 LETTERS = re.compile(r"[abckmnpqxyz]{2}|[a-zA-Z]")  # a product of variables, or one
-UNIT = re.compile(r"(.*[\d}%]) *((?:[^\W\d_]{2,}|[mgslLh])(?: [^\W\d_]+)*)")
 CHOICE = re.compile(r"\(?([A-Za-z])(?:\)?[.:]?|[).:]+ +\S.*)")
+LIST = re.compile(r"([(\[]|\\\{).*,.*(?:[)\]]|\\\})")
+DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{1,2}/\d{1,2}/\d{4}|\d{4}/\d\d?/\d\d?")
+BASED = re.compile(r"[0-9A-F]+_\{?(\d+)\}?")
+ASSIGNED = r"([A-Za-z]) ?= ?([^=,]+)"
+ATOMS = r"[A-Z][a-z]?(?:_?\{?\d+\}?)?"
+MOLECULE = re.compile(rf"(?=.*\d){ATOMS}(?:{ATOMS})+")
+HARMLESS = re.compile(  # within an exponent: a fraction, and a low power of a variable
+    r"\\frac(?:\{-?\d\d?\}\{\d\d?\}|\d\d)|(?<![\w}])[a-z]\^(?:[2-4]|\{[2-4]\})(?!\d)")
 HEADINGS = {"answer", "solution", "conclusion", "result", "verification", "check", "summary", "explanation", "step",
-            "final", "reasoning", "steps", "analysis", "calculation"}
+            "final", "reasoning", "steps", "analysis", "calculation", "approach", "method", "proof", "setup", "given",
+            "therefore", "thus", "hence", "so", "note", "problem", "question", "derivation", "simplification"}
 FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-WRAPPED = re.compile(r"\\(?:underline|text(?:bf|it|rm)?|math(?:bf|rm|it)|operatorname|boxed|fbox|mbox) ?\{([^{}]*)\}")
+OPERATOR = re.compile(r"[-+*/^<>×·≤≥≠]|[<>]=|\\(?:times|cdot|div|pm|leq?|geq?|lt|gt|neq?)|x|minus|negative")
+FUNCTION = re.compile(r"\\?(?:sqrt|log|ln|sin|cos|tan|exp)(?:_\S+|\[\d\])?$|^choose$")
 BOX = re.compile(r"\\(?:boxed|fbox) ?\{")
-SPACES = r"\\[,!;: ]|~|\\q?quad"
 
 
 def truth_answer(text: str) -> str:
@@ -69,17 +65,44 @@ def marked(text: str, truth: str) -> str | None:
 
 def unmarked(text: str) -> str:
     """The last number or formula of a response without a mark, whole; empty without one. Part of a formula is none."""
-    text = text.strip()[-4 * LONGEST_ANSWER:].replace("−", "-")
-    found = list(FORMULA.finditer(text))
-    if found and not re.search(r"[\d\\^_]", text[found[-1].end():]):
-        return next(filter(None, found[-1].groups())).rpartition("=")[2]
-    words = text.split()
-    for position in range(len(words) - 1, -1, -1):
-        word = words[position].strip("*:;!?,").rstrip(".").rpartition("=")[2]
-        if re.search(r"[\d\\^_½¼¾⅓⅔]", word):
-            before = words[position - 1] if position else ""
-            return f"{before} {word}" if re.fullmatch(r"\d+/\d+", word) and re.fullmatch(r"-?\d+", before) else word
+    text = WRAPPED.sub(r"\1", text.strip()[-4 * LONGEST_ANSWER:].replace("−", "-"))
+    formulas = list(FORMULA.finditer(text))
+    if formulas and not re.search(r"[\d\\^_]", text[formulas[-1].end():]):
+        return next(filter(None, formulas[-1].groups())).rpartition("=")[2]
+    for line in reversed(text.splitlines()):
+        words = (line if line == text else re.sub(r"^\s*[-*] +", "", line)).split()  # without the mark of a list
+        for last in range(len(words) - 1, -1, -1):
+            if re.search(r"[\d\\^_½¼¾⅓⅔²³¹⁰⁴-⁹√π]", words[last]):
+                found = _bare(" ".join(words[_first(words, last):last + 1])).rpartition("=")[2].strip()
+                return re.sub("^(?:minus|negative) ", "-", found)
     return ""
+
+
+def _bare(word: str) -> str:
+    return word.strip("*:;!?,").rstrip(".") or word
+
+
+def _first(words: list[str], last: int) -> int:
+    """The first word of the number or formula that ends with word `last`."""
+    first = last
+    while first and not re.search(r"[=:;?!]$", words[first - 1]) and "=" not in words[first]:
+        before, text = words[first - 1], _bare(" ".join(words[first:last + 1]))
+        is_open = len(re.findall(r"[)\]}]", text)) > len(re.findall(r"[(\[{]", text))
+        is_word = re.search(r"(?<![\\a-z])[^\W\d_]{3,}", before)
+        is_operand = re.search(r"[\d\\^_)}]|^[a-z]$", before)
+        if not ((is_open and not is_word) or OPERATOR.fullmatch(before) or FUNCTION.search(before)
+                or (is_operand and OPERATOR.fullmatch(words[first])) or _goes_on(before, text)):
+            break
+        first -= 1
+    return first
+
+
+def _goes_on(number: str, text: str) -> bool:
+    """Whether a number and the text behind it are one: a mixed number, thousands, a factor, a unit."""
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", number):
+        return False
+    grouped = len(number.lstrip("-")) <= 3 and re.fullmatch(r"\d{3}(?: \d{3})*", text)
+    return bool(grouped or re.fullmatch(r"\d+/\d+|[\\√π].*", text) or with_unit(tidy(f"{number} {text}"))[1])
 
 
 def _is_heading(line: str, truth: str) -> bool:
@@ -88,62 +111,12 @@ def _is_heading(line: str, truth: str) -> bool:
     text = tidy(line)
     if text.endswith(":") or text.casefold() in HEADINGS or re.match(r"\d+[.)] +[^\W\d_]", text):
         return True
-    unit = UNIT.fullmatch(text)
-    if text == tidy(truth) or values(text) or (unit and values(unit[1])) or CHOICE.fullmatch(text):
+    if text == tidy(truth) or values(text) or with_unit(text)[1] or CHOICE.fullmatch(text):
         return False
+    if WORDS.fullmatch(text) and re.search(r"\d", truth):  # a word answers no question whose truth is a number
+        return True
     bare = re.sub(r"\\[A-Za-z]+", "", text)
     return " " in bare and bool(re.search(r"[^\W\d_]{3,}", bare))
-
-
-@lru_cache(4096)
-def tidy(text: str) -> str:
-    """The text without marks that do not change a value: signs in ASCII, LaTeX's spaces, fonts and currencies."""
-    text = re.sub("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]", lambda found: f" {unicodedata.normalize('NFKC', found[0])}", text)
-    text = text.replace("−", "-").replace("⁄", "/").replace("{,}", ",").replace("\\%", "%").replace("\\$", "$")
-    text = re.sub(r"\\[dtc]frac", r"\\frac", re.sub(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle", "", text))
-    text = re.sub(SPACES, " ", re.sub(rf"(?<=\d)(?:{SPACES})+(?=\d{{3}}(?!\d))", "", text))
-    while (bare := WRAPPED.sub(r"\1", text)) != text:
-        text = bare
-    text = re.sub(r"\^ ?\{?\\circ\}?|°", "", text).strip().strip("*$").strip()
-    text = re.sub(r"^([-+]?) ?[$€£]", r"\1", text)
-    return re.sub(r"\s+", " ", text).rstrip(".").strip()
-
-
-@lru_cache(4096)
-def values(text: str) -> tuple[Fraction, ...]:
-    """The values that a plain number may have, exact: one, two of a percentage (50 and 1/2), none of other text."""
-    percent, bare = text.endswith("%"), text.rstrip("%").strip()
-    sign = -1 if bare.startswith("-") else 1
-    value = _magnitude(bare[1:].strip() if bare[:1] in ("-", "+") else bare)
-    return () if value is None else (sign * value, sign * value / 100) if percent else (sign * value,)
-
-
-def _magnitude(bare: str) -> Fraction | None:
-    if len(bare) > LONGEST_ANSWER:
-        return None
-    if match := MIXED.fullmatch(bare):
-        whole, top, bottom = (int(part) for part in match.groups() if part)
-        return whole + Fraction(top, bottom) if bottom else None
-    bare = bare.replace(" ", "") if not re.search(r"\d \d", bare) else bare
-    if match := PLAIN.fullmatch(bare):
-        exponent = int(match[2] or match[3] or 0)
-        return _decimal(match[1]) * Fraction(10) ** exponent if abs(exponent) <= LARGEST_POWER else None
-    if match := RATIO.fullmatch(bare):
-        top, bottom = (_decimal(part) for part in match.groups() if part)
-        return top / bottom if bottom else None
-    if match := POWER.fullmatch(bare):
-        base, exponent = int(match[1].strip("()")), int(match[2] or match[3])
-        return Fraction(base) ** exponent if abs(exponent) <= LARGEST_POWER and (base or exponent > 0) else None
-    if (match := FACTORIAL.fullmatch(bare)) and int(match[2]) <= LARGEST_FACTORIAL:
-        product = 1
-        for factor in range(2, int(match[2]) + 1):
-            product *= factor
-        return Fraction(1, product) if match[1] else Fraction(product)
-    return None
-
-
-def _decimal(text: str) -> Fraction:
-    return Fraction(text.replace(",", "").rstrip(".") if text.endswith(".") else text.replace(",", ""))
 
 
 def verdict(found: str, truth: str, seconds: float) -> str:
@@ -163,7 +136,10 @@ def compared(found: str, truth: str, seconds: float) -> "str | Future[str]":
     if _letters(left) == _letters(right):
         return EQUAL if left else DIFFERENT
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
-        left, right = (re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side) for side in (left, right))
+        left, right = (_assigned(re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side)) for side in (left, right))
+    (left, unit), (right, other) = with_unit(left), with_unit(right)
+    if unit and other and unit != other:
+        return DIFFERENT
     plain = _is_plainly_equal(left, right)
     if plain is not None:
         return EQUAL if plain else DIFFERENT
@@ -172,16 +148,22 @@ def compared(found: str, truth: str, seconds: float) -> "str | Future[str]":
     return WORKERS.compare(left, right, seconds) if _is_closed(left) and _is_closed(right) else DIFFERENT
 
 
+def _assigned(text: str) -> str:
+    """The tuple of several assignments, by the names of their variables: y=3, x=2 is (2,3)."""
+    parts = re.fullmatch(ASSIGNED + rf"(?:, ?{ASSIGNED})+", text) and re.findall(ASSIGNED, text)
+    if not parts or len({name for name, _ in parts}) < len(parts):
+        return text
+    return f"({','.join(value for _, value in sorted(parts))})"
+
+
 def _letters(text: str) -> str:
     """The text without spaces, except between digits (3 1/2 is not 31/2), and without braces of one character."""
+    text = MOLECULE.sub(lambda found: found[0].replace("_", ""), text) if MOLECULE.fullmatch(text) else text
     return re.sub(r"\{(\w)\}", r"\1", re.sub(r"(?<!\d) | (?!\d)", "", text))
 
 
 def _is_plainly_equal(left: str, right: str) -> bool | None:
-    """The judgement of numbers, units, choices and words; None of other formulas."""
-    (left, unit), (right, other) = _unit(left), _unit(right)
-    if unit and other and unit != other:
-        return False
+    """The judgement of numbers, choices, words and other texts; None of other formulas."""
     one, two = values(left), values(right)
     if one and two:
         return one[0] == two[0] if len(one) == len(two) else bool(set(one) & set(two))
@@ -191,12 +173,26 @@ def _is_plainly_equal(left: str, right: str) -> bool | None:
     named = [bool(WORDS.fullmatch(side) and not LETTERS.fullmatch(side)) for side in (left, right)]
     if any(named):
         return all(named) and left.casefold() == right.casefold()
-    return False if ":" in left + right else None  # times and ratios
+    if ":" in left + right:
+        return _clock(left) == _clock(right)
+    return False if _is_text(left) or _is_text(right) or _differ_in_kind(left, right) else None
 
 
-def _unit(text: str) -> tuple[str, str]:
-    match = UNIT.fullmatch(text)
-    return (match[1].strip(), match[2].casefold()) if match and values(match[1].strip()) else (text, "")
+def _clock(text: str) -> str:
+    """A time or a ratio in one spelling."""
+    return re.sub(r"^0(?=\d)|[ .]", "", text.casefold())
+
+
+def _is_text(text: str) -> bool:
+    """Whether sympy would calculate with what is no formula: a date, a molecule, feet and inches."""
+    return bool(DATE.fullmatch(text) or MOLECULE.fullmatch(text) or re.search(r"\d['\"]", text))
+
+
+def _differ_in_kind(left: str, right: str) -> bool:
+    """Whether one is a set and the other a list with an order, or whether their bases differ."""
+    lists = [LIST.fullmatch(side) for side in (left, right)]
+    based = [BASED.fullmatch(side) for side in (left, right)]
+    return (all(lists) and ("{" in lists[0][1]) != ("{" in lists[1][1])) or (all(based) and based[0][1] != based[1][1])
 
 
 def _is_within_bounds(text: str) -> bool:
@@ -211,7 +207,8 @@ def _is_within_bounds(text: str) -> bool:
         number = re.match(r"\(?([-+]?\d+)", exponent)
         if number and not SMALLEST_EXPONENT <= int(number[1]) <= LARGEST_EXPONENT:
             return False
-    nested = re.search(r"(?:\^|\*\*)(?:\{[^{}]*|\([^()]*|\w+)(?:\^|\*\*|\{)", text.replace(" ", ""))
+    flat = HARMLESS.sub("x", text.replace(" ", ""))
+    nested = re.search(r"(?:\^|\*\*)(?:\{[^{}]*|\([^()]*|\w+)(?:\^|\*\*|\{)", flat)
     numeric = re.search(r"[)}](?:\^|\*\*)\{?\d{2}", text.replace(" ", ""))
     return not nested and not numeric
 
@@ -222,4 +219,6 @@ def _depth(text: str) -> int:
 
 
 def _is_closed(text: str) -> bool:
-    return bool(text) and text.count("{") == text.count("}")
+    """Whether no bracket, operand or number is missing: math_verify would drop what is around the gap."""
+    gap = re.search(r"[-+*/^=<>]$|^(?:[*/^=<>]|\\(?:le|ge|lt|gt|ne)q?(?![a-z]))|%.*[\w\\]", text)
+    return bool(text) and not gap and text.count("{") == text.count("}")

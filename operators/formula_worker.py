@@ -24,12 +24,19 @@ PAGE = resource.getpagesize()
 
 def compare(found: str, truth: str) -> str:
     """The verdict of math_verify on two formulas, without `$`."""
-    from math_verify import parse, verify
+    from latex2sympy2_extended.math_normalization import NormalizationConfig
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    gold = parse(f"${truth}$", parsing_timeout=None)
+    # units=False: it would read x+2ab as x+2; operators/numerals.py takes units off
+    formulas = LatexExtractionConfig(normalization_config=NormalizationConfig(
+        units=False, malformed_operators=True, nits=True))
+    gold, answer = (parse(f"${text}$", [formulas, ExprExtractionConfig()], parsing_timeout=None)
+                    for text in (truth, found))
     if not gold:
         return UNREADABLE
-    return EQUAL if verify(gold, parse(f"${found}$", parsing_timeout=None), timeout_seconds=None) else DIFFERENT
+    is_equal = verify(gold, answer, timeout_seconds=None,
+                      allow_set_relation_comp=True)  # x < 3 is the interval of these numbers
+    return EQUAL if is_equal else DIFFERENT
 
 
 def within_limits(found: str, truth: str, seconds: float) -> str:

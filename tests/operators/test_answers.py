@@ -39,6 +39,13 @@ def test_a_boxed_answer(found, truth, expected):
     ("at 12:30", "12:30", 1), ("It is 3 1/2.", "3.5", 1), ("It is 1e-05.", "0.00001", 1), ("It is 50%.", "0.5", 1),
     ("Paris", "Paris", 1), ("Paris\n", "Paris", 1), ("B", "B", 1), ("Yes", "Yes", 1), ("Yes", "No", 0),
     ("It is not Paris", "Paris", 0), ("A", "B", 0), ("", "B", 0), ("sum\n#### 42", "steps\n#### 42", 1),
+    ("#### Approach\n\\boxed{42}", "42", 1), ("#### Lösung\n\\boxed{42}", "42", 1), ("#### 解答\n\\boxed{42}", "42", 1),
+    ("#### Paris\n\\boxed{London}", "London", 0), ("It is (3, 4).", "(3,4)", 1), ("It is (3, 4).", "4", 0),
+    ("x \\in [1, 6]", "[1,6]", 1), ("x \\in [1, 6]", "6", 0), ("C(5, 2)", "2", 0), ("It is 5 + 37", "42", 1),
+    ("It is 5 + 37", "37", 0), ("It is 6 * 7", "7", 0), ("\\sqrt 2", "2", 0), ("log_2 8", "8", 0), ("x < 5", "5", 0),
+    ("It is 2 x 10^5", "200000", 1), ("It is 45 678", "45678", 1), ("It is 45 678", "678", 0), ("It is 2 \\pi", "2", 0),
+    ("minus 5", "5", 0), ("minus 5", "-5", 1), ("- 5", "-5", 1), ("Both:\n- 4\n- 5", "5", 1), ("36 cm^2", "36", 1),
+    ("x²", "2", 0), ("12 \\text{ cm}", "12", 1), ("5 choose 2", "2", 0),
 ])
 def test_where_a_response_gives_its_answer(response, truth, expected):
     assert accuracy_reward(response, truth)["accuracy"] == expected
