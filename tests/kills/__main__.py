@@ -14,15 +14,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 from pipeline.job.context import commit
 from pipeline.plan.plan import Plan
+from pipeline.store import files
 from tests.kills.cases import CASES, Case
 from tests.kills.chain import Chain, Kill, any_kill, differences, near
 from tests.kills.faults import try_all
 from tests.kills.report import history, kills_of, write_report
 from tests.kills.shim import Operation
+from tests.toy.conftest import SMALL
 
 PER_CHAIN = 10
 FRUITLESS = 8  # chains one after the other that hit no new write point: the rest is not reached
@@ -37,21 +40,22 @@ def main() -> None:
     words = parser.parse_args()
     place, deadline = words.place.resolve(), time.monotonic() + 60 * words.minutes
     results = words.results or place / f"kills-{commit()}.jsonl"
-    source = upstream(place)
-    sessions = [Session(case, place, results, source) for case in CASES if re.search(words.only, case.name)]
+    sessions = [Session(case, place, results, upstream(place, case.settings)) for case in CASES
+                if re.search(words.only, case.name)]
     while time.monotonic() < deadline and (waiting := [one for one in sessions if one.left() > 0]):
         max(waiting, key=lambda one: (one.few() / one.case.kills, one.left())).chain(deadline)
     faults = place / f"faults-{commit()}.json"
     if not faults.exists() and time.monotonic() < deadline and not words.only:
-        faults.write_text(json.dumps(try_all(place / "faults", source)))
+        faults.write_text(json.dumps(try_all(place / "faults", upstream(place, tuple(SMALL)))))
     write_report(results, json.loads(faults.read_text()) if faults.exists() else [],
                  {one.case.name: sorted(one.known) for one in sessions})
 
 
-def upstream(place: Path) -> Plan:
-    """Complete stages for the others to begin with."""
-    case = Case("upstream", 0, ("buffer.total_steps=1",), "")
-    root = place / "upstream"
+@cache
+def upstream(place: Path, settings: tuple[str, ...]) -> Plan:
+    """Complete stages for configurations of these settings to begin with."""
+    case = Case("upstream", 0, ("buffer.total_steps=1",), "", settings=settings)
+    root = place / f"upstream-{files.hash_json(settings)[:8]}"
     if not (root / "complete").exists():
         made = Chain(case, root, None)
         assert made.launch(None) == 0, made.output()
@@ -83,10 +87,11 @@ class Session:
         points = len(self._unhit()) if self.known else 1  # of a run that was not traced yet
         return max(self.few(), points if self.fruitless < FRUITLESS else 0)
 
-    def _hit(self) -> set[Operation]:
-        """The write points that were hit, in any configuration and commit."""
-        return self.before | {Operation(one["process"], one["operation"], one["kind"])
-                              for one in kills_of(self.results) if not one["random"]}
+    def _hit(self, here: bool = False) -> set[Operation]:
+        """The write points that were hit, in any configuration and commit; here: in this one and commit."""
+        return (set() if here else self.before) | {
+            Operation(one["process"], one["operation"], one["kind"]) for one in kills_of(self.results)
+            if not one["random"] and (not here or one["case"] == self.case.name)}
 
     def _unhit(self) -> set[Operation]:
         return self.known.keys() - self._hit()
@@ -105,13 +110,15 @@ class Session:
         """Kills a run at every write point that was not hit, as it comes to them, until it ends or was killed often.
 
         Where an undisturbed run has none left, another kill comes first: it leaves files that the next launch removes.
+        While kills are short of the configuration's number, the run is also killed where only others were.
         """
-        expected, unhit, before = self.undisturbed(), self._unhit(), len(self._hit())
+        expected, before = self.undisturbed(), len(self._hit())
+        unhit, again = self._unhit(), self._again(expected)
         found = Chain(self.case, self.place / f"killed-{int(time.time())}", self.source)
         kills = [] if unhit & expected.traces.keys() else [self._first(expected, unhit)]
         code = None
         while code != 0 and found.launches < PER_CHAIN and time.monotonic() < deadline:
-            hit = self._hit() | {Operation(one.process, one.operation, one.kind) for one in found.kills}
+            hit = (self._hit() - again) | {Operation(one.process, one.operation, one.kind) for one in found.kills}
             code = found.launch(kills.pop() if kills else Kill(hit=frozenset(hit)))
         if code != 0:
             code = found.launch(None)
@@ -124,6 +131,13 @@ class Session:
             shutil.rmtree(found.root)
         else:
             print(f"kept for inspection: {found.root}", flush=True)
+
+    def _again(self, expected: Chain) -> set[Operation]:
+        """Write points of an undisturbed run that were hit in other configurations and not in this one: by chance, as
+        many as a chain has kills and the configuration's number needs."""
+        elsewhere = self._hit() - self._hit(here=True)
+        others = [point for point in expected.traces if point in self.known and point in elsewhere]
+        return set(self.dice.sample(others, min(len(others), self.few(), PER_CHAIN)))
 
     def _first(self, expected: Chain, unhit: set[Operation]) -> Kill:
         always = Counter({point: n for point, n in expected.traces.items() if point in self.known})

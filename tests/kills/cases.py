@@ -6,20 +6,33 @@ from pathlib import Path
 
 from pipeline.check.judge import compose
 from pipeline.plan.plan import Plan, make_plan
-from tests.toy.conftest import copy_upstream, small, stage_of
+from tests.toy.conftest import SMALL, copy_upstream, small, stage_of
 
 WATCHED = ("explorer.eval_interval=2", "monitor=mlflow")
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 TRANSFORMERS = "explorer.rollout_model.engine_type=transformers"
 FIRST = ("tasks", "curate", "model", "sft")
 ALL = (*FIRST, "evaluate_sft", "rft", "evaluate_rft")
+# An agent's run: its model has learnt to call a calculator. The trainer scores what was sampled, because which requests
+# an engine computes together, and with it the last bits of its log-probs, depends on time (docs/agents.md).
+AGENT = (
+    "recipe=products", "monitor=none", "algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.level=none",
+    "data_processor.task_pipeline.generator_args={tasks: 60, demonstrations: 800, guesses: 0.2}",
+    "buffer.batch_size=4", "algorithm.repeat_times=4", "buffer.total_steps=4", "trainer.save_interval=2",
+    "algorithm.optimizer.lr_warmup_steps=0", "buffer.explorer_input.default_reward_fn_type=tests.kills.agents:digits",
+    "stages.sft.buffer.batch_size=64", "stages.sft.buffer.total_steps=60", "stages.sft.algorithm.optimizer.lr=4e-3",
+    "stages.sft.buffer.explorer_input.eval_tasksets=[]", "buffer.explorer_input.eval_tasksets.0.limit=4",
+)
+TOOLS = tuple(f"buffer.explorer_input.{one}.workflow_args={{tools: ['tests.kills.agents:calc'], max_rounds: 3}}"
+              for one in ("taskset", "eval_tasksets.0"))
 
 
 @dataclass(frozen=True)
 class Case:
     """A configuration. kills: how many the long form makes at least. stage: name of the one that is started by hand;
     empty: the whole run, by `ouro run`. processes: those at whose write points it kills, by how their names begin; the
-    others of a whole run are cheaper to kill in other configurations. complete: all stages are, when it begins.
+    others of a whole run are cheaper to kill in other configurations. complete: all stages are, when it begins; begun:
+    the first ones are. settings: those that all configurations of its kind have.
     """
 
     name: str
@@ -29,10 +42,12 @@ class Case:
     engine: str = "transformers"
     processes: tuple[str, ...] = ("stage", "trainer", "explorer", "evaluator", "engine")
     complete: bool = False
+    begun: bool = False
+    settings: tuple[str, ...] = tuple(SMALL)
 
     def words(self, root: Path) -> list[str]:
         engine = () if self.engine == "vllm" else (TRANSFORMERS,)
-        return [f"checkpoint_root_dir={root}", *small(*engine, *self.overrides)]
+        return [f"checkpoint_root_dir={root}", *small(*engine, *self.overrides, settings=self.settings)]
 
     def plan(self, root: Path, source: Plan | None) -> Plan:
         """The plan in a new root, on complete stages of `source`. A whole run that begins there writes it itself."""
@@ -45,7 +60,7 @@ class Case:
             plan.freeze()
         if self.complete:
             shutil.rmtree(root / "runs")
-        elif source and self.stage:
+        elif source and (self.stage or self.begun):
             first = ALL if self.stage == "report" else FIRST
             copy_upstream(source, plan, tuple(name for name in first if name in names and name != self.stage))
         return plan
@@ -78,6 +93,10 @@ CASES = [
     Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
          processes=("snakemake", "ouro")),
     Case("ouro run, nothing to do", 4, ("buffer.total_steps=1",), "", processes=("ouro",), complete=True),
+    Case("agent, client of OpenAI", 20, ("name=client", "synchronizer.sync_offset=0"), "", begun=True, settings=AGENT),
+    Case("agent, idempotent tool", 20, (
+        "name=tool", "synchronizer.sync_offset=1", "buffer.explorer_input.default_workflow_type=tool_call_workflow",
+        *TOOLS), "", begun=True, settings=AGENT),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",

@@ -20,12 +20,15 @@ was left alone, and looks into MLflow for every (metric, step), once. It goes on
 and then writes this page. Kills between the calls of tools are in [kills-ledger.md](kills-ledger.md).
 
 A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) sees the file operations in `store/`,
-in `runs/` and on MLflow's database. A process kills itself just before the first one whose write point was not hit; the
-next launch goes on to the next. Other kills come before a chosen operation, in the middle of a write, or at random
-times. A kill counts when a log shows the process, its operation and the path, which names the step. A write point is an
-operation on a kind of file by a kind of process. Not compared: measured seconds and memory, the commit, and
-`rollouts.probe_max_difference`: the probe is scored whenever weights are loaded, once more by a resumed explorer, and
-its tokens are those of the last batch, which a resumed trainer does not have.
+in `runs/` and on MLflow's database. A process kills itself just before the first one whose write point was not hit, or
+is among some by chance that only other configurations were hit at; the next launch goes on to the next. Other kills
+come before a chosen operation, in the middle of a write, or at random times. A kill counts when a log shows the
+process, its operation and the path, which names the step. A write point is an operation on a kind of file by a kind of
+process. Not compared: measured seconds and memory, the commit, and `rollouts.probe_max_difference`: the probe is scored
+whenever weights are loaded, once more by a resumed explorer, and its tokens are those of the last batch, which a
+resumed trainer does not have. The engine's log-probs of agents, and what `steps` compares with them, may differ by
+1e-4: which requests are computed together depends on time. Training uses the trainer's own there
+(`algorithm.bypass_old_logprobs: false`), so weights and all else are compared to the bit.
 """
 
 
@@ -36,8 +39,10 @@ def kills_of(results: Path) -> list[dict]:
 
 
 def history() -> dict[str, list]:
-    """Returns `counts`, the kills of each configuration and commit so far, and `hit`, the write points."""
-    return json.loads(HISTORY.read_text(encoding="utf-8")) if HISTORY.exists() else {"counts": [], "hit": []}
+    """Returns `counts`, the kills of each configuration and commit so far, `hit`, the write points, and `faults`, the
+    date and the results of the last ones that were tried."""
+    return json.loads(HISTORY.read_text(encoding="utf-8")) if HISTORY.exists() else {
+        "counts": [], "hit": [], "faults": ["", []]}
 
 
 def result(kill: dict) -> str:
@@ -63,21 +68,21 @@ def write_report(results: Path, faults: list[list[str]], known: dict[str, list[l
     if differing := [one for one in kills if result(one) != "equal"]:
         lines += ["", "Differences:\n", *dict.fromkeys(
             f"* {one['case']}, {one['chain']}: {'; '.join([one['result'], *one['differences']])}" for one in differing)]
-    if faults:
-        right = sum(not words for _, words in faults)
-        lines += ["", f"## Faults\n\n{len(faults)} tried, {right} right, {made[-1][0]}.\n", tabulate(
-            [(name, words[:200] or "right") for name, words in faults], ["fault", "result"], "github")]
+    earlier, (day, tried) = _remember(kills, hit, [made[-1][0], faults] if faults else history()["faults"])
+    if tried:
+        right = sum(not words for _, words in tried)
+        lines += ["", f"## Faults\n\n{len(tried)} tried, {right} right, {day}.\n", tabulate(
+            [(name, words[:200] or "right") for name, words in tried], ["fault", "result"], "github")]
     lines += ["", "Untested:\n", *(f"* {words}" for words in UNTESTED)]
-    if earlier := _remember(kills, hit):
-        lines += ["", "## Earlier commits\n", tabulate([list(one.values()) for one in earlier],
-                                                       list(earlier[0]), "github")]
+    if earlier:
+        lines += ["", "## Earlier commits\n", _summed(earlier)]
     text = "\n".join(lines) + "\n"
     print(text.removeprefix(HEAD))
     PAGE.write_text(text, encoding="utf-8")
 
 
-def _remember(kills: list[dict], hit: set[tuple]) -> list[dict]:
-    """Adds these kills to the history; returns the counts of other commits."""
+def _remember(kills: list[dict], hit: set[tuple], faults: list) -> tuple[list[dict], list]:
+    """Adds these kills and faults to the history; returns the counts of other commits, and the faults."""
     known, commits = history(), {one["commit"] for one in kills}
     earlier = [one for one in known["counts"] if one["commit"] not in commits]
     new = []
@@ -86,8 +91,21 @@ def _remember(kills: list[dict], hit: set[tuple]) -> list[dict]:
         counts = dict(zip(("kills", "at random times", *RESULTS), _counts(mine), strict=True))
         new.append({"date": mine[-1]["date"], "commit": commit, "configuration": case, **counts})
     points = sorted({*map(tuple, known["hit"]), *hit})
-    HISTORY.write_text(json.dumps({"counts": earlier + new, "hit": points}, indent=1) + "\n", encoding="utf-8")
-    return earlier
+    text = json.dumps({"counts": earlier + new, "hit": points, "faults": faults}, indent=1)
+    HISTORY.write_text(f"{text}\n", encoding="utf-8")
+    return earlier, faults
+
+
+def _summed(counts: list[dict]) -> str:
+    """The kills of earlier commits by configuration, with the day of the last one."""
+    names, rows = ("kills", "at random times", *RESULTS), []
+    for case in dict.fromkeys(one["configuration"] for one in counts):
+        mine = [one for one in counts if one["configuration"] == case]
+        rows.append((case, max(one["date"] for one in mine), len({one["commit"] for one in mine}),
+                     *(sum(one[name] for one in mine) for name in names)))
+    total = [sum(row[place] for row in rows) for place in range(3, 3 + len(names))]
+    return tabulate([*rows, ("all", "", len({one["commit"] for one in counts}), *total)],
+                    ["configuration", "last", "commits", *names], "github")
 
 
 def table(kills: list[dict], form: str) -> str:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,10 +38,10 @@ WATCHED = ("explorer.eval_interval=2", "stages.rft.monitor.monitor_type=mlflow")
 """Settings that add evaluations and metrics and change no stage's identity."""
 
 
-def small(*overrides: str) -> list[str]:
-    """SMALL with these laid over it: a key that is set twice is refused."""
+def small(*overrides: str, settings: Sequence[str] = SMALL) -> list[str]:
+    """The settings with these laid over them: a key that is set twice is refused."""
     given = {override.partition("=")[0] for override in overrides}
-    return [*(one for one in SMALL if one.partition("=")[0] not in given), *overrides]
+    return [*(one for one in settings if one.partition("=")[0] not in given), *overrides]
 
 
 def plan_in(root: Path, *overrides: str) -> Plan:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.kills.cases import Case
-from tests.kills.chain import Chain, Kill
+from tests.kills.chain import Chain, Kill, with_close
 from tests.kills.shim import Operation
 from tests.toy.conftest import stage_of
 from tests.toy.kill import made
@@ -34,3 +34,14 @@ def test_a_stage_killed_three_times_ends_as_if_undisturbed(finished, tmp_path, p
     assert chain.launch(None) == 0, chain.output()
     (directory,) = chain.case.directories(chain.plan)
     assert made(directory) == made(Path(stage_of(finished.plan, "sft").directory))
+
+
+def test_of_a_run_that_depends_on_time_only_last_bits_of_the_engines_logprobs_may_differ():
+    def results(logprobs, tokens=(3, 4), rows=1):
+        return {"calls": [{"tokens": list(tokens), "logprobs": logprobs}] * rows, "manifest": [{"weights_hash": "a"}]}
+
+    expected = results([-1.0, -2.0])
+    assert with_close(results([-1.00001, -2.0]), expected) == expected
+    for other in (results([-1.001, -2.0]), results([-1.0]), results([-1.0, -2.0], (3, 5)),
+                  results([-1.0, -2.0], rows=2), results([-1.0, -2.0], rows=0)):
+        assert with_close(other, expected) == other != expected
