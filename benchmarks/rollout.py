@@ -15,11 +15,11 @@ from pipeline.job.selection import tasks_of_step
 from pipeline.job.tasksets import read_train
 from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files
-from workflows import runner
 from workflows.attempts.schedule import roll_out
+from workflows.engines.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
 from workflows.engines.vllm_engine import VllmEngine
-from workflows.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
-from workflows.seeds import request_seed
+from workflows.protocol.outcomes import Sampling
+from workflows.protocol.seeds import request_seed
 from workflows.single_turn import simple_workflow
 
 NEEDED = 0.90
@@ -52,7 +52,7 @@ def bare(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config)
 
 def ours(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config) -> tuple[float, list[list[int]]]:
     """Seconds and tokens of one `roll_out`."""
-    sampling = [runner.Sampling.of(config.model)] * len(prompts)
+    sampling = [Sampling.of(config.model)] * len(prompts)
     begin = time.perf_counter()
     outcomes = roll_out(engine, [simple_workflow] * len(prompts), prompts, seeds, sampling)
     return time.perf_counter() - begin, [outcome.trajectory.response_tokens for outcome in outcomes]

@@ -17,13 +17,13 @@ import time
 
 from benchmarks.measurement import Measurement, parser, spread, table
 from benchmarks.rollout import opened, prompts_of
-from workflows import runner
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import Request
 from workflows.engines.vllm_engine import VllmEngine, _reply
-from workflows.seeds import request_seed
+from workflows.protocol.engine import Request
+from workflows.protocol.outcomes import Sampling
+from workflows.protocol.seeds import request_seed
+from workflows.protocol.trajectory import Trajectory
 from workflows.single_turn import load_workflow, simple_workflow
-from workflows.trajectory import Trajectory
 
 SINGLE, SEVERAL, TURNS = 512, 64, 8
 NEEDED_SINGLE, NEEDED_SEVERAL = 0.97, 2.0
@@ -50,7 +50,7 @@ async def agent(prompt: list[int], model, attempt: int, kind: str) -> list[Traje
     return rows
 
 
-def rounds(engine: VllmEngine, prompts: list, seeds: list[int], sampling: runner.Sampling, kind: str | None) -> list:
+def rounds(engine: VllmEngine, prompts: list, seeds: list[int], sampling: Sampling, kind: str | None) -> list:
     """The tokens of every attempt, turn by turn. kind: of tools; None: single turns."""
     found, turns = [], TURNS if kind else 1
     for turn in range(turns):
@@ -66,7 +66,7 @@ def rounds(engine: VllmEngine, prompts: list, seeds: list[int], sampling: runner
     return list(map(list, zip(*found, strict=True)))
 
 
-def ours(engine: VllmEngine, prompts: list, seeds: list[int], sampling: runner.Sampling, kind: str | None) -> list:
+def ours(engine: VllmEngine, prompts: list, seeds: list[int], sampling: Sampling, kind: str | None) -> list:
     """The same by the explorer's path."""
     workflows = [load_workflow("benchmarks.scheduling:agent", {"attempt": attempt, "kind": kind})
                  for attempt in range(len(prompts))] if kind else [simple_workflow] * len(prompts)
@@ -79,7 +79,7 @@ SIDES = (("rounds", rounds), ("ours", ours))
 
 def measure(engine: VllmEngine, prompts: list, config, kind: str | None, repetitions: int) -> dict[str, list[float]]:
     """Seconds of every repetition, by side; the order changes from one to the next. Single turns have a warm-up."""
-    sampling, seconds = runner.Sampling.of(config.model), {"rounds": [], "ours": []}
+    sampling, seconds = Sampling.of(config.model), {"rounds": [], "ours": []}
     for repetition in range(0 if kind else -1, repetitions):
         seeds, answers = [request_seed(config.seed, repetition + 1, slot) for slot in range(len(prompts))], {}
         for name, side in SIDES if repetition % 2 else reversed(SIDES):

@@ -199,7 +199,7 @@ def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds)
         compared(*_final_answers(response, answer), timeout_seconds)
 
 
-accuracy_reward.begin_comparison = _begin  # workflows/user_reward.py calls it for all responses first
+accuracy_reward.begin_comparison = _begin  # workflows/attempts/user_reward.py calls it for all responses first
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:
@@ -210,7 +210,7 @@ def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORM
     return {"format_score": score if re.fullmatch(pattern, response, re.DOTALL) else -score}
 
 
-format_reward.counts_opened = True  # workflows/runner.py puts the tag before the response
+format_reward.counts_opened = True  # workflows/protocol/outcomes.py puts the tag before the response
 
 
 def load_reward(name: str) -> Callable[..., dict[str, float]]:

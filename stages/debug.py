@@ -23,20 +23,20 @@ from pipeline.store.errors import ConfigError, DataError, nearest
 from pipeline.store.records import RawTask, Task
 from stages import model as model_stage
 from stages import tasks as tasks_stage
-from workflows import runner
 from workflows.attempts.isolated import Isolated
 from workflows.attempts.schedule import roll_out
 from workflows.attempts.traced import Traced
+from workflows.attempts.user_reward import Rule
 from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
-from workflows.engines.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from workflows.engines.open import open_one
-from workflows.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
-from workflows.rewards import RewardFunction, Rewards
+from workflows.engines.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
+from workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
+from workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
+from workflows.rewards import Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound, unwritable
 from workflows.template_rows import task_prompts
-from workflows.user_reward import Rule
 
 ANSWER = "answer"  # a script of one reply: the task's own solution, or its truth
 WIDEST = 2000  # characters of a text
@@ -138,9 +138,9 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         rewards = (opener := _TracedRewards(settings)).of(taskset)
         begin = time.perf_counter()
         [outcome] = _attempt(settings, taskset, place, task, tokenizer, watched, rewards)
-        runner.decode([outcome], tokenizer)
+        decode([outcome], tokenizer)
         with opener.judged_by(engine, tokenizer):
-            runner.reward([outcome], [task_turns(task, settings)], [task.answer], rewards)
+            add_rewards([outcome], [task_turns(task, settings)], [task.answer], rewards)
         seconds = time.perf_counter() - begin
         for line in [*_calls(watched, tokenizer, settings), *_rows(outcome), *_ending(outcome, watched, seconds)]:
             show(line)
@@ -226,7 +226,7 @@ def _replies(script: str, task: Task) -> list[str]:
 
 
 def _attempt(settings: Config, taskset: Taskset, place: str, task: Task, tokenizer, engine: Engine,
-             rewards: list[RewardFunction]) -> list[runner.Outcome]:
+             rewards: list[RewardFunction]) -> list[Outcome]:
     name = workflow_of(taskset, settings.buffer.explorer_input, place)
     loaded = load_workflow(name, taskset.workflow_args, settings.explorer.max_timeout)
     traced = replace(loaded, function=Traced(loaded.function)) if isinstance(loaded, Isolated) else Traced(loaded)
@@ -234,7 +234,7 @@ def _attempt(settings: Config, taskset: Taskset, place: str, task: Task, tokeniz
     workflow = (unwritable(reasons[0]) if reasons else
                 bound(traced, lambda: TaskAtHand(task, rewards, tokenizer, settings)))
     return roll_out(engine, [workflow], prompt_tokens(tokenizer, texts), [settings.seed],
-                    [runner.Sampling.of(settings.model)])
+                    [Sampling.of(settings.model)])
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown
@@ -270,7 +270,7 @@ def _tools(text: str, tokenizer, settings: Config) -> list[tuple[str, str]]:
     return Conversation(tokenizer, settings.model, named, tool_calls).tool_calls(text)
 
 
-def _rows(outcome: runner.Outcome) -> list[str]:
+def _rows(outcome: Outcome) -> list[str]:
     """Each row to train on: its tokens, and runs of its mask."""
     lines = []
     for turn, row, _ in outcome.turns:
@@ -283,7 +283,7 @@ def _rows(outcome: runner.Outcome) -> list[str]:
     return lines
 
 
-def _ending(outcome: runner.Outcome, watched: Watched, seconds: float) -> list[str]:
+def _ending(outcome: Outcome, watched: Watched, seconds: float) -> list[str]:
     model = sum(call.seconds for call in watched.calls.values())
     parts = ", ".join(f"{name}={value:g}" for name, value in outcome.components.items())
     result = (f"reward {outcome.reward:g} ({parts})" if outcome.reward is not None else

@@ -24,13 +24,13 @@ from stages.explorer.resample import Filled, Group
 from stages.explorer.watched_rewards import WatchedRewards
 from stages.explorer.weights import NextWeights, Weights
 from stages.follow import TOTAL
-from workflows import runner
 from workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from workflows.engines.engine import STOP_TEXT
 from workflows.engines.hugging_face import import_light
 from workflows.engines.open import open_engine
-from workflows.prompts import end_tokens, load_tokenizer
-from workflows.trajectory import Trajectory
+from workflows.engines.prompts import end_tokens, load_tokenizer
+from workflows.protocol.engine import STOP_TEXT
+from workflows.protocol.outcomes import Call, Outcome, check_failures
+from workflows.protocol.trajectory import Trajectory
 
 
 class Explorer:
@@ -132,13 +132,13 @@ class Explorer:
             tables.write(tables.step_file(directory, "tool_calls", step), records.ToolCall, tool_calls)
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
-        runner.check_failures(attempts, self.context.config.explorer.max_failed_ratio)
+        check_failures(attempts, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         journal.remove()
         if step < self.schedule.explorer_steps:  # only now: an interrupted step needs its weights again
             self.weights.forget_before(self.schedule.weights_version(step + 1))
 
-    def _row(self, step: int, slot: int, group: Group, run: int, outcome: runner.Outcome, turn: int | None,
+    def _row(self, step: int, slot: int, group: Group, run: int, outcome: Outcome, turn: int | None,
              done: Trajectory | None, response: str) -> records.Experience:
         """turn, done, response: of Outcome.turns."""
         task, greedy = group.task, outcome is group.greedy
@@ -177,7 +177,7 @@ class Explorer:
     def _attempt(self, step: int, group: Group, run: int) -> str:
         return f"{self.context.id}/{step}/{group.name}/{run}"
 
-    def _call(self, step: int, slot: int, group: Group, run: int, call: runner.Call) -> records.Call:
+    def _call(self, step: int, slot: int, group: Group, run: int, call: Call) -> records.Call:
         request, reply = call.request, call.reply
         return records.Call(
             attempt=self._attempt(step, group, run), stage=self.context.id, step=step, slot=slot,

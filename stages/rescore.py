@@ -17,12 +17,12 @@ from stages.explorer.children import run_child
 from stages.explorer.groups import set_baseline
 from stages.explorer.watched_rewards import WatchedRewards
 from stages.follow import TOTAL
-from workflows import runner
 from workflows.engines.hugging_face import import_light
-from workflows.prompts import load_tokenizer, task_turns
-from workflows.trajectory import Trajectory
+from workflows.engines.prompts import load_tokenizer, task_turns
+from workflows.protocol.outcomes import REWARDED, Outcome, add_rewards, check_failures, decode
+from workflows.protocol.trajectory import Trajectory
 
-SCORED = (*runner.REWARDED, "reward_failed")  # statuses of attempts that have a response to reward
+SCORED = (*REWARDED, "reward_failed")  # statuses of attempts that have a response to reward
 
 Attempts = dict[int, list[records.Experience]]  # slot -> rows of an attempt, by turn
 
@@ -61,7 +61,7 @@ class Scorer:
             other_seconds=time.perf_counter() - begin, failed_rows=sum(
                 row.status not in ("ok", "no_variance") for row in rows if row.slot < stored["attempts"]))
         tables.write(tables.step_file(self.context.directory, "experience", step), records.Experience, rows)
-        runner.check_failures([turns[0] for turns in _by_slot(rows).values()],
+        check_failures([turns[0] for turns in _by_slot(rows).values()],
                               self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(self.context.directory, "rollouts", step), records.Rollout, [made])
         return made
@@ -70,30 +70,30 @@ class Scorer:
         stored = tables.read(tables.step_file(self.source, "experience", step), records.Experience).to_pylist()
         return _by_slot(records.Experience(**row) for row in stored)
 
-    def _reward(self, attempts: Attempts, outcomes: dict[int, runner.Outcome]) -> None:
+    def _reward(self, attempts: Attempts, outcomes: dict[int, Outcome]) -> None:
         """Applies to each response the reward functions of its task's set."""
         scored = {slot: outcome for slot, outcome in outcomes.items() if outcome.status == "ok"}
-        runner.decode(list(scored.values()), self.tokenizer)
+        decode(list(scored.values()), self.tokenizer)
         for name in {rows[0].taskset for rows in attempts.values()}:
             if name not in self.rewards:
                 raise ConfigError(f"{self.source.name} explored a task set '{name}', and this stage has "
                                   f"{', '.join(self.rewards)}; needed reward functions for it: a set of that name.")
             slots = [slot for slot in scored if attempts[slot][0].taskset == name]
             tasks = [self.tasks[name][attempts[slot][0].task_id] for slot in slots]
-            runner.reward([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
+            add_rewards([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
                           [task.answer for task in tasks], self.rewards[name],
                           [attempts[slot][0].group_id for slot in slots])
 
-    def _set_baselines(self, attempts: Attempts, outcomes: dict[int, runner.Outcome]) -> None:
+    def _set_baselines(self, attempts: Attempts, outcomes: dict[int, Outcome]) -> None:
         """Marks greedy responses as the baselines of their groups."""
-        groups: dict[str, dict[int, runner.Outcome]] = {}
+        groups: dict[str, dict[int, Outcome]] = {}
         for slot, rows in attempts.items():
             groups.setdefault(rows[0].group_id, {})[rows[0].run_index] = outcomes[slot]
         for group in groups.values() if self.greedy is not None else ():
             if greedy := group.pop(self.greedy, None):
                 set_baseline(list(group.values()), greedy)
 
-    def _row(self, row: records.Experience, outcome: runner.Outcome) -> records.Experience:
+    def _row(self, row: records.Experience, outcome: Outcome) -> records.Experience:
         return replace(
             row, stage=self.context.id, experience_id=self.context.id + row.experience_id.removeprefix(row.stage),
             reward=outcome.reward, reward_components=list(outcome.components.items()), accuracy=outcome.accuracy,
@@ -108,11 +108,11 @@ def _by_slot(rows: Iterable[records.Experience]) -> Attempts:
     return attempts
 
 
-def _outcome(last: records.Experience) -> runner.Outcome:
+def _outcome(last: records.Experience) -> Outcome:
     """An attempt before it is rewarded, by the row of its last turn."""
     if last.status not in SCORED or not last.response_tokens:
-        return runner.Outcome(last.status, last.reason)
-    return runner.Outcome("ok", trajectory=Trajectory(
+        return Outcome(last.status, last.reason)
+    return Outcome("ok", trajectory=Trajectory(
         last.prompt_tokens, last.response_tokens, last.rollout_logprobs, last.action_mask, last.finish_reason))
 
 

@@ -14,8 +14,8 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.job.processes import state
-from workflows.tools import Environment, tool
-from workflows.trajectory import Trajectory
+from workflows.protocol.tools import Environment, tool
+from workflows.protocol.trajectory import Trajectory
 
 
 def add(left: int, right: Annotated[int, Field(description="the other one")] = 1) -> int:

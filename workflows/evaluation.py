@@ -13,15 +13,15 @@ from pipeline.job.context import Context
 from pipeline.job.progress import task_words
 from pipeline.job.tasksets import HELD, read_eval
 from pipeline.store import records, tables
-from workflows import runner
 from workflows.attempts.concurrency import concurrency_of
 from workflows.attempts.recording import EVALUATION, Journal, journal_file
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import Engine
+from workflows.engines.prompts import prompt_tokens, task_turns
 from workflows.leakage import prompt_of, training_prompts
-from workflows.prompts import prompt_tokens, task_turns
-from workflows.rewards import RewardFunction, Rewards
-from workflows.seeds import base_seed, request_seed
+from workflows.protocol.engine import Engine
+from workflows.protocol.outcomes import RewardFunction, Sampling, add_rewards, check_failures, decode
+from workflows.protocol.seeds import base_seed, request_seed
+from workflows.rewards import Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound, unwritable
 from workflows.template_rows import task_prompts
@@ -107,7 +107,7 @@ def evaluate(
         for decoding in DECODINGS:
             mine += sample(context, engine, tokenizer, held, decoding, subject, journal)
             advance(f"{held.taskset.name} {decoding}")
-        runner.check_failures(mine, context.config.explorer.max_failed_ratio)
+        check_failures(mine, context.config.explorer.max_failed_ratio)
         samples += mine
         scores += [replace(one, rows=held.rows, trained_tasks=held.trained) for one in score(mine)]
     tables.write(tables.step_file(context.directory, "samples", subject.step), records.Sample, samples)
@@ -155,18 +155,18 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])
-    runner.decode(outcomes, tokenizer)
+    decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):
-        runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards, asked)
+        add_rewards(outcomes, conversations, [task.answer for task in tasks], held.rewards, asked)
     return outcomes
 
 
-def _sampling(config, taskset, decoding: str) -> runner.Sampling:
+def _sampling(config, taskset, decoding: str) -> Sampling:
     own, model = taskset.rollout_args, config.model
     if decoding == "greedy":
-        return runner.Sampling.of(model, 0.0, 1.0, -1)
-    return runner.Sampling.of(model, own.temperature, own.top_p, own.top_k)
+        return Sampling.of(model, 0.0, 1.0, -1)
+    return Sampling.of(model, own.temperature, own.top_p, own.top_k)
 
 
 # ------------------------------------------------------------------------------------------------------------ scores

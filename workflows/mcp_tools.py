@@ -25,7 +25,7 @@ from pipeline.store.errors import ConfigError, StageError
 from workflows.attempts.forker import IMPORT_SECONDS, Forker
 from workflows.attempts.tool_process import Processes, environment
 from workflows.attempts.wire import Lost
-from workflows.tools import Toolset, title
+from workflows.protocol.tools import Toolset, title
 
 LONGEST = 500  # characters of what is wrong with a schema
 

@@ -6,8 +6,8 @@ from how they were sampled.
 
 from pipeline.settings.arguments.answers import RetryWorkflow
 from pipeline.store.errors import DataError
+from workflows.protocol.trajectory import Attempt, Trajectory
 from workflows.task_at_hand import TaskAtHand
-from workflows.trajectory import Attempt, Trajectory
 
 RETRY = RetryWorkflow()
 

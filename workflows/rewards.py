@@ -1,8 +1,8 @@
 """Reward functions by name, opened once, called with all responses of a step.
 
-Functions of operators/reward.py and user functions are called through workflows/user_reward.py; a reward model scores
-in batches; the length penalty needs no text. Each response gets components, or a reason for having none: a response
-that cannot be scored does not get a reward of 0.
+Functions of operators/reward.py and user functions are called through workflows/attempts/user_reward.py; a reward model
+scores in batches; the length penalty needs no text. Each response gets components, or a reason for having none: a
+response that cannot be scored does not get a reward of 0.
 """
 
 import asyncio
@@ -22,18 +22,14 @@ from pipeline.settings.arguments.users import Signature
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, StageError
 from workflows.attempts.apart import apart
-from workflows.engines.engine import Engine
+from workflows.attempts.time_limit import limited
+from workflows.attempts.user_reward import Rule, taken_arguments
 from workflows.judge import Policy, judge_reward
+from workflows.protocol.engine import Engine
+from workflows.protocol.outcomes import RewardFunction
 from workflows.reward_model import RewardModel
-from workflows.time_limit import limited
-from workflows.user_reward import Components, Rule, taken_arguments
 
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
-
-# (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
-# -> components of each response, empty where the function does not apply, or the reason for having none. One with
-# `takes_groups` also gets the group of each response.
-RewardFunction = Callable[..., list[Components | str]]
 
 
 class Rewards:

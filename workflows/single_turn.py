@@ -1,7 +1,7 @@
 """The single-turn workflow, and the table of all workflows.
 
-A workflow is a generator (workflows/trajectory.py), or a function with a parameter `model`, whose attempts run in
-processes of their own (workflows/attempts/isolated.py).
+A workflow is a generator (workflows/protocol/trajectory.py), or a function with a parameter `model`, whose attempts run
+in processes of their own (workflows/attempts/isolated.py).
 """
 
 import inspect
@@ -20,11 +20,11 @@ from pipeline.store.errors import ConfigError, pick
 from pipeline.store.user_errors import load_dotted
 from workflows.attempts.child import ENDPOINT, MODEL
 from workflows.attempts.isolated import Isolated
+from workflows.attempts.time_limit import limited_workflow, watched_workflow
+from workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
+from workflows.protocol.trajectory import Attempt, Trajectory
 from workflows.retry import retry_workflow
-from workflows.time_limit import limited_workflow, watched_workflow
 from workflows.tool_workflows import react_workflow, tool_call_workflow
-from workflows.tools import TOOLBOX, Toolset, load_environment, load_tools
-from workflows.trajectory import Attempt, Trajectory
 
 
 def simple_workflow(prompt: list[int]) -> Attempt:

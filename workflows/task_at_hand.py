@@ -7,13 +7,12 @@ from functools import cached_property, partial
 
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import DataError
-from workflows import runner
 from workflows.attempts.isolated import Isolated
-from workflows.engines.engine import Reply
 from workflows.engines.guided import check_of
-from workflows.prompts import conversation_text, opened_tag, prompt_tokens, task_tools, task_turns
-from workflows.rewards import RewardFunction
-from workflows.trajectory import Attempt, Trajectory
+from workflows.engines.prompts import conversation_text, prompt_tokens, task_tools, task_turns
+from workflows.protocol.engine import Reply
+from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
+from workflows.protocol.trajectory import Attempt, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
 
@@ -52,12 +51,12 @@ class TaskAtHand:
         """A response as text, without special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
-    def judge(self, reply: Reply) -> runner.Outcome:
+    def judge(self, reply: Reply) -> Outcome:
         """Scores a reply with the task's reward functions: its text, and components or the reason for none."""
         said = Trajectory([], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
-        outcome = runner.Outcome("ok", trajectory=said, response=self.text(reply.tokens),
+        outcome = Outcome("ok", trajectory=said, response=self.text(reply.tokens),
                                  opened=opened_tag(self._asked))
-        runner.reward([outcome], [self.messages], [self.answer], self._rewards)
+        add_rewards([outcome], [self.messages], [self.answer], self._rewards)
         return outcome
 
     def speaker(self, ask: Callable, cancel: Callable):

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from operators.turns import Turn, Unusable
 from pipeline.store.errors import DataError
-from workflows.prompts import conversation_of, conversation_text, prompt_tokens, task_texts, turn_end, with_system
+from workflows.engines.prompts import (
+    conversation_of,
+    conversation_text,
+    prompt_tokens,
+    task_texts,
+    turn_end,
+    with_system,
+)
 
 Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens [R], mask [R]: 1 on trained tokens
 LINKS = {"tool": ("tool_call_id", "name")}  # fields by role that only repeat which call is answered

@@ -34,7 +34,8 @@ NAMED = {
     "engine_type": ("workflows.engines.open:ENGINES",),
 }
 
-TOKENIZER = ("workflows.prompts:load_tokenizer", "workflows.prompts:end_tokens")  # what prompts and responses are
+# what prompts and responses are
+TOKENIZER = ("workflows.engines.prompts:load_tokenizer", "workflows.engines.prompts:end_tokens")
 EXPLORER = ("stages.explorer.groups:Groups", *TOKENIZER)  # chooses tasks and seeds, and which groups are kept
 LEARNER = ("stages.learn:Trainer._learn", "stages.learner.actor:Actor", "stages.learner.objective:Objective")  # a step
 ESTIMATES = "stages.learner.estimates:Estimates"  # columns that models compute

@@ -14,14 +14,14 @@ from pipeline.settings.train_batch import groups_of_step
 from stages.explorer.over_rollout import FirstComplete
 from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
-from workflows import runner
 from workflows.attempts.concurrency import concurrency_of
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import ContinuedEngine, NewerWeights
-from workflows.engines.engine import Engine
-from workflows.prompts import task_turns
-from workflows.seeds import base_seed, request_seed
+from workflows.engines.prompts import task_turns
+from workflows.protocol.engine import Engine
+from workflows.protocol.outcomes import Outcome, Sampling, add_rewards, decode
+from workflows.protocol.seeds import base_seed, request_seed
 
 
 class Groups:
@@ -33,8 +33,8 @@ class Groups:
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
-        self.sampling = runner.Sampling.of(config.model)
-        self.greedy = runner.Sampling.of(config.model, 0.0, 1.0, -1) if config.algorithm.greedy_baseline else None
+        self.sampling = Sampling.of(config.model)
+        self.greedy = Sampling.of(config.model, 0.0, 1.0, -1) if config.algorithm.greedy_baseline else None
         self.concurrency = concurrency_of(config.explorer)  # keeps what it learnt from step to step
         self.rollout_seconds = self.tail_seconds = 0.0
 
@@ -99,15 +99,15 @@ class Groups:
         seeds = [request_seed(origin, step, place * self.repeats + run) for run in range(self.repeats)]
         return Group(place, round_, task, seeds, request_seed(f"{origin}/greedy", step, place))
 
-    def _reward(self, asked: list[Group], outcomes: list[runner.Outcome]) -> None:
+    def _reward(self, asked: list[Group], outcomes: list[Outcome]) -> None:
         """Applies to each response the reward functions of its task's set."""
-        runner.decode(outcomes, self.tokenizer)
+        decode(outcomes, self.tokenizer)
         for one in self.prompts.sets:
             own = [(outcome, self.prompts.tasks[group.task], group.name)
                    for outcome, group in zip(outcomes, asked, strict=True) if self.prompts.set_of(group.task) is one]
             conversations = [task_turns(task, self.config) for _, task, _ in own]
             with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
-                runner.reward([outcome for outcome, _, _ in own], conversations, [task.answer for _, task, _ in own],
+                add_rewards([outcome for outcome, _, _ in own], conversations, [task.answer for _, task, _ in own],
                               one.rewards, [name for _, _, name in own])
 
 
@@ -116,7 +116,7 @@ def tail(ends: list[float]) -> float:
     return ends[-1] - ends[math.ceil(0.9 * len(ends)) - 1] if ends else 0.0
 
 
-def set_baseline(sampled: list[runner.Outcome], greedy: runner.Outcome) -> None:
+def set_baseline(sampled: list[Outcome], greedy: Outcome) -> None:
     """Marks the greedy response of a group as its baseline. When it failed, the group has none and fails too."""
     if greedy.status == "ok":
         greedy.mark("baseline")

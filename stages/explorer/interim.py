@@ -9,8 +9,8 @@ import time
 from pipeline.job.context import Context
 from pipeline.job.schedule import Schedule
 from pipeline.store import files, tables, versions
-from workflows.engines.engine import Engine
 from workflows.evaluation import Subject, evaluate, read_sets
+from workflows.protocol.engine import Engine
 from workflows.rewards import Rewards
 
 

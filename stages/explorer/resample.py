@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.store.errors import DataError
-from workflows.runner import Outcome
+from workflows.protocol.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True)

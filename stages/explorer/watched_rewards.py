@@ -9,8 +9,9 @@ from typing import Any
 
 from pipeline.job.activity import Activity
 from pipeline.job.own_process import REWARD
-from workflows.rewards import RewardFunction, Rewards
-from workflows.user_reward import Rule
+from workflows.attempts.user_reward import Rule
+from workflows.protocol.outcomes import RewardFunction
+from workflows.rewards import Rewards
 
 
 class WatchedRewards(Rewards):

@@ -19,7 +19,7 @@ from pipeline.settings.trainer import publishes_deltas
 from pipeline.store import checkpoints, files, versions
 from pipeline.store.errors import SyncError
 from workflows.attempts.recording import Journal
-from workflows.engines.engine import Engine
+from workflows.protocol.engine import Engine
 
 LOOK_SECONDS = 0.1  # between two looks for newer weights
 

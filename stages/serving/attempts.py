@@ -9,7 +9,7 @@ from pipeline.store import records
 from stages.explorer.prompts import prompt_hash
 from workflows.endpoint.dialect import Refusal
 from workflows.endpoint.merging import merged
-from workflows.trajectory import Trajectory
+from workflows.protocol.trajectory import Trajectory
 
 LARGEST_REWARD = 1e6  # of a component and of their sum, in absolute value
 NO_FEEDBACK = "no_feedback"  # status of rows that were not rewarded in time

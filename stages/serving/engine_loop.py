@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pipeline.store.errors import StageError
-from workflows.engines.engine import Engine, Reply, Request
+from workflows.protocol.engine import Engine, Reply, Request
 
 Waiting = tuple[Request, asyncio.Future]
 

@@ -13,10 +13,10 @@ from stages.serving.engine_loop import EngineLoop
 from workflows.endpoint.conversation import Ask, Conversation
 from workflows.endpoint.dialect import Answer, Refusal
 from workflows.endpoint.speaker import Speaker
-from workflows.engines.engine import Request, Stop
 from workflows.engines.guided import check
 from workflows.engines.vllm_tools import tool_calls
-from workflows.runner import Origin
+from workflows.protocol.engine import Request, Stop
+from workflows.protocol.outcomes import Origin
 
 RANGES = {"temperature": (0, 100), "top_p": (1e-6, 1), "top_k": (-1, 1 << 30), "seed": (0, (1 << 63) - 1)}
 

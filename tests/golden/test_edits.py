@@ -62,7 +62,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("operators/statistics.py", "pass_at_k", "formula", EVALUATIONS),
     ("workflows/single_turn.py", "simple_workflow", "formula", ANSWERING),
     ("workflows/retry.py", "retry_workflow", "formula", NOTHING),
-    ("workflows/runner.py", "finished", "formula", ANSWERING),
+    ("workflows/protocol/outcomes.py", "finished", "formula", ANSWERING),
     ("workflows/attempts/schedule.py", "roll_out", "formula", ANSWERING),
     ("workflows/evaluation.py", "evaluate", "formula", EVALUATIONS),
     ("workflows/engines/vllm_engine.py", "VllmEngine", "formula", GRPO | {"evaluate_sft"}),

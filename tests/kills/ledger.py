@@ -32,8 +32,8 @@ from workflows.attempts import child, forker, isolated, tool_host
 from workflows.attempts.forking import serve
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import BatchEngine, Reply
-from workflows.runner import Sampling
+from workflows.protocol.engine import BatchEngine, Reply
+from workflows.protocol.outcomes import Sampling
 from workflows.single_turn import load_workflow
 
 ATTEMPTS = 9

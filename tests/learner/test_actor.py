@@ -16,7 +16,7 @@ from stages.learner.engine.snapshot import written
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from workflows.endpoint.merging import merged
-from workflows.trajectory import Trajectory
+from workflows.protocol.trajectory import Trajectory
 
 SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
 

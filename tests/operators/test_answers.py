@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from operators.reward import accuracy_reward
-from workflows.user_reward import Rule
+from workflows.attempts.user_reward import Rule
 
 TABLE = [(found, truth, expected)
          for truth, *marks in yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))

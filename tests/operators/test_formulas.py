@@ -15,7 +15,7 @@ from operators.formulas import Workers, _Worker
 from operators.reward import accuracy_reward
 from pipeline.store import files
 from pipeline.store.errors import StageError
-from workflows.user_reward import Rule
+from workflows.attempts.user_reward import Rule
 
 SLOW = "\\binom{10^9}{5*10^8}"  # a loop in C
 PAIR = '["x+1", "1+x", 5]'

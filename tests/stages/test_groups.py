@@ -13,7 +13,7 @@ from stages.learner.batches.rollouts import Rollouts
 from tests.configs import TINY
 from tests.factories import row
 from tests.stages.conftest import publish_model
-from workflows.engines.engine import Request
+from workflows.protocol.engine import Request
 
 # tasks of each kind, by what their responses are rewarded with; three tasks four times an explorer step
 KINDS = ("always", "chance", "always", "chance", "always", "chance", "always", "chance")
@@ -193,7 +193,7 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
     """The judge fails on greedy responses alone: those of the first task."""
     from stages.explorer import groups
 
-    reward = groups.runner.reward
+    reward = groups.add_rewards
 
     def failing(outcomes, *others):
         reward(outcomes, *others)
@@ -213,7 +213,7 @@ def test_rewards_know_the_group_of_each_response_also_of_equal_prompts(stage, mo
     """Three tasks, four times each; a function that compares sees three groups, whatever their prompts."""
     from stages.explorer import groups
 
-    reward, seen = groups.runner.reward, []
+    reward, seen = groups.add_rewards, []
 
     def watched(outcomes, prompts, answers, functions, members):
         seen.append(members)

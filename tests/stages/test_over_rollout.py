@@ -9,7 +9,7 @@ from stages.learner.batches.rollouts import Rollouts
 from tests.configs import TINY, problems_of
 from tests.factories import row
 from tests.stages.conftest import publish_model
-from workflows.runner import LATE, Outcome
+from workflows.protocol.outcomes import LATE, Outcome
 
 GROUPS = [0, 0, 1, 1, 2, 2]  # of six attempts at three tasks
 OK, FAILED = (lambda: Outcome("ok")), (lambda: Outcome("workflow_failed", "no tool"))

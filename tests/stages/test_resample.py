@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.store.errors import DataError
 from stages.explorer.resample import Group, fill, is_informative
-from workflows.runner import Outcome
+from workflows.protocol.outcomes import Outcome
 
 
 def outcome(accuracy, penalty=0.0):

@@ -7,9 +7,9 @@ import pytest
 from pipeline.job import activity
 from pipeline.job.activity import Activity, Doing
 from stages.explorer.watched_rewards import WatchedRewards
+from workflows.protocol.outcomes import Outcome, reward
+from workflows.protocol.trajectory import Trajectory
 from workflows.rewards import Rewards
-from workflows.runner import Outcome, reward
-from workflows.trajectory import Trajectory
 
 seen: list[Doing] = []
 

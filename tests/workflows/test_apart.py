@@ -8,7 +8,7 @@ import pytest
 
 from tests import ending_code
 from workflows.attempts.apart import apart
-from workflows.user_reward import Rule
+from workflows.attempts.user_reward import Rule
 
 
 def rule(name: str, seconds: float | None = None, retries: int = 0, **arguments) -> Rule:

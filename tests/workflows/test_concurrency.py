@@ -8,7 +8,7 @@ from tests.configs import composed, overridden, problems_of
 from tests.workflows.test_isolated import PROMPTS, Seeded, roll, rows
 from workflows.attempts import schedule
 from workflows.attempts.concurrency import Concurrency, concurrency_of
-from workflows.engines.engine import Pressure
+from workflows.protocol.engine import Pressure
 
 
 def limits(places, *looks):

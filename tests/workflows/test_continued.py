@@ -11,11 +11,11 @@ from workflows.attempts.isolated import Isolated
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import ContinuedEngine, continuation, sampled_versions
-from workflows.engines.engine import INTERRUPTED, Engine, Reply, Request
-from workflows.runner import Sampling
-from workflows.seeds import request_seed
+from workflows.protocol.engine import INTERRUPTED, Engine, Reply, Request
+from workflows.protocol.outcomes import Sampling
+from workflows.protocol.seeds import request_seed
+from workflows.protocol.trajectory import Trajectory
 from workflows.single_turn import simple_workflow
-from workflows.trajectory import Trajectory
 
 
 class Stepwise(Engine):

@@ -8,8 +8,8 @@ import pytest
 from pipeline.store.errors import DataError
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, tokenizer_of
 from workflows.endpoint.conversation import Ask, Conversation
-from workflows.engines.engine import Reply
 from workflows.engines.vllm_tools import tool_calls
+from workflows.protocol.engine import Reply
 
 pytestmark = pytest.mark.slow  # vLLM's parsers take ten seconds to import
 

@@ -15,14 +15,14 @@ from stages.model import character_tokenizer
 from tests import clients
 from tests.factories import row
 from tests.workflows.test_retry import rated
-from workflows import runner
 from workflows.attempts.isolated import Isolated, host
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import STOP_TEXT, BatchEngine, Reply, Stop
+from workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
+from workflows.protocol.outcomes import Sampling, add_rewards, decode
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
 
-SAMPLING = runner.Sampling(1.0, 1.0, -1, 100, 8, 200)
+SAMPLING = Sampling(1.0, 1.0, -1, 100, 8, 200)
 TASK = row(records.Task, task_id="t", question="1+1", answer="2")
 TOKENIZER = character_tokenizer(200)
 EOS = TOKENIZER.eos_token_id
@@ -84,8 +84,8 @@ def test_a_conversation_is_one_row_of_the_sampled_tokens(roll):
 def test_the_answer_or_the_reward_of_an_agent(roll, found, text, components):
     outcome = roll(partial(clients.returns, found=found), "ab")
     assert (outcome.status, outcome.own_text, outcome.components) == ("ok", text, components)
-    runner.decode([outcome], TOKENIZER)
-    runner.reward([outcome], [[]], ["2"], rated(lambda response, answer: float(response == answer)))
+    decode([outcome], TOKENIZER)
+    add_rewards([outcome], [[]], ["2"], rated(lambda response, answer: float(response == answer)))
     assert outcome.reward == (sum(components.values()) if components else float(text == "2"))
 
 

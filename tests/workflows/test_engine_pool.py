@@ -14,10 +14,10 @@ import pytest
 from pipeline.job.shares import deal
 from pipeline.store.errors import ConfigError, StageError
 from stages.learner.engine import policy
-from workflows.engines.engine import INTERRUPTED, Request
 from workflows.engines.engine_pool import EnginePool
 from workflows.engines.open import engines_per_gpu, open_engine, with_cache
-from workflows.prompts import load_tokenizer
+from workflows.engines.prompts import load_tokenizer
+from workflows.protocol.engine import INTERRUPTED, Request
 
 EOS = 1
 

@@ -21,7 +21,7 @@ from workflows.environments.folder import Folder
 from workflows.environments.frozen_lake import FrozenLake
 from workflows.environments.shop import Shop
 from workflows.environments.sudoku import Sudoku
-from workflows.tools import Situation, methods_of
+from workflows.protocol.tools import Situation, methods_of
 
 WORLDS = {"frozen_lake": FrozenLake, "sudoku": Sudoku, "shop": Shop, "folder": Folder}
 

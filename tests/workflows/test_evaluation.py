@@ -9,8 +9,8 @@ from pipeline.store.errors import DataError
 from tests.factories import row
 from workflows.attempts.recording import Journal
 from workflows.engines.open import open_engine
+from workflows.engines.prompts import load_tokenizer
 from workflows.evaluation import Subject, read_sets, sample, score
-from workflows.prompts import load_tokenizer
 from workflows.rewards import Rewards
 
 
@@ -125,7 +125,6 @@ def test_the_answers_to_a_task_are_its_group(stage, monkeypatch):
     tokenizer = load_tokenizer(model)
     engine = open_engine(model, stage.config, [tokenizer.eos_token_id])
     (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
-    monkeypatch.setattr("workflows.runner.reward", lambda outcomes, prompts, answers, functions, groups: seen.append(
-        groups))
+    monkeypatch.setattr("workflows.evaluation.add_rewards", lambda *given: seen.append(given[-1]))
     sample(stage, engine, tokenizer, held, "sampled", Subject("m", 3), Journal())
     assert seen == [[0] * 4 + [1] * 4 + [2] * 4]

@@ -16,14 +16,14 @@ from tests import clients
 from tests.factories import row
 from tests.stages.test_serving import CHAT, chat, opened, posted  # noqa: F401 (a fixture)
 from tests.workflows.test_retry import rated
-from workflows import runner
 from workflows.attempts.isolated import Isolated
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines import guided
-from workflows.engines.engine import Request
 from workflows.engines.forced_calls import as_text, calls_in, calls_schema
 from workflows.engines.guided import check
+from workflows.protocol.engine import Request
+from workflows.protocol.outcomes import Sampling
 from workflows.task_at_hand import TaskAtHand, bound
 
 TOOLS = clients.TOOLS
@@ -161,7 +161,7 @@ def roll(tiny_settings, tokenizer, engine):
         task = TaskAtHand(row(records.Task, task_id="t", question="1+1", answer="2"), rated(), tokenizer, config,
                           is_trained)
         one = bound(Isolated(workflow, 120.0, speaks=True), lambda: task)
-        return roll_out(engine, [one], [[5]], [7], [runner.Sampling(1.0, 1.0, -1, 100, 400, 600)])[0]
+        return roll_out(engine, [one], [[5]], [7], [Sampling(1.0, 1.0, -1, 100, 400, 600)])[0]
 
     return run
 

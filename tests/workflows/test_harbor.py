@@ -19,7 +19,7 @@ from tests.harbor_kit import write_task
 from workflows.environments import harbor, sandbox
 from workflows.environments.harbor import Harbor, Unverified, components, tried
 from workflows.environments.sandbox import Sandbox
-from workflows.tools import Situation, methods_of
+from workflows.protocol.tools import Situation, methods_of
 
 NAMED = "workflows.environments.harbor:Harbor"
 

@@ -13,15 +13,15 @@ from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.files import HOME
 from tests import agents, slow_import
 from tests.workflows.test_retry import TASK, Characters, rated
-from workflows import runner
 from workflows.attempts.isolated import Isolated, host
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import BatchEngine, Reply
-from workflows.seeds import request_seed
+from workflows.protocol.engine import BatchEngine, Reply
+from workflows.protocol.outcomes import Sampling
+from workflows.protocol.seeds import request_seed
 from workflows.single_turn import load_workflow, simple_workflow
 from workflows.task_at_hand import TaskAtHand, bound
 
-SAMPLING = runner.Sampling(1.0, 1.0, -1, 100, 4, 200)
+SAMPLING = Sampling(1.0, 1.0, -1, 100, 4, 200)
 
 
 class Seeded(BatchEngine):

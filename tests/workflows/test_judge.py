@@ -12,11 +12,11 @@ from pipeline.store.errors import ConfigError, StageError
 from stages.model import character_tokenizer
 from tests.pipeline.test_docs import BLOCKS
 from tests.servers import chat_app, serving
-from workflows import runner
 from workflows.engines import remote
-from workflows.engines.engine import BatchEngine, Reply
+from workflows.protocol.engine import BatchEngine, Reply
+from workflows.protocol.outcomes import Outcome, add_rewards
+from workflows.protocol.trajectory import Trajectory
 from workflows.rewards import Rewards
-from workflows.trajectory import Trajectory
 
 RUBRIC = [{"name": "correct", "question": "Right?", "weight": 3},
           {"name": "tone", "question": "Polite?", "choices": ["rude", "plain", "polite"]}]
@@ -31,13 +31,13 @@ def judged(monkeypatch, settings):
     monkeypatch.setattr(remote, "LONGEST_PAUSE", 0.01)
 
     def run(answer, *responses, truth="2", prompts=None, groups=None, **arguments):
-        outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
+        outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
                     for one in responses]
         with serving(chat_app(answer)) as address:
             given = {"judge_url": f"{address}/v1", "judge_model": "m", "judge_retries": 1, **arguments}
             taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
             functions = Rewards(settings()).of(taskset)
-            runner.reward(outcomes, prompts or [USER] * len(outcomes), [truth] * len(outcomes), functions, groups)
+            add_rewards(outcomes, prompts or [USER] * len(outcomes), [truth] * len(outcomes), functions, groups)
         return outcomes
 
     return run
@@ -80,10 +80,10 @@ def self_judged(settings):
                                    "model.max_response_tokens=90"))
         taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=arguments)
         functions = rewards.of(taskset)
-        outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
+        outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
                     for one in responses]
         with rewards.judged_by(engine, TOKENIZER):
-            runner.reward(outcomes, [USER] * len(outcomes), ["2"] * len(outcomes), functions)
+            add_rewards(outcomes, [USER] * len(outcomes), ["2"] * len(outcomes), functions)
         return outcomes, functions
 
     return run

@@ -22,8 +22,8 @@ from tests.workflows.test_recording import roll as recorded
 from tests.workflows.test_recording import rows
 from workflows.attempts.isolated import host
 from workflows.mcp_tools import _offered, listed, listed_now
+from workflows.protocol.tools import McpTool, Toolset, load_tools
 from workflows.single_turn import load_workflow
-from workflows.tools import McpTool, Toolset, load_tools
 
 PLAIN = {"command": sys.executable, "args": [str(HOME / "tests" / "mcp_plain.py")]}
 KIT = {"command": sys.executable, "args": ["-m", "tests.mcp_kit"]}

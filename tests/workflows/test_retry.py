@@ -8,13 +8,13 @@ from operators.reward import countdown_reward
 from pipeline.store import records
 from tests.factories import row
 from tests.workflows.test_runner import EOS, roll
-from workflows import runner
-from workflows.engines.engine import Reply
+from workflows.attempts.user_reward import Rule
+from workflows.protocol.engine import Reply
+from workflows.protocol.outcomes import add_rewards, decode
+from workflows.protocol.trajectory import Trajectory
 from workflows.retry import retry_workflow
 from workflows.single_turn import load_workflow, simple_workflow
 from workflows.task_at_hand import TaskAtHand, asks_task, bound
-from workflows.trajectory import Trajectory
-from workflows.user_reward import Rule
 
 
 class Characters:
@@ -150,10 +150,10 @@ def returned(turns):
 
 def test_every_turn_has_its_text_and_the_last_is_rewarded():
     outcome = returned([turn([65, EOS]), turn([66])])
-    runner.decode([outcome], Characters())
+    decode([outcome], Characters())
     assert [(number, text) for number, _, text in outcome.turns] == [(0, "A"), (1, "B")]
     assert (outcome.trajectory.response_tokens, outcome.response) == ([66], "B")
-    runner.reward([outcome], [[]], ["B"], rated(lambda response, answer: {"accuracy": float(response == answer)}))
+    add_rewards([outcome], [[]], ["B"], rated(lambda response, answer: {"accuracy": float(response == answer)}))
     assert outcome.reward == 1.0
 
 

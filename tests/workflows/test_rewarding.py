@@ -13,19 +13,20 @@ import numpy as np
 import pytest
 
 from pipeline.job.ending import Stopped
-from workflows import runner, user_reward
-from workflows.prompts import turns_of
+from workflows.attempts import user_reward
+from workflows.attempts.time_limit import limited
+from workflows.attempts.user_reward import Rule
+from workflows.engines.prompts import turns_of
+from workflows.protocol.outcomes import Outcome, add_rewards
 from workflows.single_turn import Trajectory
-from workflows.time_limit import limited
-from workflows.user_reward import Rule
 
 
 def rewarded(function, *responses, retries=0, **arguments):
-    outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
                 for r in responses]
     truths = [f"truth of {r}" for r in responses]
     prompts = [turns_of("question", None)] * len(responses)
-    runner.reward(outcomes, prompts, truths, [Rule(function, arguments, retries)])
+    add_rewards(outcomes, prompts, truths, [Rule(function, arguments, retries)])
     return outcomes
 
 
@@ -263,6 +264,6 @@ def test_an_async_reward_that_raises_is_tried_again_and_a_batch_may_be_async():
 
 
 def test_what_failed_before_is_not_rewarded():
-    outcome = runner.Outcome("prompt_too_long", "long")
-    runner.reward([outcome], [[]], ["1"], [lambda questions, responses, answers, lengths: pytest.fail("asked")])
+    outcome = Outcome("prompt_too_long", "long")
+    add_rewards([outcome], [[]], ["1"], [lambda questions, responses, answers, lengths: pytest.fail("asked")])
     assert (outcome.status, outcome.reason) == ("prompt_too_long", "long")

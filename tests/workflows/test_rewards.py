@@ -8,8 +8,9 @@ from pipeline.settings.config import AuxiliaryModel
 from pipeline.store.errors import ConfigError
 from tests.configs import element
 from tests.models import classifier
-from workflows import rewards, runner
-from workflows.prompts import turns_of
+from workflows import rewards
+from workflows.engines.prompts import turns_of
+from workflows.protocol.outcomes import Outcome, add_rewards, decode
 from workflows.rewards import Rewards
 from workflows.single_turn import Trajectory
 
@@ -48,9 +49,9 @@ def opened(settings, monkeypatch):
 
 
 def rewarded(functions):
-    outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
                 for r in RESPONSES]
-    runner.reward(outcomes, QUESTIONS, ANSWERS, functions)
+    add_rewards(outcomes, QUESTIONS, ANSWERS, functions)
     return outcomes
 
 
@@ -90,9 +91,9 @@ def test_the_last_tokens_of_a_long_response_cost_and_foreign_ones_do_not_count(o
     functions = opened(["accuracy_reward", "overlong_penalty"],
                        {"max_response_length": 10, "cache_length": 4, "penalty_factor": 0.5})
     masks = [[1] * 6, [1] * 8, [1] * 10, [1] * 8 + [0]]
-    outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2] * len(m), [-1.0] * len(m), m, "stop"), response="2")
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2] * len(m), [-1.0] * len(m), m, "stop"), response="2")
                 for m in masks]
-    runner.reward(outcomes, QUESTIONS[:1] * 4, ["2"] * 4, functions)
+    add_rewards(outcomes, QUESTIONS[:1] * 4, ["2"] * 4, functions)
     assert [o.components["overlong_penalty"] for o in outcomes] == [0.0, -0.25, -0.5, -0.25]
     assert [o.reward for o in outcomes] == [1.0, 0.75, 0.5, 0.75]
 
@@ -186,9 +187,9 @@ class Characters:
 ])
 def test_the_tag_that_a_prompt_opens_counts_as_form_alone(opened, prompt, response, score):
     tokens = [ord(c) for c in response]
-    outcome = runner.Outcome("ok", trajectory=Trajectory([ord(c) for c in prompt], tokens, [-1.0] * len(tokens),
+    outcome = Outcome("ok", trajectory=Trajectory([ord(c) for c in prompt], tokens, [-1.0] * len(tokens),
                                                          [1] * len(tokens), "stop"))
-    runner.decode([outcome], Characters())
-    runner.reward([outcome], QUESTIONS[:1], ["2"], opened("format_reward"))
+    decode([outcome], Characters())
+    add_rewards([outcome], QUESTIONS[:1], ["2"], opened("format_reward"))
     assert outcome.components == {"format_score": score}
     assert outcome.response == response

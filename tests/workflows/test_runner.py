@@ -12,18 +12,17 @@ from pipeline.job.ending import Stopped
 from pipeline.store import records
 from pipeline.store.errors import ConfigError, StageError
 from tests.factories import row
-from workflows import runner
 from workflows.attempts import schedule
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import BatchEngine, Reply, Request
 from workflows.engines.open import ENGINES, open_engine
 from workflows.engines.scripted_engine import ScriptedEngine
-from workflows.runner import check_failures
-from workflows.seeds import request_seed
+from workflows.protocol.engine import BatchEngine, Reply, Request
+from workflows.protocol.outcomes import Outcome, Sampling, add_rewards, check_failures, decode
+from workflows.protocol.seeds import request_seed
 from workflows.single_turn import Trajectory, load_workflow, simple_workflow
 
 EOS = 1
-SAMPLING = runner.Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3,
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3,
                           max_model_len=9)
 
 
@@ -128,11 +127,11 @@ def test_a_reward_sees_the_models_turns_and_the_row_keeps_all():
         def batch_decode(self, sequences, skip_special_tokens):
             return ["".join("abcdefghi"[token] for token in tokens) for tokens in sequences]
 
-    mixed = runner.Outcome("ok", trajectory=Trajectory([0], [1, 2, 3, 4, 5], [0.0] * 5, [1, 1, 0, 0, 1], "stop"))
-    plain = runner.Outcome("ok", trajectory=Trajectory([0], [1, 2], [0.0] * 2, [1, 1], "stop"))
+    mixed = Outcome("ok", trajectory=Trajectory([0], [1, 2, 3, 4, 5], [0.0] * 5, [1, 1, 0, 0, 1], "stop"))
+    plain = Outcome("ok", trajectory=Trajectory([0], [1, 2], [0.0] * 2, [1, 1], "stop"))
     seen = []
-    runner.decode([mixed, plain], Letters())
-    runner.reward([mixed, plain], [[], []], ["", ""],
+    decode([mixed, plain], Letters())
+    add_rewards([mixed, plain], [[], []], ["", ""],
                   [lambda prompts, responses, *rest: seen.extend(responses) or [{"reward": 1.0}] * 2])
     assert seen == ["bc\nf", "bc"]
     assert (mixed.response, plain.response) == ("bcdef", "bc")

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from workflows import runner
 from workflows.attempts.schedule import roll_out
-from workflows.engines.engine import BatchEngine, Reply
-from workflows.time_limit import TimedOut, limited, limited_workflow
-from workflows.trajectory import Trajectory
-from workflows.user_reward import Rule
+from workflows.attempts.time_limit import TimedOut, limited, limited_workflow
+from workflows.attempts.user_reward import Rule
+from workflows.protocol.engine import BatchEngine, Reply
+from workflows.protocol.outcomes import Sampling
+from workflows.protocol.trajectory import Trajectory
 
 LIMIT = 0.3
 REASON = r"timed out after 0\.3 s \(explorer\.max_timeout\)"
@@ -95,7 +95,7 @@ def two_turns(seconds):
 
 def test_an_attempt_has_the_limit_for_all_of_its_turns_without_the_engines_time():
     each = [limited_workflow(two_turns(seconds), LIMIT) for seconds in (0.0, 0.2, 30.0, 0.05)]
-    sampling = runner.Sampling(1.0, 1.0, -1, 8, 8, 16)
+    sampling = Sampling(1.0, 1.0, -1, 8, 8, 16)
     found = roll_out(Slow(), each, [[1, 2]] * 4, [0, 1, 2, 3], [sampling] * 4)
     assert [one.status for one in found] == ["ok", "workflow_failed", "workflow_failed", "ok"]
     assert all(re.search(f"workflow {REASON}", found[i].reason) for i in (1, 2))  # with the function's name

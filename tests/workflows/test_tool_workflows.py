@@ -12,9 +12,9 @@ from stages.model import character_tokenizer
 from tests.factories import row
 from tests.workflows.test_endpoint import EOS, Scripted, tokens
 from tests.workflows.test_retry import rated
-from workflows import runner
 from workflows.attempts.isolated import host
 from workflows.attempts.schedule import roll_out
+from workflows.protocol.outcomes import Sampling
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
 
@@ -37,7 +37,7 @@ def roll(settings):
         engine = Scripted(*texts)
         one = bound(load_workflow(workflow, arguments, 600.0), lambda: task)
         room = max(longest, 2000)
-        sampling = runner.Sampling(1.0, 1.0, -1, room * 3 // 4, room // 8, room)
+        sampling = Sampling(1.0, 1.0, -1, room * 3 // 4, room // 8, room)
         return roll_out(engine, [one], [[5]], [7], [sampling])[0], engine
 
     return run

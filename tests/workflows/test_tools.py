@@ -14,8 +14,8 @@ from pipeline.store.errors import ConfigError, StageError
 from tests import toolkit
 from tests.workflows.test_isolated import roll
 from workflows.attempts import schedule
+from workflows.protocol.tools import Tool, Toolset, load_tools
 from workflows.single_turn import load_workflow
-from workflows.tools import Tool, Toolset, load_tools
 
 KIT = "tests.toolkit:"
 

@@ -41,7 +41,7 @@ def versions(model, directory, count: int):
 
 
 def test_each_version_answers_as_itself_and_the_one_before_is_gone(engine, tiny_model, tmp_path):
-    from workflows.engines.engine import Request
+    from workflows.protocol.engine import Request
 
     answers = set()
     for directory, expected in versions(tiny_model, tmp_path, 3):

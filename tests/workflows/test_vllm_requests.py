@@ -15,10 +15,10 @@ from tests.configs import TINY, overridden
 from tests.workflows.test_guided import asked, assert_all_satisfy
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import continuation
-from workflows.engines.engine import INTERRUPTED, STOP_TEXT, Reply, Request, Stop
 from workflows.engines.open import open_engine
 from workflows.engines.vllm_engine import VllmEngine
-from workflows.runner import Sampling
+from workflows.protocol.engine import INTERRUPTED, STOP_TEXT, Reply, Request, Stop
+from workflows.protocol.outcomes import Sampling
 from workflows.single_turn import simple_workflow
 
 LONGEST, EOS, REPEATS = 512, 1, 8

@@ -17,8 +17,8 @@ from typing import Any
 from pipeline.store.user_errors import brief, load_dotted
 from workflows.attempts.forker import Forker
 from workflows.attempts.forking import obey
+from workflows.attempts.time_limit import leaving, limited
 from workflows.attempts.wire import Unpacker, packed
-from workflows.time_limit import leaving, limited
 
 
 class Failed(Exception):

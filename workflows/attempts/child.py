@@ -21,31 +21,15 @@ from typing import Any
 from pipeline.store.user_errors import brief
 from workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
 from workflows.attempts.wire import Unpacker, packed
-from workflows.engines.engine import Reply
-from workflows.runner import Outcome
-from workflows.tools import TOOLBOX, Toolset
+from workflows.protocol.engine import Reply
+from workflows.protocol.outcomes import Outcome
+from workflows.protocol.tools import TOOLBOX, Toolset
+from workflows.protocol.trajectory import Endpoint
 
 # kinds of messages to the explorer; the first two are also the parameters of a workflow that ask
 MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
 BEGUN = "begun"  # the workflow's own code: all before it is the start of a process, which no limit counts
 ENDPOINT = "endpoint"  # parameter of a workflow that asks the model by HTTP
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """Where an agent asks the model: arguments of the clients of OpenAI, and of Anthropic without `/v1`."""
-
-    base_url: str
-    api_key: str
-    model: str
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Environment variables by which the clients find it, past any proxy."""
-        root, host = self.base_url.removesuffix("/v1"), self.base_url.split("/")[2].split(":")[0]
-        direct = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "ANTHROPIC_BASE_URL": root,
-                "ANTHROPIC_API_KEY": self.api_key, **direct}
 
 
 @dataclass(slots=True)

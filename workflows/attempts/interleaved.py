@@ -5,9 +5,9 @@ from numbers import Integral
 from typing import Any
 
 from pipeline.store.user_errors import brief
-from workflows.engines.engine import Reply
-from workflows.time_limit import NOT_THEIRS
-from workflows.trajectory import Attempt
+from workflows.attempts.time_limit import NOT_THEIRS
+from workflows.protocol.engine import Reply
+from workflows.protocol.trajectory import Attempt
 
 
 class InterleavedAttempt:

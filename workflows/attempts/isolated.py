@@ -19,16 +19,17 @@ from pipeline.job.context import our_environment
 from pipeline.store.errors import StageError
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
-from workflows.attempts.child import BEGUN, CANCEL, FAILED, MODEL, TASK, Endpoint, Job
+from workflows.attempts.child import BEGUN, CANCEL, FAILED, MODEL, TASK, Job
 from workflows.attempts.forker import IMPORT_SECONDS, Forker
 from workflows.attempts.recording import Replayed
+from workflows.attempts.time_limit import TimedOut
 from workflows.attempts.tool_process import environment
 from workflows.attempts.toolbox import INTENT, RESULT
+from workflows.attempts.user_reward import Rule
 from workflows.attempts.wire import Unpacker, packed
-from workflows.engines.engine import Reply
-from workflows.time_limit import TimedOut
-from workflows.tools import Toolset, modules_of
-from workflows.user_reward import Rule
+from workflows.protocol.engine import Reply
+from workflows.protocol.tools import Toolset, modules_of
+from workflows.protocol.trajectory import Endpoint
 
 LOST = "lost"  # kind of the message that the process has ended
 REQUEST_PASSES = 8  # of the event loop, from the bytes of a request to its call of the model

@@ -25,7 +25,7 @@ from pipeline.settings.arguments.mcp import McpServer
 from pipeline.store.foreign_text import flaw
 from pipeline.store.user_errors import brief
 from workflows.attempts.wire import Lost
-from workflows.tools import as_text, title
+from workflows.protocol.tools import as_text, title
 
 LARGEST = 1 << 24  # bytes of a message
 MOST_TOOLS = 10_000

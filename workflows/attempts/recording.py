@@ -20,8 +20,8 @@ from typing import Any
 
 from pipeline.store import files
 from pipeline.store.errors import StageError
-from workflows.engines.engine import Reply, Request
-from workflows.runner import ToolUse
+from workflows.protocol.engine import Reply, Request
+from workflows.protocol.outcomes import ToolUse
 
 HEAD, WEIGHTS, REPLY, INTENT, RESULT = "head", "weights", "reply", "intent", "result"  # kinds of lines
 STEP, EVALUATION = "step", "evaluation"  # what journals of a stage are of

@@ -17,10 +17,10 @@ from workflows.attempts.interleaved import InterleavedAttempt
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
 from workflows.attempts.recording import Event, Journal, Replayed
 from workflows.engines.continued import sampled_versions
-from workflows.engines.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
-from workflows.runner import LATE, Call, Origin, Outcome, Sampling, finished
-from workflows.seeds import request_seed
-from workflows.trajectory import Attempt
+from workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
+from workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
+from workflows.protocol.seeds import request_seed
+from workflows.protocol.trajectory import Attempt
 
 LISTEN_SECONDS = 0.002  # for an engine in another process, while attempts may send messages
 MOST_CALLS = 1000  # of the model in one attempt: a workflow that asks for ever must not hold up the step
@@ -36,7 +36,7 @@ def roll_out(
     report: Callable[["Progress"], None] = lambda progress: None,
     enough: Callable[[Sequence[Outcome | None]], bool] | None = None, ends: list[float] | None = None,
 ) -> list[Outcome]:
-    """Attempts every prompt once. Rewards are computed separately (workflows/runner.py).
+    """Attempts every prompt once. Rewards are computed separately (workflows/protocol/outcomes.py).
 
     workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
     concurrency: attempts in progress at once; None: all; a Concurrency follows the engine. journal: records what

@@ -18,7 +18,7 @@ from pipeline.store.user_errors import brief
 from workflows.attempts.forker import READY
 from workflows.attempts.forking import serve
 from workflows.attempts.tool_process import run
-from workflows.tools import Toolset, load_tools
+from workflows.protocol.tools import Toolset, load_tools
 
 PATIENCE = 10.0  # seconds for the end of what an attempt's tools have left, and of their directory
 

@@ -27,7 +27,18 @@ from pipeline.store.foreign_text import escaped, is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.forking import serve
 from workflows.attempts.wire import Lost, Unpacker, packed
-from workflows.tools import KEY, RESET, REWARD, Environment, Situation, Tool, Toolset, as_text, load_environment, title
+from workflows.protocol.tools import (
+    KEY,
+    RESET,
+    REWARD,
+    Environment,
+    Situation,
+    Tool,
+    Toolset,
+    as_text,
+    load_environment,
+    title,
+)
 
 PLAIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH",
          "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS")  # every tool sees these

@@ -16,10 +16,10 @@ from os.path import commonprefix
 from pipeline.store.errors import DataError
 from pipeline.store.foreign_text import escaped
 from workflows.endpoint.merging import merged
-from workflows.engines.engine import STOP_TEXT, Reply
 from workflows.engines.forced_calls import calls_in
-from workflows.prompts import arguments_of, conversation_text, prompt_tokens, turn_end
-from workflows.trajectory import Trajectory
+from workflows.engines.prompts import arguments_of, conversation_text, prompt_tokens, turn_end
+from workflows.protocol.engine import STOP_TEXT, Reply
+from workflows.protocol.trajectory import Trajectory
 
 FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
     "<|python_tag|>": "llama3_json",

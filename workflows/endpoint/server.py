@@ -23,13 +23,13 @@ from starlette.routing import Route
 
 from pipeline.store.errors import OuroError
 from pipeline.store.foreign_text import flaw
-from workflows.attempts.child import Endpoint
 from workflows.endpoint.anthropic import Messages
 from workflows.endpoint.chat import Chat, Completions
 from workflows.endpoint.dialect import MODEL, Refusal
 from workflows.endpoint.guard import LOOPBACK, protect
 from workflows.endpoint.responses import Responses
 from workflows.endpoint.speaker import ENDED, Speaker
+from workflows.protocol.trajectory import Endpoint
 
 LARGEST = 16 << 20  # bytes of a body
 IDLE_SECONDS = 24 * 3600  # a connection may be idle while the engine computes for others

@@ -10,8 +10,8 @@ from itertools import count
 
 from workflows.endpoint.conversation import Ask, Conversation
 from workflows.endpoint.dialect import Answer, Refusal
-from workflows.engines.engine import Failed, Reply, Stop
-from workflows.runner import Origin
+from workflows.protocol.engine import Failed, Reply, Stop
+from workflows.protocol.outcomes import Origin
 
 ENDED = Refusal(410, "this attempt has ended", "attempt_ended")
 MASKS = Refusal(400, "a JSON format of replies and a forced tool_choice mask the distribution that is trained; leave "

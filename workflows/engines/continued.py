@@ -11,8 +11,8 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Protocol
 
-from workflows.engines.engine import INTERRUPTED, WAIT_SECONDS, Engine, Pressure, Reply, Request
-from workflows.seeds import request_seed
+from workflows.protocol.engine import INTERRUPTED, WAIT_SECONDS, Engine, Pressure, Reply, Request
+from workflows.protocol.seeds import request_seed
 
 
 class NewerWeights(Protocol):

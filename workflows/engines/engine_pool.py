@@ -1,7 +1,7 @@
 """A pool of engines behind one interface, each in its own process with its own GPUs or CPU cores.
 
 vLLM's own data parallelism is for servers: `vllm.LLM(data_parallel_size=2)` raises an error. An answer does not depend
-on the number of engines, because a request contains everything that determines it (workflows/engines/engine.py).
+on the number of engines, because a request contains everything that determines it (workflows/protocol/engine.py).
 
 The processes are started as commands, not by multiprocessing's spawn, which would import the parent's main module again
 and allows no separate log or environment. Messages are length-prefixed pickles (multiprocessing.connection) of numbers,
@@ -27,7 +27,7 @@ from pipeline.job.ending import SIGNALS, Stopped
 from pipeline.job.shares import cores, deal, deal_cores
 from pipeline.job.threads import thread_environment
 from pipeline.store.errors import StageError
-from workflows.engines.engine import ERROR, PRESSURE, REPLIES, VALUE, WAIT_SECONDS, Engine, Pressure, Reply, Request
+from workflows.protocol.engine import ERROR, PRESSURE, REPLIES, VALUE, WAIT_SECONDS, Engine, Pressure, Reply, Request
 
 PROCESS = "workflows.engines.engine_process"
 GRACE_SECONDS = 10.0  # for a process to exit by itself after it was asked to

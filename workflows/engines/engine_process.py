@@ -23,8 +23,8 @@ from pipeline.job.ending import die_with_parent
 from pipeline.job.opening import opening
 from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.secret_names import conceal_secrets
-from workflows.engines.engine import ERROR, PRESSURE, REPLIES, VALUE, Engine, Reply
 from workflows.engines.open import import_libraries, open_one, with_cache
+from workflows.protocol.engine import ERROR, PRESSURE, REPLIES, VALUE, Engine, Reply
 
 
 def serve(questions: Connection, answers: Connection) -> None:

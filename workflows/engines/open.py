@@ -6,7 +6,7 @@ from pathlib import Path
 from pipeline.job.devices import planned_gpus, visible_gpus
 from pipeline.store.checkpoints import weight_bytes
 from pipeline.store.errors import ConfigError, pick
-from workflows.engines.engine import Engine
+from workflows.protocol.engine import Engine
 
 SMALL = 0.2  # share of the engines' memory that the weights of two may take
 RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context

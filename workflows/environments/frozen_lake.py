@@ -3,7 +3,7 @@
 from typing import Literal
 
 from operators.worlds.frozen_lake import Lake
-from workflows.tools import Environment
+from workflows.protocol.tools import Environment
 
 
 class FrozenLake(Environment):

@@ -24,7 +24,7 @@ from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store.errors import OuroError
 from pipeline.store.harbor import HarborTask, read_task, tasks_in
 from workflows.environments.sandbox import Ended, Sandbox, require
-from workflows.tools import Environment, Situation, tool
+from workflows.protocol.tools import Environment, Situation, tool
 
 MEGABYTES = 1024  # most that the files of an attempt take of the machine's memory
 OWN_LIMIT = 86400.0  # seconds: calls whose limit is the task's

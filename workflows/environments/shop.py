@@ -8,7 +8,7 @@ import json
 
 from operators.worlds.shop import SCHEMA, as_lines, connect
 from pipeline.store import read_only
-from workflows.tools import Environment
+from workflows.protocol.tools import Environment
 
 SECONDS, MEMORY = 5, "256MB"  # of a query
 ROWS, CHARACTERS = 50, 4000  # shown of its result

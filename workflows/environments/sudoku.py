@@ -3,7 +3,7 @@
 import json
 
 from operators.worlds.sudoku import read, sharing, show
-from workflows.tools import Environment
+from workflows.protocol.tools import Environment
 
 
 class Sudoku(Environment):

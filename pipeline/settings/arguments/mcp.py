@@ -10,8 +10,8 @@ class McpServer(BaseModel):
 
     env: environment variables that the program sees beside those of every program. token_env: variable with the token
     of `Authorization: Bearer`. tools: those that the model sees; None for all. prefix: before their names. idempotent:
-    whether calls may be repeated after a kill (workflows/tools.py), or the tools of which they may. stateful: whether
-    calls depend on earlier ones of the attempt.
+    whether calls may be repeated after a kill (workflows/protocol/tools.py), or the tools of which they may. stateful:
+    whether calls depend on earlier ones of the attempt.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

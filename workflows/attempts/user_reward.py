@@ -17,7 +17,7 @@ from pipeline.settings.arguments.users import batch_parameters
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.apart import Failed
-from workflows.time_limit import NOT_THEIRS, leaving
+from workflows.attempts.time_limit import NOT_THEIRS, leaving
 
 Components = dict[str, float]
 CONCURRENT = 32  # maximum number of concurrent calls of an async function

@@ -1,7 +1,6 @@
 """Converts a task's turns to prompt token ids through a chat template."""
 
 import json
-import re
 import string
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -209,12 +208,6 @@ def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of demonstrated responses, each ended by `turn_end`."""
     encoded, end = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else [], turn_end(tokenizer)
     return [[*tokens, end] for tokens in encoded]
-
-
-def opened_tag(prompt: str) -> str:
-    """The tag that a prompt ends with, such as <think>, which a response then only closes; else an empty text."""
-    found = re.search(r"<[a-zA-Z]\w*>\s*$", prompt)
-    return found.group() if found else ""
 
 
 def turn_end(tokenizer) -> int:

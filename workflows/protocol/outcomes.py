@@ -5,7 +5,8 @@ workflows/attempts/schedule.py runs the attempts.
 
 import json
 import math
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import ConfigError, StageError, masked
 from pipeline.store.foreign_text import is_encodable
-from workflows.engines.engine import Reply, Request
-from workflows.prompts import opened_tag
-from workflows.rewards import RewardFunction
-from workflows.trajectory import Trajectory
+from workflows.protocol.engine import Reply, Request
+from workflows.protocol.trajectory import Trajectory
 
 LAST = 16  # tokens of a prompt in which a tag that it opens is looked for
+
+# (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
+# -> components of each response, empty where the function does not apply, or the reason for having none. One with
+# `takes_groups` also gets the group of each response.
+RewardFunction = Callable[..., list[dict[str, float] | str]]
 
 
 @dataclass(slots=True, frozen=True)
@@ -196,13 +200,19 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
             outcome.own_text = "\n".join(own)
 
 
+def opened_tag(prompt: str) -> str:
+    """The tag that a prompt ends with, such as <think>, which a response then only closes; else an empty text."""
+    found = re.search(r"<[a-zA-Z]\w*>\s*$", prompt)
+    return found.group() if found else ""
+
+
 def _own_turns(done: Trajectory) -> list[list[int]]:
     """The runs of response tokens that the model sampled."""
     runs = groupby(zip(done.response_tokens, done.action_mask, strict=True), key=lambda pair: bool(pair[1]))
     return [[token for token, _ in run] for own, run in runs if own]
 
 
-def reward(
+def add_rewards(
     outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
     functions: Sequence[RewardFunction], groups: Sequence[Hashable] | None = None,
 ) -> None:

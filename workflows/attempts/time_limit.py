@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeline.job.ending import Stopped
 from pipeline.store.errors import StageError
-from workflows.trajectory import Attempt
+from workflows.protocol.trajectory import Attempt
 
 SIGNAL = signal.SIGUSR2  # SIGALRM belongs to math_verify
 CLOCK_MONOTONIC, SIGEV_THREAD_ID = 1, 4

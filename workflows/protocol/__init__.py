@@ -1,0 +1,1 @@
+"""What workflows, attempts, endpoint and engines share: requests and replies, trajectories, tools, outcomes, seeds."""
