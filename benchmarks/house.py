@@ -21,6 +21,7 @@ from tabulate import tabulate
 
 from pipeline.store.files import HOME
 
+PACKAGES = ("pipeline", "operators", "workflows", "stages")
 LIMITS = {"rooms": 22, "floors": 10, "arrows between rooms": 95, "upward arrows": 0, "circles of rooms": 0,
           "circles of files": 0}
 LONG_FUNCTION = 40  # lines
@@ -29,7 +30,7 @@ ASSERTING = ("raises", "warns", "fail")
 
 def room(module: str) -> str:
     """The room of a module: its folder, such as `pipeline.store`."""
-    return module if HOME.joinpath(*module.split(".")).is_dir() else module.rpartition(".")[0]
+    return module if HOME.joinpath(*module.split("."), "__init__.py").is_file() else module.rpartition(".")[0]
 
 
 def module(path: str) -> str:
@@ -42,11 +43,12 @@ def layer(module: str, layer_of: dict[str, int]) -> int:
     return layer_of[max((n for n in layer_of if f"{module}.".startswith(f"{n}.")), key=len)]
 
 
-def import_graph() -> nx.DiGraph:
-    """The graph of our modules, with an edge to every imported module of ours."""
-    graph = grimp.build_graph("pipeline", "operators", "workflows", "stages", cache_dir=None)
-    files = nx.DiGraph((m, other) for m in graph.modules for other in graph.find_modules_directly_imported_by(m))
-    files.add_nodes_from(graph.modules)
+def import_graph(graph: grimp.ImportGraph | None = None) -> nx.DiGraph:
+    """The graph of our modules, with an edge to every imported module of ours. graph: with others too; None: read."""
+    graph = graph or grimp.build_graph(*PACKAGES, cache_dir=None)
+    ours = {module for module in graph.modules if module.partition(".")[0] in PACKAGES}
+    files = nx.DiGraph((m, other) for m in ours for other in graph.find_modules_directly_imported_by(m) & ours)
+    files.add_nodes_from(ours)
     return files
 
 

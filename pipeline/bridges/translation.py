@@ -8,11 +8,11 @@ from typing import Any
 
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
+from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import walk
 from pipeline.settings.guide import general
 from pipeline.settings.schema import setting_problems
 from pipeline.settings.secrets import kept_out
-from pipeline.settings.setting import bound
 from pipeline.store.errors import UNSAID
 
 Path = tuple[str | int, ...]

@@ -15,13 +15,14 @@ from pipeline.compose.origins import origin, stage_origin
 from pipeline.compose.stage_settings import effective, entries
 from pipeline.plan.identity import EXTERNAL, USES
 from pipeline.plan.modes import Line
+from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.guide import explain_absent
 from pipeline.settings.key_names import general as general_key
 from pipeline.settings.key_names import nearest_key
 from pipeline.settings.schema import default
 from pipeline.settings.secrets import is_name, is_secret, mask
-from pipeline.settings.setting import about, at, bound, listed, plain
+from pipeline.settings.setting import about, at, listed, plain
 from pipeline.store.errors import ConfigError, nearest
 
 

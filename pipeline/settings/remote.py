@@ -1,14 +1,8 @@
 """A model that a server of OpenAI's interface answers for: where it is, and how it may be asked."""
 
-import re
-
+from pipeline.settings.arguments.judging import ADDRESS, NEEDED_ADDRESS, NEEDED_VARIABLE, VARIABLE
 from pipeline.settings.setting import Section, rule, setting
 from pipeline.store.errors import Problem
-
-ADDRESS = re.compile(r"https?://[^/\s@?#]+(/[^\s@?#]*)?")
-NEEDED_ADDRESS = "needed http:// or https://, a host and a path, without user, password or query"
-VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-NEEDED_VARIABLE = "needed the name of an environment variable, not the key itself"
 
 
 class Remote(Section):

@@ -13,11 +13,12 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import Config
 from pipeline.settings.guide import explain_absent, explain_value
 from pipeline.settings.key_names import exists, nearest_key
-from pipeline.settings.setting import Section, about, bound, is_section, leaves, listed, plain, wrong
-from pipeline.store.errors import Problem, nearest
+from pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
+from pipeline.store.errors import Problem, nearest, wrong_type
 from pipeline.store.foreign_text import escaped, is_encodable
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
@@ -90,7 +91,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
         needed = f"needed one of {listed(choices)}"
         return [Problem(key, f"{needed}: {why}", found=value) if why else
                 Problem(key, f"{needed}.", nearest(str(value), map(str, choices)), found=value)]
-    return [_no_section(value, key) if is_section(type_) else wrong(value, _words(type_), key)]
+    return [_no_section(value, key) if is_section(type_) else wrong_type(value, _words(type_), key)]
 
 
 def _declared(kind: Any, place: tuple) -> tuple[Any, FieldInfo | None]:
@@ -115,7 +116,7 @@ def _words(kind: Any) -> str:
 def _no_section(value: Any, key: str) -> Problem:
     hint = (f"A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value}); a recipe has the "
             "keys themselves.") if isinstance(value, str) and "." not in key else ""
-    return wrong(value, "a mapping of settings", key).but(do=hint)
+    return wrong_type(value, "a mapping of settings", key).but(do=hint)
 
 
 def _not_finite(key: str, value: Any) -> list[Problem]:
@@ -142,9 +143,9 @@ def fitting(content: dict, base: dict, key: str, problems: list[Problem]) -> dic
     for name, value in content.items():
         full, there = f"{key}.{name}" if key else str(name), base.get(name)
         if isinstance(there, dict) and isinstance(value, list):
-            problems.append(wrong(value, "a mapping", full))
+            problems.append(wrong_type(value, "a mapping", full))
         elif isinstance(there, list) and isinstance(value, dict):
-            problems.append(wrong(value, "a list", full))
+            problems.append(wrong_type(value, "a list", full))
         else:
             both = isinstance(there, dict) and isinstance(value, dict)
             made[name] = fitting(value, there, full, problems) if both else value

@@ -256,11 +256,6 @@ def listed(choices: tuple) -> str:
     return ", ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in choices)
 
 
-def bound(field: FieldInfo, name: str) -> float | None:
-    """Returns the bound `ge`, `gt` or `le` of a field, None without one."""
-    return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
-
-
 def types(kind: Any) -> list[Any]:
     """Returns the types of a setting, without that of null."""
     return [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]
@@ -286,10 +281,3 @@ def converted(value: Any, kind: Any) -> Any:
     if type(value) is int and abs(value) >= LARGEST:
         raise PydanticCustomError("too_large", "{digits}", {"digits": int(math.log10(abs(value))) + 1})
     return str(value) if type(value) in (int, float) and str in kinds and not {int, float} & set(kinds) else value
-
-
-def wrong(value: Any, needed: str, key: str) -> Problem:
-    """Returns the problem of a value of another type."""
-    kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
-    found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
-    return Problem(key, f"needed {needed}, found {found}.")

@@ -71,6 +71,13 @@ def shown(value: Any) -> str:
     return str(value) or "''"
 
 
+def wrong_type(value: Any, needed: str, key: str) -> Problem:
+    """Returns the problem of a value of another type."""
+    kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
+    found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
+    return Problem(key, f"needed {needed}, found {found}.")
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
 

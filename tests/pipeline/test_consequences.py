@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.check.judge import judged
+from pipeline.settings.arguments.base import bound as limit
 from pipeline.settings.config import Config, walk
-from pipeline.settings.setting import bound as limit
 
 BEYOND = {"ge": -1, "gt": 0, "le": 1}  # what added to a bound is outside it
 

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from pipeline.settings.arguments.users import Signature
-from pipeline.settings.setting import bound, wrong
-from pipeline.store.errors import ConfigError, Problem, nearest, shown
+from pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_type
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
          "list_type": "a list"}
@@ -102,6 +101,11 @@ def choices(field: FieldInfo) -> tuple:
     return (*found, None) if found and type(None) in kinds else found
 
 
+def bound(field: FieldInfo, name: str) -> float | None:
+    """Returns the bound `ge`, `gt` or `le` of a field, None without one."""
+    return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
+
+
 def bounds(field: FieldInfo) -> str:
     """Formats `at least 0 and at most 1`; empty without bounds."""
     found = ((word, bound(field, sign)) for sign, word in BOUNDS)
@@ -118,6 +122,6 @@ def _problem(model: type[Arguments], key: str, error: dict[str, Any]) -> Problem
         return Problem(place, f"needed one of {', '.join(map(shown, options))}.",
                        nearest(str(value), map(shown, options)), found=value)
     if error["type"] in TYPES:
-        return wrong(value, TYPES[error["type"]], place)
+        return wrong_type(value, TYPES[error["type"]], place)
     finite = " finite" * (isinstance(value, float) and not math.isfinite(value))
     return Problem(place, f"needed a{finite} number {bounds(field)}".rstrip() + ".", found=value)

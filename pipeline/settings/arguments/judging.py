@@ -1,13 +1,17 @@
 """Arguments of judge_reward: the judge, and the rubric by which it judges."""
 
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments
-from pipeline.settings.remote import ADDRESS, NEEDED_ADDRESS, NEEDED_VARIABLE, VARIABLE
 
+ADDRESS = re.compile(r"https?://[^/\s@?#]+(/[^\s@?#]*)?")
+NEEDED_ADDRESS = "needed http:// or https://, a host and a path, without user, password or query"
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+NEEDED_VARIABLE = "needed the name of an environment variable, not the key itself"
 FORMS = {"judge_url": (ADDRESS, NEEDED_ADDRESS), "judge_key_env": (VARIABLE, NEEDED_VARIABLE)}
 
 
