@@ -16,9 +16,9 @@ from pipeline.job.tasksets import read_train
 from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files
 from workflows.attempts.schedule import roll_out
-from workflows.engines.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
 from workflows.engines.vllm_engine import VllmEngine
 from workflows.protocol.outcomes import Sampling
+from workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
 from workflows.protocol.seeds import request_seed
 from workflows.single_turn import simple_workflow
 

@@ -18,7 +18,7 @@ from operators.reward import load_reward
 from pipeline.job.tasksets import read_train
 from pipeline.settings.config import Config
 from pipeline.store import checkpoints, files
-from workflows.engines.prompts import load_tokenizer, task_texts
+from workflows.protocol.prompts import load_tokenizer, task_texts
 
 
 def dataset(tasks: Path, tokenizer, config):

@@ -30,9 +30,9 @@ from workflows.attempts.user_reward import Rule
 from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
 from workflows.engines.open import open_one
-from workflows.engines.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
 from workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
+from workflows.protocol.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
 from workflows.rewards import Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound, unwritable

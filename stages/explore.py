@@ -25,11 +25,11 @@ from stages.explorer.watched_rewards import WatchedRewards
 from stages.explorer.weights import NextWeights, Weights
 from stages.follow import TOTAL
 from workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from workflows.engines.hugging_face import import_light
 from workflows.engines.open import open_engine
-from workflows.engines.prompts import end_tokens, load_tokenizer
 from workflows.protocol.engine import STOP_TEXT
+from workflows.protocol.hugging_face import import_light
 from workflows.protocol.outcomes import Call, Outcome, check_failures
+from workflows.protocol.prompts import end_tokens, load_tokenizer
 from workflows.protocol.trajectory import Trajectory
 
 

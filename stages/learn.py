@@ -45,7 +45,7 @@ from stages.learner.saving import Saving
 from stages.learner.separation import prove_critic, prove_policy, prove_teacher
 from stages.learner.teacher import Teacher
 from stages.recompute import resolve
-from workflows.engines.hugging_face import import_light
+from workflows.protocol.hugging_face import import_light
 
 PROBE_TOKENS = 256
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for

@@ -81,7 +81,7 @@ def light(context: Context) -> None:
     """`work` without DeepSpeed, which transformers would import, and MLflow with it, to save a model."""
     import sys
 
-    from workflows.engines.hugging_face import import_light
+    from workflows.protocol.hugging_face import import_light
 
     sys.modules["deepspeed"] = None
     import_light()

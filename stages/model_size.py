@@ -21,7 +21,7 @@ from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError
 from pipeline.store.model_shape import CONFIG, json_object
 from pipeline.store.packable import unpackable
-from workflows.engines.hugging_face import causal_model, model_class, read_config
+from workflows.protocol.hugging_face import causal_model, model_class, read_config
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype

@@ -32,7 +32,7 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 from pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
 from workflows.attempts.user_reward import Rule, taken_arguments
-from workflows.engines.prompts import asked_turns
+from workflows.protocol.prompts import asked_turns
 from workflows.protocol.tools import load_environment, load_tool, methods_of
 
 

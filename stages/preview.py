@@ -50,7 +50,7 @@ class Preview:
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
     def _tokenizer(self):
-        from workflows.engines.prompts import load_tokenizer
+        from workflows.protocol.prompts import load_tokenizer
 
         if self.limits.init.enable:
             from stages.model import character_tokenizer
@@ -188,7 +188,7 @@ class Preview:
         Raises DataError for a conversation that cannot be trained on in one pass.
         """
         from workflows.demonstrations import whole_conversations
-        from workflows.engines.prompts import response_tokens
+        from workflows.protocol.prompts import response_tokens
 
         if every_turn and not shown:
             tasks = [SimpleNamespace(context=turns[:-2], question=turns[-2]["content"], solution=turns[-1]["content"])
@@ -203,7 +203,7 @@ class Preview:
 
         text: the rows are plain training texts, which use no template.
         """
-        from workflows.engines.prompts import conversation_text, prompt_text, prompt_tokens, with_system
+        from workflows.protocol.prompts import conversation_text, prompt_text, prompt_tokens, with_system
 
         system, thinking = self.request["system_prompt"], self.limits.enable_thinking
         texts = [conversation_text(self.tokenizer, with_system(p, system), thinking)

@@ -17,9 +17,9 @@ from stages.explorer.children import run_child
 from stages.explorer.groups import set_baseline
 from stages.explorer.watched_rewards import WatchedRewards
 from stages.follow import TOTAL
-from workflows.engines.hugging_face import import_light
-from workflows.engines.prompts import load_tokenizer, task_turns
+from workflows.protocol.hugging_face import import_light
 from workflows.protocol.outcomes import REWARDED, Outcome, add_rewards, check_failures, decode
+from workflows.protocol.prompts import load_tokenizer, task_turns
 from workflows.protocol.trajectory import Trajectory
 
 SCORED = (*REWARDED, "reward_failed")  # statuses of attempts that have a response to reward

@@ -14,10 +14,10 @@ from pipeline.job.policies import benched, opened
 from pipeline.store import checkpoints, files, tables
 from stages.explorer.children import run_child
 from stages.explorer.watched_rewards import WatchedRewards
-from workflows.engines.hugging_face import import_light
 from workflows.engines.open import open_engine
-from workflows.engines.prompts import end_tokens, load_tokenizer
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
+from workflows.protocol.hugging_face import import_light
+from workflows.protocol.prompts import end_tokens, load_tokenizer
 
 SCRATCH = ".policy.tmp"  # weights of a published version, while the engine loads them
 PASS = "evaluates"  # the activity of which stages/evaluate.py counts how often it was completed

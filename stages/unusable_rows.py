@@ -71,7 +71,7 @@ def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
 def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:
     """What the chat template writes of the rows that are more than texts, and which demonstrations of texts it refuses,
     as the stage that trains on them rejects these. settings: sections model and buffer."""
-    from workflows.engines.prompts import prompt_tokens
+    from workflows.protocol.prompts import prompt_tokens
     from workflows.template_rows import TemplateRows
 
     made, writes = Written(), TemplateRows(tokenizer, settings)
@@ -98,7 +98,7 @@ def _write_texts(tokenizer, row: RawTask, source: dict[str, Any], settings) -> N
     """Raises DataError for a demonstration or a pair of texts that the template refuses. Tasks are not looked at: the
     stage that samples them ends at one."""
     from workflows.demonstrations import whole_conversations
-    from workflows.engines.prompts import task_texts
+    from workflows.protocol.prompts import task_texts
 
     shows = source["purpose"] == "demonstration" or (
         source["name"] == POOL and (row.solution is not None or row.chosen is not None))

@@ -10,7 +10,7 @@ from typing import Any
 
 from operators.turns import Unusable
 from pipeline.store.errors import DataError
-from workflows.engines.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
+from workflows.protocol.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
 from workflows.template_rows import Layout, TemplateRows
 
 

@@ -16,10 +16,10 @@ from pipeline.store import records, tables
 from workflows.attempts.concurrency import concurrency_of
 from workflows.attempts.recording import EVALUATION, Journal, journal_file
 from workflows.attempts.schedule import roll_out
-from workflows.engines.prompts import prompt_tokens, task_turns
 from workflows.leakage import prompt_of, training_prompts
 from workflows.protocol.engine import Engine
 from workflows.protocol.outcomes import RewardFunction, Sampling, add_rewards, check_failures, decode
+from workflows.protocol.prompts import prompt_tokens, task_turns
 from workflows.protocol.seeds import base_seed, request_seed
 from workflows.rewards import Rewards
 from workflows.single_turn import load_workflow

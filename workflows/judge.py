@@ -17,9 +17,9 @@ from pipeline.settings.arguments.judging import Criterion, JudgeReward, rubric_o
 from pipeline.settings.config import longest_sequence
 from pipeline.settings.remote import Remote as Settings
 from pipeline.store import files
-from workflows.engines.prompts import conversation_text, prompt_tokens
 from workflows.engines.remote import Remote, RequestFailed
 from workflows.protocol.engine import Engine, Failed, Request
+from workflows.protocol.prompts import conversation_text, prompt_tokens
 
 TRIES = 3  # requests for a judgement that can be read
 RETRIED = 1.0  # temperature of all but the first, which is greedy: the same answer would be as unreadable again

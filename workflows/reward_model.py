@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
 from pipeline.store.errors import ModelError
-from workflows.engines.prompts import read_tokenizer
+from workflows.protocol.prompts import read_tokenizer
 
 
 class RewardModel:

@@ -86,7 +86,7 @@ def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) 
 def _toolset(settings: ToolArguments, directory: Path | None) -> Toolset:
     if not settings.mcp:
         return Toolset(settings)
-    from workflows.mcp_tools import listed  # jsonschema
+    from workflows.attempts.mcp_tools import listed  # jsonschema
 
     return Toolset(settings, listed(settings, directory))
 

@@ -9,9 +9,9 @@ from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import DataError
 from workflows.attempts.isolated import Isolated
 from workflows.engines.guided import check_of
-from workflows.engines.prompts import conversation_text, prompt_tokens, task_tools, task_turns
 from workflows.protocol.engine import Reply
 from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
+from workflows.protocol.prompts import conversation_text, prompt_tokens, task_tools, task_turns
 from workflows.protocol.trajectory import Attempt, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from operators.turns import Turn, Unusable
 from pipeline.store.errors import DataError
-from workflows.engines.prompts import (
+from workflows.protocol.prompts import (
     conversation_of,
     conversation_text,
     prompt_tokens,

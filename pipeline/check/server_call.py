@@ -18,7 +18,7 @@ from pipeline.store.errors import Problem
 def ask_servers(stages: list[Config], functions: Functions, add: Callable[[str, list[Problem], str], None]
                 ) -> list[tuple[str, str]]:
     """Returns facts (server, number of tools). add: receives problems, without a stage's name in front."""
-    from workflows.mcp_tools import listed_now  # jsonschema
+    from workflows.attempts.mcp_tools import listed_now  # jsonschema
 
     facts, asked = {}, {}
     for settings in stages:

@@ -35,7 +35,7 @@ NAMED = {
 }
 
 # what prompts and responses are
-TOKENIZER = ("workflows.engines.prompts:load_tokenizer", "workflows.engines.prompts:end_tokens")
+TOKENIZER = ("workflows.protocol.prompts:load_tokenizer", "workflows.protocol.prompts:end_tokens")
 EXPLORER = ("stages.explorer.groups:Groups", *TOKENIZER)  # chooses tasks and seeds, and which groups are kept
 LEARNER = ("stages.learn:Trainer._learn", "stages.learner.actor:Actor", "stages.learner.objective:Objective")  # a step
 ESTIMATES = "stages.learner.estimates:Estimates"  # columns that models compute

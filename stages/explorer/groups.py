@@ -18,9 +18,9 @@ from workflows.attempts.concurrency import concurrency_of
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import ContinuedEngine, NewerWeights
-from workflows.engines.prompts import task_turns
 from workflows.protocol.engine import Engine
 from workflows.protocol.outcomes import Outcome, Sampling, add_rewards, decode
+from workflows.protocol.prompts import task_turns
 from workflows.protocol.seeds import base_seed, request_seed
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from pipeline.job.selection import Selector
 from pipeline.store import records
-from workflows.engines.prompts import prompt_tokens
 from workflows.protocol.outcomes import RewardFunction
+from workflows.protocol.prompts import prompt_tokens
 from workflows.rewards import Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound, unwritable

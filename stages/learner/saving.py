@@ -21,7 +21,7 @@ from stages.learner.actor import Actor
 from stages.learner.critic import Critic
 from stages.learner.engine.snapshot import Part, copied, reserve, written
 from stages.learner.engine.zero import Process
-from workflows.engines.prompts import keep_template
+from workflows.protocol.prompts import keep_template
 
 POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks
 

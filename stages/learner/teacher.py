@@ -21,7 +21,7 @@ from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
 from stages.learner.engine.zero import Process
 from stages.learner.fixed_scores import FixedScores
-from workflows.engines.prompts import read_tokenizer
+from workflows.protocol.prompts import read_tokenizer
 
 
 class Teacher(FixedScores):

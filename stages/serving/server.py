@@ -35,7 +35,7 @@ from workflows.endpoint import server
 from workflows.endpoint.dialect import Refusal
 from workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
 from workflows.engines.open import open_engine
-from workflows.engines.prompts import end_tokens, load_tokenizer
+from workflows.protocol.prompts import end_tokens, load_tokenizer
 
 IDLE_SECONDS = 3600.0  # after which the conversation of a session is forgotten, if nothing is recorded
 OPEN_SECONDS = 120  # for which a connection without requests stays open

@@ -5,7 +5,7 @@ import torch
 
 from pipeline.store import tables
 from stages.learner.engine.zero import Process
-from workflows.engines.hugging_face import import_light
+from workflows.protocol.hugging_face import import_light
 
 import_light()  # before tests import models from transformers, which would import scipy and scikit-learn
 

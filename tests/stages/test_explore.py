@@ -18,7 +18,7 @@ from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.models import classifier
 from tests.stages.conftest import SMALL, TASKS, open_explorer, publish_model, step
-from workflows.engines.prompts import turns_of
+from workflows.protocol.prompts import turns_of
 from workflows.rewards import Rewards
 from workflows.single_turn import Trajectory
 

@@ -199,7 +199,7 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
         reward(outcomes, *others)
         outcomes[12].fail("reward_failed", "no judgement")
 
-    monkeypatch.setattr(groups.runner, "reward", failing)
+    monkeypatch.setattr(groups, "add_rewards", failing)
     context = stage(*REMAX)
     rows, rollout = explored(context)
     assert [r["status"] for r in rows] == ["reward_failed"] * 4 + ["ok"] * 8 + ["reward_failed", "baseline", "baseline"]
@@ -219,7 +219,7 @@ def test_rewards_know_the_group_of_each_response_also_of_equal_prompts(stage, mo
         seen.append(members)
         reward(outcomes, prompts, answers, functions, members)
 
-    monkeypatch.setattr(groups.runner, "reward", watched)
+    monkeypatch.setattr(groups, "add_rewards", watched)
     monkeypatch.setattr(groups, "task_turns", lambda task, config: [{"role": "user", "content": "the same"}])
     explored(stage())
     assert seen == [["0"] * 4 + ["1"] * 4 + ["2"] * 4]

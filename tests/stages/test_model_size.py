@@ -16,7 +16,7 @@ from stages.model_size import build, main, measure, problem_of, sizes
 from tests import zoo
 from tests.configs import composed, lora
 from tests.sizes import LARGE, QWEN2, QWEN2_7B, SMALL
-from workflows.engines.hugging_face import causal_model
+from workflows.protocol.hugging_face import causal_model
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}

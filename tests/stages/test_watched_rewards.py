@@ -7,7 +7,7 @@ import pytest
 from pipeline.job import activity
 from pipeline.job.activity import Activity, Doing
 from stages.explorer.watched_rewards import WatchedRewards
-from workflows.protocol.outcomes import Outcome, reward
+from workflows.protocol.outcomes import Outcome, add_rewards
 from workflows.protocol.trajectory import Trajectory
 from workflows.rewards import Rewards
 
@@ -75,7 +75,7 @@ def test_a_stage_counts_the_thought_that_the_prompt_opened(settings, make):
     taskset.default_reward_fn_type = "format_reward"
     said = Trajectory([1], [2], [0.0], [1], "stop")
     outcome = Outcome("ok", trajectory=said, response="a\n</think>\n<answer>3</answer>", opened="<think>")
-    reward([outcome], [[]], ["3"], make(config).of(taskset))
+    add_rewards([outcome], [[]], ["3"], make(config).of(taskset))
     assert outcome.components == {"format_score": 0.1}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from workflows.engines.open import open_engine
-from workflows.engines.prompts import load_tokenizer
+from workflows.protocol.prompts import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from pipeline.store.errors import ConfigError, StageError
 from stages.learner.engine import policy
 from workflows.engines.engine_pool import EnginePool
 from workflows.engines.open import engines_per_gpu, open_engine, with_cache
-from workflows.engines.prompts import load_tokenizer
 from workflows.protocol.engine import INTERRUPTED, Request
+from workflows.protocol.prompts import load_tokenizer
 
 EOS = 1
 

@@ -9,8 +9,8 @@ from pipeline.store.errors import DataError
 from tests.factories import row
 from workflows.attempts.recording import Journal
 from workflows.engines.open import open_engine
-from workflows.engines.prompts import load_tokenizer
 from workflows.evaluation import Subject, read_sets, sample, score
+from workflows.protocol.prompts import load_tokenizer
 from workflows.rewards import Rewards
 
 

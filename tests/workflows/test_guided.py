@@ -20,9 +20,9 @@ from workflows.attempts.isolated import Isolated
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines import guided
-from workflows.engines.forced_calls import as_text, calls_in, calls_schema
 from workflows.engines.guided import check
 from workflows.protocol.engine import Request
+from workflows.protocol.forced_calls import as_text, calls_in, calls_schema
 from workflows.protocol.outcomes import Sampling
 from workflows.task_at_hand import TaskAtHand, bound
 

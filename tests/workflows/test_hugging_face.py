@@ -7,7 +7,7 @@ import pytest
 
 LOADED = """
 import sys
-from workflows.engines.hugging_face import import_light, import_transformers
+from workflows.protocol.hugging_face import import_light, import_transformers
 import_light()
 transformers, utils = import_transformers(), import_transformers().utils
 transformers.AutoTokenizer, transformers.AutoModelForCausalLM, transformers.Qwen2ForCausalLM

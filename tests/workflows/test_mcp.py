@@ -21,7 +21,7 @@ from tests.workflows.test_isolated import roll
 from tests.workflows.test_recording import roll as recorded
 from tests.workflows.test_recording import rows
 from workflows.attempts.isolated import host
-from workflows.mcp_tools import _offered, listed, listed_now
+from workflows.attempts.mcp_tools import _offered, listed, listed_now
 from workflows.protocol.tools import McpTool, Toolset, load_tools
 from workflows.single_turn import load_workflow
 

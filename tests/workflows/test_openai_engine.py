@@ -14,11 +14,11 @@ from pipeline.store.errors import ConfigError
 from tests.clients import COLOUR, TOOLS
 from tests.servers import chat_app, serving
 from workflows.engines import remote
-from workflows.engines.forced_calls import calls_in, calls_schema
 from workflows.engines.openai_engine import OpenAIEngine, text_tokenizer
-from workflows.engines.prompts import conversation_text, end_tokens, prompt_tokens
 from workflows.engines.remote import Remote, RequestFailed
 from workflows.protocol.engine import Request
+from workflows.protocol.forced_calls import calls_in, calls_schema
+from workflows.protocol.prompts import conversation_text, end_tokens, prompt_tokens
 
 
 @pytest.fixture

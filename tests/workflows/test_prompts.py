@@ -10,7 +10,7 @@ from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests import zoo
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations
-from workflows.engines.prompts import (
+from workflows.protocol.prompts import (
     TEMPLATE,
     end_tokens,
     keep_template,

@@ -10,7 +10,7 @@ from pipeline.store.errors import ModelError
 from stages.model import character_tokenizer
 from tests.configs import element
 from tests.models import classifier
-from workflows.engines.prompts import turns_of
+from workflows.protocol.prompts import turns_of
 from workflows.reward_model import RewardModel, batches
 
 

@@ -16,8 +16,8 @@ from pipeline.job.ending import Stopped
 from workflows.attempts import user_reward
 from workflows.attempts.time_limit import limited
 from workflows.attempts.user_reward import Rule
-from workflows.engines.prompts import turns_of
 from workflows.protocol.outcomes import Outcome, add_rewards
+from workflows.protocol.prompts import turns_of
 from workflows.single_turn import Trajectory
 
 

@@ -9,8 +9,8 @@ from pipeline.store.errors import ConfigError
 from tests.configs import element
 from tests.models import classifier
 from workflows import rewards
-from workflows.engines.prompts import turns_of
 from workflows.protocol.outcomes import Outcome, add_rewards, decode
+from workflows.protocol.prompts import turns_of
 from workflows.rewards import Rewards
 from workflows.single_turn import Trajectory
 

@@ -10,8 +10,8 @@ from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, QWEN3, tokenize
 from tests.factories import row
 from workflows.attempts.schedule import roll_out
 from workflows.demonstrations import demonstrations, pairs
-from workflows.engines.prompts import conversation_text, task_texts
 from workflows.protocol.outcomes import Sampling
+from workflows.protocol.prompts import conversation_text, task_texts
 from workflows.task_at_hand import TaskAtHand, unwritable
 from workflows.template_rows import task_prompts
 

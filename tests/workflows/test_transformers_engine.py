@@ -12,9 +12,9 @@ from stages.learner.engine import policy
 from stages.learner.engine.adapter import inject
 from tests.configs import lora
 from workflows.engines.open import open_engine
-from workflows.engines.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
 from workflows.engines.transformers_engine import TransformersEngine, _restrict
 from workflows.protocol.engine import STOP_TEXT, Request, Stop
+from workflows.protocol.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
 
 
 def ask(prompt, seed, temperature=1.0, top_p=1.0, top_k=-1, tokens=8):

@@ -16,9 +16,9 @@ from os.path import commonprefix
 from pipeline.store.errors import DataError
 from pipeline.store.foreign_text import escaped
 from workflows.endpoint.merging import merged
-from workflows.engines.forced_calls import calls_in
-from workflows.engines.prompts import arguments_of, conversation_text, prompt_tokens, turn_end
 from workflows.protocol.engine import STOP_TEXT, Reply
+from workflows.protocol.forced_calls import calls_in
+from workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end
 from workflows.protocol.trajectory import Trajectory
 
 FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
@@ -37,7 +37,7 @@ class Ask:
 
     calls_tools: whether tool calls are looked for in the reply.
     prompt: token ids or text to continue in place of messages. wishes: sampling parameters that the client set.
-    schema: JSON schema of the reply; forced: it is that of tool calls (workflows/engines/forced_calls.py).
+    schema: JSON schema of the reply; forced: it is that of tool calls (workflows/protocol/forced_calls.py).
     """
 
     api: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from workflows.engines.forced_calls import ANY_OBJECT, calls_schema
+from workflows.protocol.forced_calls import ANY_OBJECT, calls_schema
 
 MODEL = "policy"  # name of the model that is trained
 SHIFTS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p", "top_a")

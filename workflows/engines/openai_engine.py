@@ -17,10 +17,10 @@ from typing import Any
 
 from pipeline.store import files
 from pipeline.store.errors import StageError
-from workflows.engines.forced_calls import as_fields, as_text
-from workflows.engines.hugging_face import import_transformers
 from workflows.engines.remote import Remote, RequestFailed
 from workflows.protocol.engine import WAIT_SECONDS, Engine, Failed, Reply, Request
+from workflows.protocol.forced_calls import as_fields, as_text
+from workflows.protocol.hugging_face import import_transformers
 
 END = "<|end of reply|>"
 TEMPLATE = "{{ {'messages': messages, 'tools': tools or []} | tojson }}"

@@ -12,9 +12,9 @@ from pathlib import Path
 from pipeline.settings.config import resolve_dtype
 from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
-from workflows.engines.hugging_face import causal_model
-from workflows.engines.prompts import read_tokenizer
 from workflows.protocol.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
+from workflows.protocol.hugging_face import causal_model
+from workflows.protocol.prompts import read_tokenizer
 
 CACHES = ("past_key_values", "cache_params")  # arguments and outputs of transformers' models; the second of Mamba
 PADDED = {"torch.float32": 1e-3}  # nats; largest change of a log-prob by padding; other dtypes: 0.1

@@ -13,7 +13,6 @@ from pathlib import Path
 from pipeline.settings.config import longest_sequence, resolve_dtype
 from pipeline.store.errors import ConfigError, SyncError
 from pipeline.store.recurrence import recurrent_layers
-from workflows.engines.hugging_face import has_text_alone, read_config
 from workflows.protocol.engine import (
     DEAD_END,
     LIKELIEST,
@@ -25,6 +24,7 @@ from workflows.protocol.engine import (
     Reply,
     Request,
 )
+from workflows.protocol.hugging_face import has_text_alone, read_config
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import ConfigError, StageError, masked
 from pipeline.store.foreign_text import is_encodable
 from workflows.protocol.engine import Reply, Request
@@ -44,7 +43,7 @@ class Sampling:
             model.top_p if top_p is None else top_p,
             model.top_k if top_k is None else top_k,
             model.max_prompt_tokens, model.max_response_tokens,
-            longest_sequence(model),
+            model.longest,
         )
 
 

@@ -31,7 +31,7 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
     Raises DataError when every one is over the limits, or more than buffer.max_rejected_ratio are rejected.
     """
     from workflows.demonstrations import demonstrations
-    from workflows.engines.prompts import load_tokenizer
+    from workflows.protocol.prompts import load_tokenizer
 
     limits = context.config.model
     every_turn = source.path is not None and source.format.enable_concatenated_multi_turn

@@ -20,7 +20,7 @@ class Preferences(DataSet):
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         """Pairs with a text over the limits are left out. Raises DataError when all are."""
         from workflows.demonstrations import pairs
-        from workflows.engines.prompts import load_tokenizer
+        from workflows.protocol.prompts import load_tokenizer
 
         limits, rows = context.config.model, []
         made = pairs(load_tokenizer(model, limits), tasks, context.config)

@@ -16,7 +16,7 @@ class Texts(DataSet):
     advice = " to files of it, and format.prompt_key to its column."
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
-        from workflows.engines.prompts import load_tokenizer
+        from workflows.protocol.prompts import load_tokenizer
 
         config = context.config.model
         return in_pieces(load_tokenizer(model, config), tasks, longest_sequence(config))

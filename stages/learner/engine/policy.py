@@ -21,7 +21,7 @@ from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.way import Way, choose, decoder, hidden_states
-from workflows.engines.hugging_face import causal_model
+from workflows.protocol.hugging_face import causal_model
 
 HEAD = "lm_head.weight"
 CAP = "final_logit_softcapping"

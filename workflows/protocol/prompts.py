@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.store.digests import missing, resolve
 from pipeline.store.errors import ConfigError, DataError, ModelError
 from pipeline.store.model_shape import json_object
-from workflows.engines.hugging_face import import_transformers
+from workflows.protocol.hugging_face import import_transformers
 
 TEMPLATE = "chat_template.jinja"  # in a Hugging Face directory; overrides tokenizer_config.json
 
