@@ -1,6 +1,7 @@
 """Attempts of a running application: the replies that it got, the feedback that it gave, and the rows of both."""
 
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,9 @@ from workflows.endpoint.dialect import Refusal
 from workflows.endpoint.merging import merged
 from workflows.protocol.trajectory import Trajectory
 
+LONGEST_NAME = 1000  # characters of a session, a group, a component
 LARGEST_REWARD = 1e6  # of a component and of their sum, in absolute value
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal may obey them
 NO_FEEDBACK = "no_feedback"  # status of rows that were not rewarded in time
 
 
@@ -72,20 +75,31 @@ class Feedback:
     def read(cls, body: Any) -> "Feedback":
         """The feedback in the body of a request. Raises Refusal."""
         if not isinstance(body, dict) or (unknown := body.keys() - {"id", "session", "reward", "group", "metadata"}):
-            what = f"unknown {', '.join(sorted(unknown))}" if isinstance(body, dict) else "no object"
+            what = f"unknown {', '.join(sorted(unknown))[:200]}" if isinstance(body, dict) else "no object"
             raise Refusal(400, f"{what}; needed id or session, and reward, group or metadata", "invalid_request")
         ids = body.get("id") or []
         ids = tuple(ids) if isinstance(ids, list) else (ids,)
         texts = [*ids, *(body[name] for name in ("session", "group") if body.get(name) is not None)]
         if not all(isinstance(one, str) for one in texts) or bool(ids) == bool(body.get("session")):
             raise Refusal(400, "needed the id of a response, a list of ids, or a session: texts", "invalid_request")
+        for one in texts:
+            require_name(one)
         metadata = None if body.get("metadata") is None else json.dumps(body["metadata"], ensure_ascii=False)
         return cls(_components(body.get("reward")), ids, body.get("session"), body.get("group"), metadata)
 
 
+def require_name(text: str) -> None:
+    """Raises Refusal for a text that cannot be shown as a name."""
+    if len(text) > LONGEST_NAME or CONTROL.search(text):
+        raise Refusal(400, f"{text[:80]!r} is no name; needed at most {LONGEST_NAME} characters, none of them a "
+                           "control character", "invalid_request")
+
+
 def _components(reward: Any) -> dict[str, float]:
     parts = reward if isinstance(reward, dict) else {"reward": reward}
-    fine = parts and all(isinstance(value, (int, float)) and abs(value) <= LARGEST_REWARD for value in parts.values())
+    for name in parts:
+        require_name(name)
+    fine = parts and all(type(value) in (int, float) and abs(value) <= LARGEST_REWARD for value in parts.values())
     if not fine or abs(sum(parts.values())) > LARGEST_REWARD or not 0 <= parts.get("accuracy", 0) <= 1:
         raise Refusal(400, f"reward is {str(reward)[:200]}; needed a number or {{component: number}}, each and their "
                            f"sum from -{LARGEST_REWARD:.0f} to {LARGEST_REWARD:.0f}, accuracy from 0 to 1",

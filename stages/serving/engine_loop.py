@@ -1,6 +1,8 @@
 """One engine for the requests of many clients: its methods run in one thread, the requests wait on an event loop."""
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +66,12 @@ class EngineLoop:
         numbers = self.engine.submit(requests) if requests else []
         return numbers, self.engine.advance()
 
-    def close(self) -> None:
-        self._thread.submit(self.engine.close).result()
+    def close(self, seconds: float) -> None:
+        """Closes the engine; ends this process where that takes longer, since a step of an engine cannot be ended."""
+        code = int(sys.exception() is not None)
+        closing = self._thread.submit(self.engine.close)
+        try:
+            closing.result(seconds)
+        except TimeoutError:
+            os._exit(code)
         self._thread.shutdown()

@@ -4,18 +4,16 @@
                                                         step have a reward and are trained on, further ones have none
     beside it, DIR.journal/000001.json                  replies and feedback of attempts that are in no step yet
 
-Every SECONDS a part of the journal is written; a step as soon as enough attempts are rewarded. Every file is written
-under a temporary name, flushed and renamed, a step's `rollouts` last. A killed server loses what came after the last
-part; the next one goes on with the attempts of the journal. A part is deleted when all of its attempts are in steps.
+Every SECONDS a part of the journal is written, and before feedback is acknowledged; a step as soon as enough attempts
+are rewarded. Every file is written under a temporary name, flushed and renamed, a step's `rollouts` last. A killed
+server loses replies that came after the last part; the next one goes on with the attempts of the journal. A part is
+deleted when all of its attempts are in steps.
 """
-
 
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from pipeline.store import files, records, tables
 from pipeline.store.errors import DataError
@@ -24,7 +22,8 @@ from stages.serving.attempts import Attempt, Feedback, Reply, Source
 from workflows.endpoint.dialect import Refusal
 
 LOCK = "lock"
-SECONDS = 5.0  # between parts of the journal: what a killed server loses at most
+SECONDS = 5.0  # between parts of the journal: a killed server loses the replies of this time at most
+PART_BYTES = 1 << 18  # of a part, which is written again with each new event until it is this large
 ADVICE = ("Put a copy of it back, or delete it and start the server again: attempts that have replies or feedback in "
           "it are then left out.")
 RECORDED = Refusal(409, "the feedback came too late, or twice: the attempt is recorded", "already_recorded")
@@ -42,7 +41,9 @@ class Recording:
         self._per_step, self._wait, self._keep = per_step, wait, keep
         self.open: dict[str, Attempt] = {}  # in no step yet, in order of their first replies
         self._ready: dict[str, Attempt] = {}  # those with a reward, in the order of their feedback
-        self._events: list[dict] = []  # since the last part
+        self._events: list[dict] = []  # of the part that is not finished
+        self._kept = 0  # of them, in its file
+        self._unkept: list[tuple[dict, list[tuple[Attempt, list[Reply]]]]] = []  # feedback, and its attempts before it
         self.torn: set[str] = set()  # attempts of the journal that lack replies, and are left out
         self._parts: dict[Path, set[str]] = {}  # the journal: file -> its attempts
         self._journal = journal_of(directory)
@@ -70,6 +71,7 @@ class Recording:
         """Ends an attempt with its reward; several responses become one attempt. Raises Refusal for unknown ones."""
         found = self._named(feedback)
         self._events.append({"feedback": vars(feedback), "attempts": [one.id for one in found]})
+        self._unkept.append((self._events[-1], [(one, [*one.replies]) for one in found]))
         return self._end(found, feedback)
 
     def _named(self, feedback: Feedback) -> list[Attempt]:
@@ -78,9 +80,10 @@ class Recording:
             ids = [one.id for one in self.open.values() if one.session == feedback.session and one.components is None]
         if not ids:
             raise Refusal(404, f"session {feedback.session!r} has no reply that waits for feedback", "not_found")
-        if any(one not in self.open or self.open[one].components is not None for one in ids):
-            raise RECORDED if any(one in self.open for one in ids) else Refusal(
-                404, "no response with that id waits for feedback", "not_found")
+        if any(one in self.open and self.open[one].components is not None for one in ids):
+            raise RECORDED
+        if unknown := [one for one in ids if one not in self.open]:
+            raise Refusal(404, f"no response {unknown[0][:80]!r} waits for feedback", "not_found")
         return [self.open[one] for one in ids]
 
     def _end(self, found: list[Attempt], feedback: Feedback) -> Attempt:
@@ -92,12 +95,42 @@ class Recording:
         self._ready[first.id] = first
         return first
 
+    def keep(self) -> None:
+        """Writes the journal: when it returns, all that was recorded is on the disk.
+
+        Raises StageError or OSError, and then knows nothing of feedback that is not.
+        """
+        if self._kept == len(self._events):
+            return
+        path = self._journal / f"{self._number():06d}.json"
+        try:
+            files.write_json(path, {"step": self.step, "events": self._events})
+        except BaseException:
+            self._take_back()
+            raise
+        self._kept = len(self._events)
+        self._unkept.clear()
+        if path.stat().st_size > PART_BYTES:
+            self._finish(path)
+
+    def _take_back(self) -> None:
+        while self._unkept:
+            event, before = self._unkept.pop()
+            self._events.remove(event)
+            del self._ready[before[0][0].id]
+            for one, replies in before:
+                one.replies, one.components, one.group, one.metadata = replies, None, None, None
+                self.open[one.id] = one
+
+    def _finish(self, path: Path) -> None:
+        self._parts[path], self._events, self._kept = _attempts(self._events), [], 0
+
     def flush(self, last: bool = False) -> None:
         """Writes a part of the journal, and the steps that are complete; `last`: also one that is not."""
         if self._events:
-            path = self._journal / f"{self._number():06d}.json"
-            files.write_json(path, {"step": self.step, "events": self._events})
-            self._parts[path], self._events = _attempts(self._events), []
+            self.keep()
+        if self._events:  # else the part was large
+            self._finish(self._journal / f"{self._number():06d}.json")
         now = time.time()
         late = [one for one in self.open.values() if one.components is None and now - one.touched > self._wait]
         while len(self._ready) >= self._per_step or (last and self._ready):
@@ -106,7 +139,7 @@ class Recording:
         if not self._keep:
             self._forget(late)
         for path in [path for path, names in self._parts.items() if not names & self.open.keys()]:
-            path.unlink()
+            path.unlink(missing_ok=True)
             del self._parts[path]
 
     def close(self) -> int:
@@ -148,7 +181,7 @@ class Recording:
 
     def _restore(self, done: list[int]) -> None:
         """Reads the attempts of the journal that are in no step."""
-        paths = sorted(self._journal.glob("*.json"))
+        paths = sorted(self._journal.glob("[0-9]" * 6 + ".json"))
         parts = {path: files.read_json(path, ADVICE) for path in paths}
         since = min((part["step"] for part in parts.values()), default=0)
         written = {name for step in done if step >= since for name in self._written(step)}
@@ -160,7 +193,8 @@ class Recording:
 
     def _written(self, step: int) -> set[str]:
         path = tables.step_file(self.directory, "experience", step)
-        return {one.split("/")[-2] for one in pq.read_table(path, columns=["experience_id"])[0].to_pylist()}
+        rows = tables.read(path, records.Experience)
+        return {one.split("/")[-2] for one in rows["experience_id"].to_pylist()}
 
     def _replay(self, event: dict, written: set[str]) -> None:
         if "reply" in event and event["attempt"] not in written:

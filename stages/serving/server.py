@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import signal
 import socket
 import sys
 import tempfile
@@ -25,9 +24,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pipeline.job.context import commit
+from pipeline.job.ending import SIGNALS
 from pipeline.store import checkpoints, files
-from pipeline.store.errors import ConfigError
-from stages.serving.attempts import Feedback, Source
+from pipeline.store.errors import ConfigError, OuroError
+from pipeline.store.user_errors import brief
+from stages.serving.attempts import Attempt, Feedback, Source, require_name
 from stages.serving.engine_loop import EngineLoop
 from stages.serving.recording import SECONDS, Recording
 from stages.serving.sessions import Sampling, Session
@@ -40,6 +41,8 @@ from workflows.protocol.prompts import end_tokens, load_tokenizer
 IDLE_SECONDS = 3600.0  # after which the conversation of a session is forgotten, if nothing is recorded
 OPEN_SECONDS = 120  # for which a connection without requests stays open
 GRACE_SECONDS = 5  # for requests in progress when the server is asked to end
+CLOSE_SECONDS = 15  # for the engine, after them
+TOGETHER_SECONDS = 0.02  # feedback of this time is written to the disk together
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Standalone(server.Server):
     def __init__(self, session: Callable[[str | None], Session], recording: Recording | None, options: Options):
         self._new, self._recording, self._options = session, recording, options
         self.sessions: dict[str, Session] = {}
+        self._writing: asyncio.Task | None = None  # what comes before it begins to write is written with it
+        self.lack: str | None = None  # why nothing can be recorded
         routes = [Route(prefix + one.path, self._handler(one), methods=["POST"])
                   for one in server.DIALECTS for prefix in ("", "/sessions/{session}")]
         routes += [Route(f"{prefix}/v1/models", self._models) for prefix in ("", "/sessions/{session}")]
@@ -72,8 +77,11 @@ class Standalone(server.Server):
     def _speaker(self, request: Request) -> Session:
         self._require_token(request)
         name = request.path_params.get("session")
+        if request.method == "POST" and self.lack:
+            raise self._unwritten()
         if name is None or request.method == "GET":
             return self._new(None)
+        require_name(name)
         return self.sessions.setdefault(name, self._new(name))
 
     def _require_token(self, request: Request) -> None:
@@ -86,7 +94,7 @@ class Standalone(server.Server):
             self._require_token(request)
             if self._recording is None:
                 raise Refusal(404, "nothing is recorded; start ouro serve with --record DIR", "not_recorded")
-            attempt = self._recording.rewarded(Feedback.read(await server.body(request, self.body_seconds)))
+            attempt = await self._rewarded(Feedback.read(await server.body(request, self.body_seconds)))
         except ClientDisconnect:
             return Response(status_code=499)
         except Refusal as refusal:
@@ -94,6 +102,40 @@ class Standalone(server.Server):
         if attempt.session in self.sessions:  # what the session asks next is another attempt
             self.sessions.pop(attempt.session).close()
         return JSONResponse({"attempt": attempt.id, "reward": sum(attempt.components.values())})
+
+    async def _rewarded(self, feedback: Feedback) -> Attempt:
+        """Records feedback; it is on the disk then, or this raises Refusal."""
+        attempt = None
+        try:
+            attempt = self._recording.rewarded(feedback)
+            return attempt
+        finally:  # what is refused as recorded is on the disk too
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write())
+            await asyncio.shield(self._writing)
+            if self.lack or (attempt and attempt.components is None):
+                raise self._unwritten()
+
+    async def _write(self) -> None:
+        await asyncio.sleep(TOGETHER_SECONDS)
+        self._writing = None
+        self.write(self._recording.keep)
+
+    def write(self, work: Callable[[], None]) -> None:
+        """Writes what was recorded. Replies that cannot be written stay in memory; `lack` and the terminal say why."""
+        before, self.lack = self.lack, None
+        try:
+            work()
+        except (OSError, OuroError) as error:
+            self.lack = " ".join(str(error).split())
+        except Exception as error:
+            logging.getLogger(__name__).exception("recording failed")
+            self.lack = brief(error)
+        if self.lack != before:
+            print(f"ouro: {self.lack or 'recording goes on'}", file=sys.stderr, flush=True)
+
+    def _unwritten(self) -> Refusal:
+        return Refusal(507, f"not recorded, send it again later: {self.lack or 'writing failed'}", "not_recorded")
 
     def forget_idle(self) -> None:
         wait = self._options.wait if self._recording else IDLE_SECONDS
@@ -123,11 +165,13 @@ def serve(model: Path, config, options: Options) -> None:
                            lambda name: Session(name, engine, sampling, tokenizer, config,
                                                 recording.replied if recording else lambda *_: None)))
     finally:
-        waiting = recording.close() if recording else 0
-        engine.close()
-    if recording:
-        print(f"recorded {recording.step - 1} steps in {options.record}; {waiting} attempts wait for feedback in its "
-              "journal", file=sys.stderr)
+        try:
+            if recording:
+                waiting = recording.close()
+                print(f"recorded {recording.step - 1} steps in {options.record}; {waiting} attempts wait for feedback "
+                      "in its journal", file=sys.stderr, flush=True)
+        finally:
+            engine.close(CLOSE_SECONDS)
 
 
 def _recording(model: Path, options: Options, engine: str, sampling: Sampling, tokenizer) -> Recording:
@@ -159,13 +203,13 @@ async def _serve(listener: socket.socket, options: Options, engine: EngineLoop, 
                  session: Callable) -> None:
     app = Standalone(session, recording, options)
     http = server._Uvicorn(uvicorn.Config(
-        app.app, lifespan="off", log_config=None, log_level="error", access_log=False,
+        app.app, lifespan="off", log_config=None, log_level="critical", access_log=False,
         http=Impatient, ws="none", timeout_keep_alive=OPEN_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS))
 
     def end() -> None:
         http.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, end)
     running = asyncio.create_task(engine.run())
     running.add_done_callback(lambda _: end())
@@ -188,4 +232,4 @@ async def _regularly(app: Standalone, recording: Recording | None) -> None:
         await asyncio.sleep(SECONDS)
         app.forget_idle()
         if recording:
-            recording.flush()
+            app.write(recording.flush)

@@ -89,7 +89,7 @@ class Session(Speaker):
         if task.cancelled():
             self._asked.pop(number)
         elif task.exception():
-            self.close()
+            self.close(Refusal(503, f"not answered: {task.exception()}", "ended"))
         else:
             self.reply(number, task.result())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from pipeline.store import records, tables
+from pipeline.store import files, records, tables
 from pipeline.store.errors import ConfigError, DataError, StageError
 from pipeline.store.files import HOME
 from stages import recorded
@@ -141,6 +142,8 @@ def test_what_the_client_wishes_is_used_unless_it_is_recorded(opened):
     ({"session": "s", "reward": {"accuracy": 2}}, 400), ({"session": "s", "reward": {}}, 400), ([], 400),
     *(({"session": "s", "reward": reward}, 400) for reward in (
         1e30, 10**400, {"a": 9e5, "b": 9e5}, {"a": -1e6, "b": -1}, {"\ud800": 1.0}, [1], {"a": [1]})),
+    *(({"session": "s", "reward": reward}, 400) for reward in (True, {"accuracy": True}, {"a\n": 1}, {"a" * 1001: 1})),
+    ({"session": "s", "reward": 1, "group": "\x1b[2J"}, 400), ({"id": ["a\0"], "reward": 1}, 400),
     ({"session": "\ud800", "reward": 1}, 400), ({"session": "s", "reward": 1, "group": "\udfff"}, 400),
     ({"session": "s", "reward": 1, "metadata": {"\ud800": 1}}, 400), ({"\ud800": 1}, 400), ({"id": ["\ud800"]}, 400),
     ({"session": "s", "id": "x", "reward": 1}, 400), ({"session": "s", "reward": 1, "stars": 5}, 400)])
@@ -154,7 +157,8 @@ def test_feedback_that_cannot_be_used_is_refused(opened, body, status):
     b'{"session": "s", "reward": 1, "metadata": -Infinity}',
     b'{"session": "s", "reward": 1, "metadata": "\xed\xa0\x80"}',
     '{"session": "s", "reward": 1}'.encode("utf-16"), b'{"reward": ' + b"9" * 5000 + b"}",
-    b'{"session": "s", "reward": 1, "metadata": ' + b"[" * 500 + b"]" * 500 + b"}", b"", b"null"])
+    b'{"session": "s", "reward": 1, "metadata": ' + b"[" * 500 + b"]" * 500 + b"}", b"", b"null",
+    b'{"session": "s", "reward": 1, "reward": -1}', b'{"session": "s", "reward": 1, "metadata": {"a": 1, "a": 2}}'])
 def test_a_body_that_files_cannot_hold_is_refused(opened, body):
     *_, found = posted(opened("a"), (IN_SESSION, chat("x")), ("/feedback", body))
     assert found.status_code == 400
@@ -172,6 +176,68 @@ def test_one_bad_event_does_not_end_a_recording(opened, tmp_path):
     assert odd.components == {"reward": 0.0}
     made.recording.flush()
     assert sorted(row.reward for row in read(tmp_path, "experience")) == [0.0, 1e6]
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    *((CHAT, chat("x", **more)) for more in ({"n": True}, {"n": "2"}, {"max_tokens": True}, {"max_tokens": 10.0},
+                                             {"logprobs": "yes"}, {"stream": 1}, {"stop": [5]}, {"model": "p" * 9999})),
+    (CHAT, {"model": "policy", "messages": [{"role": "user", "content": ""}] * 300}), (CHAT, chat("x" * 10**6)),
+    ("/v1/completions", {"model": "policy", "prompt": [True]}),
+    *(("/v1/responses", {"model": "policy", "input": given}) for given in (
+        [], [{"type": "function_call", "call_id": "a", "name": "f", "arguments": 5}],
+        [{"type": "function_call", "call_id": None, "name": {}, "arguments": "{}"}],
+        [{"type": "function_call_output", "call_id": ["a"], "output": "x"}])),
+    *(("/v1/responses", {"model": "policy", "input": "x", "tools": [{"type": "function", "name": "f", **more}]})
+      for more in ({"parameters": 5}, {"description": {"a": 1}})),
+    ("/v1/messages", {"model": "policy", "max_tokens": 1, "messages": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": 5, "name": ["f"], "input": {}}]}]}),
+    ("/sessions/a%0Ab/v1/chat/completions", chat("x")), ("/sessions/" + "a" * 2000 + "/v1/chat/completions", chat("x")),
+    ("/nothing", {}), ("/v1/models", {})])
+def test_what_no_dialect_allows_is_refused_in_one_short_sentence(opened, path, body):
+    """With any engine, before it is asked: none of these may hold the others up or be a failure of the server."""
+    (found,) = posted(opened(), (path, body))
+    assert 400 <= found.status_code < 500
+    message = found.json()["error"]["message"]
+    assert 0 < len(message) < 400
+    assert "\n" not in message
+
+
+def test_a_failure_of_the_server_is_one_sentence_and_does_not_end_it(opened, monkeypatch):
+    made = opened("a")
+    monkeypatch.setattr(type(DIALECTS[1]), "read", lambda *_: 1 / 0)
+    failed, fine = posted(made, ("/v1/completions", {}), (CHAT, chat("x")))
+    assert (failed.status_code, fine.status_code) == (500, 200)
+    assert "ZeroDivisionError" not in failed.json()["error"]["message"]
+
+
+def test_feedback_that_is_acknowledged_is_on_the_disk(opened, tmp_path):
+    """A server that is killed after the answer knows it, though no part of the journal was due."""
+    made = opened("a", "b")
+    rewarded = [("/feedback", lambda found, i=i: {"id": found[i].json()["id"], "reward": i}) for i in (0, 1)]
+    posted(made, (CHAT, chat("x")), (CHAT, chat("y")), *rewarded)
+    made.recording._lock.close()  # killed
+    assert len(list(journal_of(tmp_path / "rec").glob("*.json"))) == 1  # which was written twice
+    again = recorder(tmp_path)
+    assert again.close() == 0
+    assert [(row.response, row.reward) for row in read(tmp_path, "experience")] == [("a", 0.0), ("b", 1.0)]
+
+
+def test_a_full_disk_refuses_and_loses_nothing(opened, tmp_path, monkeypatch):
+    made = opened("a", "b")
+    first, *_ = posted(made, (CHAT, chat("x")))
+    feedback = "/feedback", {"id": first.json()["id"], "reward": 1}
+    with monkeypatch.context() as full:
+        def write(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(files, "write_json", write)
+        answers = posted(made, feedback, feedback, (CHAT, chat("y")), ("/feedback", {"session": "s", "reward": 1}))
+        assert [one.status_code for one in answers] == [507] * 4
+        assert all("No space left" in one.json()["error"]["message"] for one in answers)
+    made.app.write(made.recording.flush)
+    assert [one.status_code for one in posted(made, feedback, feedback, (CHAT, chat("y")))] == [200, 409, 200]
+    assert made.recording.close() == 1
+    assert [row.reward for row in read(tmp_path, "experience")] == [1.0]
 
 
 def test_ids_that_are_no_tokens_are_refused(opened):
@@ -207,11 +273,24 @@ OWN = {"origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
 @pytest.mark.parametrize(("headers", "status"), [
     (PAGE, 403), ({"origin": "null"}, 403), ({"origin": "http://127.0.0.1:81"}, 403), ({"sec-fetch-site": "none"}, 404),
     ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-site"}, 403), (OWN, 404),
-    ({"host": "evil.example", "origin": "http://evil.example"}, 400), ({"host": "localhost:8000"}, 404)])
+    ({"host": "evil.example", "origin": "http://evil.example"}, 400), ({"host": "localhost:8000"}, 404),
+    ({"host": "[::1]:80"}, 404), ({"host": "[::1].evil"}, 400), ({"host": "127.0.0.1:80:evil"}, 400)])
 def test_pages_of_other_sites_are_refused(opened, headers, status):
     """404: the request is read, and its session is not known."""
     (found,) = posted(opened(), ("/feedback", {"session": "s", "reward": 1}), headers=headers)
     assert found.status_code == status
+
+
+@pytest.mark.parametrize("header", [("origin", "http://127.0.0.1"), ("content-type", "text/plain"), ("host", "evil")])
+def test_headers_that_decide_are_there_once(opened, header):
+    twice = [(header[0], {"host": "127.0.0.1", "content-type": "application/json"}.get(header[0], header[1])), header]
+
+    async def run():
+        transport = httpx.ASGITransport(opened().app.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.post("/feedback", content=b"{}", headers=twice)).status_code
+
+    assert asyncio.run(run()) == 400
 
 
 def test_with_a_token_other_names_are_answered_and_pages_are_not(opened):
@@ -357,7 +436,7 @@ def test_an_engine_that_fails_ends_the_requests(opened):
             await running
         return found.status_code
 
-    assert asyncio.run(run()) == 410
+    assert asyncio.run(run()) == 503
 
 
 def test_the_stage_of_recorded_experience_has_its_tables(opened, tmp_path, settings):

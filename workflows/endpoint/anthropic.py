@@ -7,8 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from pipeline.store.foreign_text import flaw
+from workflows.endpoint.chat import Message
 from workflows.endpoint.conversation import Ask
-from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts
+from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts, validated
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large",
@@ -108,7 +109,8 @@ def _from_blocks(turn: Turn) -> list[dict]:
         except KeyError as error:
             raise Refusal(400, f"a block {kind} has no {error.args[0]}", "invalid_request") from error
     own = {"role": turn.role, "content": "".join(text), **({"tool_calls": calls} if calls else {})}
-    return [*results, *([own] if text or calls or not results else [])]
+    found = [*results, *([own] if text or calls or not results else [])]
+    return [validated(Message, one, "messages").plain() for one in found]
 
 
 def _object(arguments: str) -> Any:

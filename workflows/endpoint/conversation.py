@@ -10,7 +10,7 @@ be absent from the history: it stays in the row as the model saw it.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from os.path import commonprefix
 
 from pipeline.store.errors import DataError
@@ -113,6 +113,11 @@ class Conversation:
         template = tokenizer.chat_template or ""
         name = parser or next((name for mark, name in FORMATS.items() if mark in str(template)), "hermes")
         self._parse = partial(parse, name, tokenizer)
+
+    @property
+    def longest_token(self) -> int:
+        """The most characters of a token."""
+        return _longest_token(self._tokenizer)
 
     @property
     def calls(self) -> int:
@@ -235,6 +240,11 @@ class Conversation:
         said = sorted(self._said, key=lambda said: said.number)
         return merged([Trajectory(s.prompt.tokens, s.reply.tokens, s.reply.logprobs, [1] * len(s.reply.tokens),
                                   s.reply.finish_reason) for s in said])
+
+
+@lru_cache(maxsize=1)
+def _longest_token(tokenizer) -> int:
+    return max(map(len, tokenizer.get_vocab()))
 
 
 def _repeats(shown: str, text: str) -> bool:

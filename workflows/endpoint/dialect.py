@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -12,6 +12,9 @@ from workflows.protocol.forced_calls import ANY_OBJECT, calls_schema
 MODEL = "policy"  # name of the model that is trained
 SHIFTS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p", "top_a")
 WISHES = ("temperature", "top_p", "top_k", "seed")
+
+
+Fields = TypeVar("Fields", bound=BaseModel)
 
 
 class Refusal(Exception):
@@ -25,7 +28,7 @@ class Refusal(Exception):
 class Body(BaseModel):
     """Fields that a dialect reads. Others are kept, so that those that change the distribution can be refused."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow", protected_namespaces=(), strict=True)  # true is no number
     model: str
     stream: bool | None = False
 
@@ -57,16 +60,21 @@ class Answer:
 
 def read(kind: type[Body], body: Any) -> Body:
     """The fields of a body. Raises Refusal, 404 for another model."""
-    try:
-        found = kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise Refusal(400, f"{where}: {first['msg']}", "invalid_request") from error
+    found = validated(kind, body)
     if found.model != MODEL:
-        raise Refusal(404, f"there is no model {found.model!r}; the model that is trained is '{MODEL}'",
+        raise Refusal(404, f"there is no model {found.model[:80]!r}; the model that is trained is '{MODEL}'",
                       "model_not_found")
     return found
+
+
+def validated(kind: type[Fields], value: Any, place: str = "") -> Fields:
+    """A value as the fields of a kind. Raises Refusal. place: of the value in the body."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, (*([place] if place else []), *first["loc"]))) or "the body"
+        raise Refusal(400, f"{where}: {first['msg']}", "invalid_request") from error
 
 
 def texts(content: Any, kinds: Iterable[str] = ("text",)) -> str:

@@ -4,10 +4,12 @@ A browser sends requests of any page to any address, and says so in Origin and S
 A page whose own name resolves to this host (DNS rebinding) has that name in Host.
 """
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -20,34 +22,66 @@ BODY_SECONDS = 60.0  # for a body
 CONNECTIONS = 900  # at the same time; a process has 1024 files by default
 
 
-class NoPages:
-    """ASGI middleware that answers requests of web pages of other origins with 403."""
+ONCE = ("host", "origin", "sec-fetch-site", "content-type")  # headers that decide; two could be read in two ways
+CLOSING = {"connection": "close"}
 
-    def __init__(self, app: Callable[..., Awaitable]):
-        self._app = app
+
+def refused(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """An error in OpenAI's form, for requests that no dialect has read."""
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": body}, status, headers)
+
+
+class Gate:
+    """ASGI middleware that answers strangers with 4xx, and every request with one sentence, whatever happens to it."""
+
+    def __init__(self, app: Callable[..., Awaitable], hosts: Sequence[str] | None):
+        self._app, self._hosts = app, hosts
 
     async def __call__(self, scope, receive, send) -> None:
-        app = self._app
-        if scope["type"] == "http" and (page := _page(Request(scope))):
-            app = JSONResponse({"error": {"message": f"requests of web pages are not answered ({page})", "param": None,
-                                          "type": "invalid_request_error", "code": "foreign_origin"}}, 403)
-        await app(scope, receive, send)
+        begun = False
+
+        async def sending(message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        app = _stranger(Request(scope), self._hosts) or self._app
+        try:
+            return await app(scope, receive, sending)
+        except asyncio.CancelledError:
+            answer = refused(503, "the server was asked to end", "ending", CLOSING)
+        except Exception:
+            logging.getLogger(__name__).exception("%s %s failed", scope["method"], scope["path"][:200])
+            answer = refused(500, "the request failed in the server, whose log has the reason", "failed", CLOSING)
+        return None if begun else await answer(scope, receive, send)
 
 
-def _page(request: Request) -> str | None:
-    """The header by which a request is of another origin's page, or None."""
+def _stranger(request: Request, hosts: Sequence[str] | None) -> JSONResponse | None:
+    """What a request gets that is of no program of this machine; None for others."""
+    if twice := [name for name in ONCE if len(request.headers.getlist(name)) > 1]:
+        return refused(400, f"there are two headers {twice[0]}", "invalid_request")
+    named = request.headers.get("host", "")
+    host, _, port = named[1:].partition("]") if named.startswith("[") else named.partition(":")
+    if hosts is not None and not (host.lower() in hosts and (not port or port.removeprefix(":").isdigit())):
+        return refused(400, f"Host is {named[:200]!r}; needed {' or '.join(hosts)}", "foreign_host")
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", SAME[0])
-    own = [f"{scheme}://{request.headers.get('host')}" for scheme in ("http", "https")]
-    if origin is not None and origin not in own:
-        return f"Origin: {origin[:200]}"
-    return None if site in SAME else f"Sec-Fetch-Site: {site[:200]}"
+    own = [f"{scheme}://{named}" for scheme in ("http", "https")]
+    page = (f"Origin: {origin[:200]}" if origin is not None and origin not in own else
+            f"Sec-Fetch-Site: {site[:200]}" if site not in SAME else None)
+    return refused(403, f"requests of web pages are not answered ({page})", "foreign_origin") if page else None
+
+
+async def _unknown(request: Request, error: HTTPException) -> JSONResponse:
+    message = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    return refused(error.status_code, message, "not_found" if error.status_code == 404 else "not_allowed",
+                   dict(error.headers or {}))
 
 
 def protect(app: Starlette, hosts: Sequence[str] | None) -> None:
     """Adds what every server needs. hosts: the names of it that are answered; None: all, where a token is needed."""
-    app.add_middleware(NoPages)
-    if hosts is not None:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts, "[::1]"], www_redirect=False)
+    app.add_exception_handler(HTTPException, _unknown)
+    app.add_middleware(Gate, hosts=hosts)
 
 
 class Impatient(AutoHTTPProtocol):

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from workflows.endpoint.chat import error
+from workflows.endpoint.chat import Message, Tool, error
 from workflows.endpoint.conversation import Ask
-from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts
+from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts, validated
 
 PARTS = ("text", "input_text", "output_text")
 
 
 class ResponsesBody(Body):
-    input: str | list[dict[str, Any]]
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: Any = None
@@ -113,7 +113,7 @@ def _messages(items: list[dict]) -> list[dict]:
                                    "function_call or function_call_output", "unsupported")
     except KeyError as missing:
         raise Refusal(400, f"an item of input has no {missing.args[0]}", "invalid_request") from missing
-    return messages
+    return [validated(Message, one, "input").plain() for one in messages]
 
 
 def _tool(tool: dict) -> dict:
@@ -121,4 +121,4 @@ def _tool(tool: dict) -> dict:
     if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
         raise Refusal(400, f"a tool is {tool.get('type')!r}; needed functions with a name", "unsupported")
     function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
-    return {"type": "function", "function": function}
+    return validated(Tool, {"type": "function", "function": function}, "tools").model_dump(exclude_none=True)

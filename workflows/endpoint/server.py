@@ -55,7 +55,7 @@ class Server:
         protect(app, LOOPBACK)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = _Uvicorn(uvicorn.Config(app, lifespan="off", log_config=None, log_level="error", access_log=False,
+        server = _Uvicorn(uvicorn.Config(app, lifespan="off", log_config=None, log_level="critical", access_log=False,
                                          timeout_keep_alive=IDLE_SECONDS))
         self._loop, self._task = loop, loop.create_task(server.serve([listener]))
         loop.run_until_complete(_started(server))
@@ -143,11 +143,19 @@ async def body(request: Request, seconds: float | None) -> Any:
     except TimeoutError as error:
         raise Refusal(408, f"the body did not arrive within {seconds:g} s", "timeout") from error
     try:
-        found = json.loads(content.decode())
+        found = json.loads(content.decode(), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is not JSON: {error}", "invalid_json") from error
+        raise Refusal(400, f"the body is not JSON: {str(error)[:200]}", "invalid_json") from error
     if wrong := flaw(found):
         raise Refusal(400, f"the body cannot be used: {wrong}", "invalid_json")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(one for one in names if names.count(one) > 1)[:80]!r} is there twice")
     return found
 
 

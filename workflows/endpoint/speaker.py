@@ -37,6 +37,7 @@ class Speaker:
             if self._check is None:
                 raise MASKS
             await asyncio.to_thread(self._check, ask.schema)  # others go on meanwhile
+        self._require_short(ask)
         prompt = self.conversation.prompt(ask)
         if not 0 < len(prompt.tokens) < self._longest:
             raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
@@ -72,10 +73,19 @@ class Speaker:
         if number in self._waiting and not self._waiting[number].done():
             self._waiting[number].set_result(reply)
 
-    def close(self) -> None:
+    def close(self, why: Refusal = ENDED) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ENDED)
+                future.set_exception(why)
+
+    def _require_short(self, ask: Ask) -> None:
+        """Refuses what is too long whatever its tokens are: to count those of a large body takes a minute."""
+        texts = [ask.prompt] if ask.prompt is not None else [one.get("content") or "" for one in ask.messages]
+        length = sum(map(len, texts))
+        if len(texts) > self._longest or length > self._longest * self.conversation.longest_token:
+            raise Refusal(400, f"the prompt has {length} characters in {len(texts)} turns, which cannot be fewer than "
+                               f"{self._longest} tokens (model.max_model_len, or prompt + response)",
+                          "context_length_exceeded")
 
 
 @cache
