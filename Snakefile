@@ -68,7 +68,7 @@ for rule_name, stage in named_rules(PLAN.stages):
         localrule: not requests.is_submitted(stage)
         params:
             before=requests.command_prefix(stage),
-            kind=stage.kind,
+            module=stage.kind.module,
             directory=subpath(output[0], parent=True),
         shell:
-            "{params.before}python -m stages.{params.kind} {params.directory:q}"
+            "{params.before}python -m {params.module} {params.directory:q}"

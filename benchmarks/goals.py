@@ -116,11 +116,11 @@ def figures() -> list[Figure]:
     return [
         Figure("climbs of an override in composing", walk.BEFORE["composing"].climbs, journeys["composing"].climbs, 8),
         Figure("climbs of an override in `ouro run`", walk.BEFORE["ouro run"].climbs, journeys["ouro run"].climbs, 31),
-        Figure("product files that name a mode (score)", 31, len(naming(("score", "scored"))), 6),
+        Figure("product files that name a kind of stages (scored)", 15, len(naming(("scored",))), 2),
         Figure("product files that name an explorer option (over_rollout)", 7, len(naming(("over_rollout",))), 6),
         Figure("product files that name a loss (sapo)", 3, len(naming(("sapo",))), 2),
-        Figure("mentions of stage kinds", 270, sum(kinds.values()), 100),
-        Figure("product files with mentions of stage kinds, the table apart", 47, len(naming(KINDS, table)), 20),
+        Figure("mentions of stage kinds", 270, sum(kinds.values()), 61),
+        Figure("product files with mentions of stage kinds, the table apart", 47, len(naming(KINDS, table)), 14),
         *(Figure(name, before, len(found[name]), house.LIMITS[name]) for name, before in (
             ("circles of rooms", 3), ("rooms", 28), ("floors", 9), ("arrows between rooms", 147))),
         Figure("functions called `problems`", 13, sum(rules().values()), 1),

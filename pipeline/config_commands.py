@@ -157,7 +157,7 @@ def stages(overrides, write):
             print(f"  input      {role} = {directory}")
         for directory in stage.waits:
             print(f"  waits for  {directory}")
-        print(f"  command    {shlex.join([sys.executable, '-m', f'stages.{stage.kind}', stage.directory])}")
+        print(f"  command    {shlex.join([sys.executable, '-m', stage.kind.module, stage.directory])}")
     if not write:
         print("\n`ouro stages --write` makes the directories, so that the commands can be typed.")
 

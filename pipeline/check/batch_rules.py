@@ -17,9 +17,9 @@ def problems(config: Config) -> list[Problem]:
     """Lists optimizer steps that can never be filled."""
     line = Line(config)
     found = {name: _short_of_given(settings) for name, settings in line.settings.items()
-             if line.kinds[name] == "train"}
+             if line.kinds[name].learns_from_given}
     for name, kind in line.kinds.items():
-        if kind == "offline" and (source := line.explored(name)):
+        if kind.is_offline and (source := line.explored(name)):
             found[name] = _short_of_explored(line.settings[name], line.settings[source], source)
     return [problem.of([name]) for name, problem in found.items() if problem]
 
@@ -46,14 +46,14 @@ def _short_of_explored(settings: Config, explored: Config, source: str) -> Probl
 def batch_notes(settings: Config) -> list[Problem]:
     """Returns the warning about a stage whose explorer steps or batches exceed its total number of tasks."""
     kind, buffer = settings.kind, settings.buffer
-    tasks = most_rows(settings, generated=True) if kind in ("rft", "rollout") else None
+    tasks = most_rows(settings, generated=True) if kind.explores else None
     if not tasks:
         return []
     if buffer.batch_size > tasks:
         return [Problem("buffer.batch_size", f"there are at most {tasks:,} tasks, so every explorer step asks each of "
                         f"them {_readable(buffer.batch_size / tasks)} times, in as many groups.", "Lower it, or "
                         "give more tasks, if that is not meant.", found=f"{buffer.batch_size:,}")]
-    fresh = train_batch(settings).fresh if kind == "rft" else 0
+    fresh = train_batch(settings).fresh if kind.is_online else 0
     passes = fresh / (tasks * (settings.algorithm.repeat_times or 1))
     return [Problem("buffer.train_batch_size", f"one optimizer step takes the rollouts of {_readable(passes)} passes "
                     f"over all tasks (at most {tasks:,}).", "Lower it if that is not intended.",

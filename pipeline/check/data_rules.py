@@ -30,7 +30,7 @@ def _without_split(c: Config) -> list[Problem]:
         return []
     algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
     wanted = []
-    if c.kind == "train" and algorithm != "cpt" and buffer.path is None:  # cpt: settings/combinations.py
+    if c.kind.learns_from_given and algorithm != "cpt" and buffer.path is None:  # cpt: settings/combinations.py
         wanted.append((SHOWN, "pairs" if algorithm in PAIR_TYPES else "demonstrations"))
     wanted += [(key, "tasks of split test") for key, one in _eval_sets(c.buffer.explorer_input)
                if one.path is None and one.split == "test"]
@@ -53,11 +53,11 @@ def rowless(c: Config) -> list[Problem]:
         return []
     source, buffer = c.buffer.explorer_input, c.buffer.trainer_input.experience_buffer
     kind = c.kind
-    trained = [(SHOWN, buffer)] if kind == "train" and c.algorithm.algorithm_type == "sft" else []
-    if kind in ("rft", "rollout"):
+    trained = [(SHOWN, buffer)] if kind.learns_from_given and c.algorithm.algorithm_type == "sft" else []
+    if kind.explores:
         trained = _train_sets(source)
     experts = []
-    if kind == "rft" and c.algorithm.sample_strategy == "mix":
+    if kind.is_online and c.algorithm.sample_strategy == "mix":
         experts = list(c.buffer.trainer_input.auxiliary_buffers.items())
     trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
     return [Problem(f"{key}.path", f"is not set, and {PIPELINE} has neither generator nor inputs to take rows from.",

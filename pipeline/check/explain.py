@@ -13,13 +13,14 @@ from pipeline.check.workload import counted, described
 from pipeline.compose.conf_files import groups
 from pipeline.compose.origins import origin, stage_origin
 from pipeline.compose.stage_settings import effective, entries
-from pipeline.plan.identity import EXTERNAL, USES
+from pipeline.plan.identity import is_below
 from pipeline.plan.modes import Line
 from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.guide import explain_absent
 from pipeline.settings.key_names import general as general_key
 from pipeline.settings.key_names import nearest_key
+from pipeline.settings.kinds import ROWS
 from pipeline.settings.schema import default
 from pipeline.settings.secrets import is_name, is_secret, mask
 from pipeline.settings.setting import about, at, listed, plain
@@ -123,11 +124,11 @@ def _effect(key: str, item) -> str:
         return EFFECTS[key]
     if about(item).how:
         return "how a stage runs; changing it re-runs nothing"
-    if of_file := [kind for kind, paths in EXTERNAL.items() if key in paths]:
+    if of_file := [kind for kind in ROWS if key in kind.external]:
         kinds = ", ".join(of_file)
         return ("what a stage makes, by content and not by path; other content makes these kinds of stage anew, and "
                 f"those that read them: {kinds}")
-    kinds = ", ".join(k for k, used in USES.items() if any(key == u or key.startswith(u + ".") for u in used))
+    kinds = ", ".join(kind for kind in ROWS if is_below(key, kind.uses))
     return f"what a stage makes; changing it makes these kinds of stage anew, and those that read them: {kinds}"
 
 
@@ -189,7 +190,7 @@ REFERENCE = [
 
 ABSENT = "not given"  # an entry of free arguments that is not set
 
-# settings that take effect through something other than USES
+# settings that take effect through something other than the settings of a kind
 EFFECTS = {
     "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
     "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",

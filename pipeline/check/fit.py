@@ -10,7 +10,6 @@ from pipeline.check.sources import explores
 from pipeline.check.workload import workload
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import answering_gpus, held_gpus
-from pipeline.plan.modes import TRAINING
 from pipeline.settings.config import Config, resolve_dtype
 from pipeline.store.errors import Problem
 
@@ -28,7 +27,7 @@ def _element_bytes(dtype: str, gpus: Gpus) -> int:
 
 def trains(config: Config) -> bool:
     """Returns whether a stage with these settings has a trainer."""
-    return config.kind in TRAINING
+    return config.kind.trains
 
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
@@ -72,8 +71,7 @@ def problems(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> lis
     trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
     if config.mode == "colocate" and trains(config) and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
-    answers = explores(config) or not (trains(config) or config.kind == "scored")
-    return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if answers else None)
+    return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
             if problem]
 
 
@@ -154,7 +152,7 @@ def gpu_words(config: Config, gpus: Gpus) -> str:
                 "memory is not estimated; jobs of SLURM would ask for no GPU")
     needed, ranks = held_gpus(config.kind, config), config.trainer.ranks
     of = "" if gpus.count is None else f" of {gpus.count}"
-    if config.kind == "scored":
+    if config.kind.only_rewards:
         return f"{needed}{of}: reward models"
     if not trains(config):
         return f"{needed}{of}: the engine"
@@ -178,7 +176,7 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     if trains(config):
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({_parts(found)})"))
-    if (explores(config) or not lines) and gpus.gib and config.kind != "scored":
+    if config.kind.engine and gpus.gib:
         lines.append(("" if lines else "memory", _engine_words(rollout(size, config, element, gpus.gib), config)))
     return lines
 

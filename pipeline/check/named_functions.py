@@ -30,7 +30,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
-    if config.kind == "rft":
+    if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
     wrong += generator_problems(config)
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
@@ -173,7 +173,7 @@ def loss_note(config: Config, functions: Functions) -> Problem | None:
     """Returns the warning about a loss without advantages in a stage whose settings compute them."""
     algorithm = config.algorithm
     name = algorithm.policy_loss_fn
-    on_rollouts = algorithm.algorithm_type not in GIVEN and config.kind in ("rft", "offline")
+    on_rollouts = config.kind.learns_from_rollouts
     if not (on_rollouts and name) or _chooses_rows(algorithm.advantage_fn, functions):
         return None
     taken = loss_columns(algorithm, functions)
@@ -192,7 +192,7 @@ def _chooses_rows(advantage: str | None, functions: Functions) -> bool:
 def estimate_note(config: Config) -> Problem | None:
     """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
     algorithm = config.algorithm
-    if algorithm.kl_loss_fn != "k1" or config.kind not in ("rft", "offline"):
+    if algorithm.kl_loss_fn != "k1" or not config.kind.learns_from_rollouts:
         return None
     return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "
                    "loss it does not constrain the policy.", "Take k2 or k3, or use it as algorithm.kl_penalty_fn.",
@@ -203,7 +203,7 @@ def clip_note(config: Config, functions: Functions) -> Problem | None:
     """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
     algorithm = config.algorithm
     name, given = algorithm.policy_loss_fn, algorithm.policy_loss_fn_args
-    if algorithm.algorithm_type in GIVEN or config.kind not in ("rft", "offline"):
+    if not config.kind.learns_from_rollouts:
         return None
     taken = loss_columns(algorithm, functions)
     if taken is None:

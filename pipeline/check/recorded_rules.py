@@ -18,7 +18,7 @@ from pipeline.store.errors import Problem
 def problems(config: Config) -> list[Problem]:
     """Lists what the rows of offline stages lack. The stages must have valid names and order."""
     line = Line(config)
-    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
+    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind.is_offline)
     return [problem.of([name]) for name, explorer in pairs if explorer
             for problem in lacking(line.settings[name].algorithm, line.settings[explorer], f"stages.{explorer}.")]
 
@@ -26,7 +26,7 @@ def problems(config: Config) -> list[Problem]:
 def lonely_groups(config: Config, functions: Functions) -> list[Problem]:
     """Does the same for the user's imported advantages, whose rows need groups."""
     line = Line(config)
-    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
+    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind.is_offline)
     return [problem.of([name]) for name, explorer in pairs if explorer for problem in lonely(
         line.settings[name].algorithm, line.settings[explorer].algorithm, functions, f"stages.{explorer}.")]
 

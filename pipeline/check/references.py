@@ -5,7 +5,6 @@ from pathlib import Path
 from pipeline.check.sources import sources
 from pipeline.check.user_code import of_python
 from pipeline.plan.models import KEY, asks_teacher
-from pipeline.plan.modes import TRAINING
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
@@ -75,9 +74,9 @@ def untrainable_models(config: Config, start: Model) -> list[Problem]:
     named += [(KEY, model.teacher_model_path)] if asks_teacher(config) else []
     named += values_of(without_unused(config), "model.critic_model_path")
     here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
-            and not wrong_model(str(resolve(path)), key)] if kind in TRAINING else []
+            and not wrong_model(str(resolve(path)), key)] if kind.trains else []
     read = [(key, path, read_config(path, key)) for key, path in here]
-    packs = kind in TRAINING and config.trainer.packing == "packed"
+    packs = kind.trains and config.trainer.packing == "packed"
     return [Problem(key, problem, found=path) for key, path, said in read
             if (problem := untrainable(said, model.longest))] + [
         Problem("trainer.packing", f"needed auto or rows for {key}={path}: {obstacle}.", found="packed")

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.plan.hub import is_here
 from pipeline.settings.config import Config
 from pipeline.settings.data import Rows, TaskPipeline, train_places
+from pipeline.settings.kinds import Kind
 from pipeline.settings.setting import at
 from pipeline.store import harbor
 from pipeline.store.data_files import files_of_split, is_saved_dataset
@@ -28,9 +29,9 @@ def most_rows(config: Config, generated: bool = False) -> int | None:
     more.
     """
     kind, pool = config.kind, config.data_processor.task_pipeline
-    if kind in ("rft", "rollout"):
+    if kind.explores:
         sets = [one for _, one in train_places(config.buffer.explorer_input)]
-    elif kind == "train" and config.algorithm.algorithm_type != "cpt":
+    elif kind.learns_from_given and config.algorithm.algorithm_type != "cpt":
         sets = [config.buffer.trainer_input.experience_buffer]
     else:
         return None
@@ -51,14 +52,14 @@ def _rows_of_set(one: Rows, pool: TaskPipeline, made: int | None) -> int | None:
     return None if None in counts else min(sum(counts), at(one, "limit") or sum(counts))
 
 
-def _generated(pool: TaskPipeline, kind: str) -> int | None:
+def _generated(pool: TaskPipeline, kind: Kind) -> int | None:
     """Returns the rows that a generator creates for this kind of stage, faulty ones included; None for an unknown
     generator or non-numeric arguments. Without curation all rows are tasks."""
     given = [pool.generator_args.get(name) for name in GENERATED.get(pool.generator, ())]
     if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
         return None
     tasks, demonstrations, dirt = given
-    own = demonstrations if kind == "train" else tasks
+    own = demonstrations if kind.learns_from_given else tasks
     curated = pool.config_path or pool.operators
     return int((own if curated else tasks + demonstrations) + round(dirt * (tasks + demonstrations)))
 

@@ -6,7 +6,7 @@ from pipeline.compose.stage_settings import effective
 from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.plan.modes import planned
 from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import GIVEN, MIXED_LOSSES
+from pipeline.settings.algorithms import MIXED_LOSSES
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, ReplayBuffer
 from pipeline.settings.train_batch import REPLAY, expert_buffer
@@ -18,8 +18,8 @@ STRATEGY = "algorithm.sample_strategy"
 def problems(c: Config) -> list[Problem]:
     """Lists every broken rule. c: the settings of a stage."""
     kind = c.kind
-    if kind != "rft":
-        return _offline(c) if kind == "offline" else []
+    if not kind.is_online:
+        return _offline(c) if kind.is_offline else []
     found = _mixture(c)
     try:
         schedule = rft_schedule(c, 1)
@@ -101,7 +101,7 @@ def _least(schedule: Schedule, limit: float) -> int:
 def unread_sampling(config: Config) -> list[Problem]:
     """Lists train batch settings of a whole run that none of its stages reads."""
     stages = [effective(config, entry) for entry in planned(config)]
-    rollouts = [c for c in stages if c.algorithm.algorithm_type not in GIVEN and c.kind == "rft"]
+    rollouts = [c for c in stages if c.kind.is_online]
     found = []
     if any(_replay(c).enable for c in stages) and not any(_replay(c).enable for c in rollouts):
         found.append(Problem(f"{REPLAY}.enable", "no stage explores and trains, so nothing is replayed: given "

@@ -79,9 +79,9 @@ def compared_sets(stages: list[Config]) -> list[dict[str, Any]]:
 def _sets(settings: Config) -> Iterator[dict[str, Any]]:
     kind, pool = settings.kind, settings.data_processor.task_pipeline
     mixes = settings.algorithm.sample_strategy == "mix"
-    learns = {"train": (SHOWN,), "rft": (*TASKSETS, *([EXPERTS] * mixes)), "rollout": TASKSETS}.get(kind, ())
-    purpose = {"train": "train", "rft": "rft", "rollout": "rft"}.get(kind)
-    if purpose and data_settings(settings, purpose).data_processor.task_pipeline.inputs:
+    learns = ((SHOWN,) if kind.learns_from_given else TASKSETS if kind.explores else ()) + (
+        (EXPERTS,) if kind.is_online and mixes else ())
+    if learns and data_settings(settings, kind.rows).data_processor.task_pipeline.inputs:
         yield _set(f"{POOL_KEY}.inputs", "", pool.inputs, pool, "task", False)
     for key, name, split, one in sets_with_paths(settings.buffer):
         if split == "test":

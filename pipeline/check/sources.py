@@ -65,7 +65,7 @@ def sources(config: Config) -> list[Source]:
             for index, path in enumerate(settings.inputs)]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format)) for place, one in tasksets(config)]
     shown = given.experience_buffer
-    if config.kind != "offline":  # which reads recorded experience there
+    if not config.kind.is_offline:  # which reads recorded experience there
         sets.append((SHOWN, shown, _shown(shown.format, config) + _paired(shown.format, config)))
     sets = [(key, one.name, one, columns) for key, one, columns in sets]
     sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
@@ -82,7 +82,7 @@ def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
 
 def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns that pair data add; pipeline/check/data_rules.py rejects null."""
-    if config.kind != "train" or config.algorithm.algorithm_type not in PAIR_TYPES:
+    if not config.kind.learns_from_given or config.algorithm.algorithm_type not in PAIR_TYPES:
         return ()
     return tuple((key, getattr(columns, key)) for key in PAIR if getattr(columns, key) is not None)
 
@@ -95,12 +95,12 @@ def tasksets(config: Config) -> list[tuple[str, Taskset]]:
 
 def rewards(config: Config) -> bool:
     """Returns whether a stage with these settings applies the reward functions of its training sets."""
-    return explores(config) or config.kind == "scored"
+    return config.kind.makes_experience
 
 
 def explores(config: Config) -> bool:
     """Returns whether a stage with these settings makes rollouts to train on."""
-    return config.kind in ("rft", "rollout")
+    return config.kind.explores
 
 
 def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:

@@ -15,6 +15,7 @@ from pipeline.plan.models import KEY, asks_teacher
 from pipeline.plan.modes import Line, planned
 from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.data import eval_places, reward_functions, train_places
+from pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
 from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about, at
 from pipeline.settings.unused import unused
@@ -23,9 +24,6 @@ from pipeline.store.errors import Problem
 # check/teacher_rules.py, `unasked_models`; a name that no stage reads cannot be wrong
 REPORTED_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
                   "buffer.trainer_input.experience_buffer.name")
-
-
-PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # purpose of each kind that reads its own rows
 
 
 def problems_of(config: Config) -> list[Problem]:
@@ -75,11 +73,10 @@ def idle_pool(config: Config) -> list[Problem]:
     """Returns the warning about a generator, or files, from which no set of any stage takes rows."""
     pool = config.data_processor.task_pipeline
     given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if getattr(pool, key)]
-    kinds = Line(config).kinds
     for entry in planned(config):
         settings = effective(config, entry)
-        purposes = ["evaluate", *filter(None, [PURPOSES.get(kinds[entry["stage_name"]])])]
-        left = [data_settings(settings, purpose).data_processor.task_pipeline for purpose in purposes]
+        read = filter(None, {TEST_ROWS, settings.kind.rows})
+        left = [data_settings(settings, rows).data_processor.task_pipeline for rows in read]
         if any(one.generator or one.inputs for one in left):
             return []
     return [Problem(" and ".join(given), "no set takes rows from it: each has a path of its own.",
@@ -98,19 +95,18 @@ def unasked_models(config: Config) -> list[Problem]:
                     "buffer.explorer_input.default_reward_fn_type, or leave them out.")]
 
 
-def _lost(keys: list[str], kind: str, settings: Config) -> list[str]:
+def _lost(keys: list[str], kind: Kind, settings: Config) -> list[str]:
     """Returns the keys that this kind of stage does not read, or that its algorithm does not use."""
     read, idle = _read(kind, settings), unused(settings.algorithm)
     return [key for key in keys if is_below(key, idle) or not is_below(key, read)]
 
 
-def _read(kind: str, settings: Config) -> tuple[str, ...]:
+def _read(kind: Kind, settings: Config) -> tuple[str, ...]:
     """Returns the settings read by this kind of stage or by its data, model and evaluation stages."""
-    made, algorithm_type = (kind, "evaluate", "curate", "model"), settings.algorithm.algorithm_type
-    made += {"offline": ("recorded",), "bench": ("server",)}.get(kind, ())
+    made, algorithm_type = (kind, *map(KINDS.get, kind.brings)), settings.algorithm.algorithm_type
+    filled = ["algorithm.algorithm_type"] if kind.explores else []  # it fills null values: a greedy baseline
     return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
-            "model.model_path", *([KEY] if asks_teacher(settings) else []),
-            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # fills null values: a greedy baseline
+            "model.model_path", *([KEY] if asks_teacher(settings) else []), *filled)
 
 
 def _decisive() -> list[str]:

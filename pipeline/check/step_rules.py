@@ -7,7 +7,6 @@ import math
 
 from pipeline.check.workload import workload
 from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.plan.modes import TRAINING
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
 from pipeline.store.errors import Problem
@@ -18,8 +17,8 @@ MOST_NAMED = 4  # evaluated versions listed in a message
 def step_notes(config: Config) -> list[Problem]:
     """Lists every warning about a stage's steps. config: its settings (`stage_settings.effective`)."""
     kind, steps = config.kind, workload(config).trainer_steps
-    notes = _warmups(config, steps) if kind in TRAINING and steps else []
-    return [*notes, *_sync(config, steps), *_evaluations(config)] if kind == "rft" else notes
+    notes = _warmups(config, steps) if kind.trains and steps else []
+    return [*notes, *_sync(config, steps), *_evaluations(config)] if kind.is_online else notes
 
 
 def _warmups(config: Config, steps: int) -> list[Problem]:

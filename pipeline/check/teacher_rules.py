@@ -4,7 +4,7 @@
 from pipeline.check.memory import GIB, USABLE, layer_tokens, training
 from pipeline.check.model_size import Size
 from pipeline.plan.models import KEY, asks_teacher, teacher_stage
-from pipeline.plan.modes import TRAINING, Line
+from pipeline.plan.modes import Line
 from pipeline.settings.algorithms import WITH_TEACHER
 from pipeline.settings.config import Config
 from pipeline.settings.model import Model
@@ -22,7 +22,7 @@ def problems(config: Config) -> list[Problem]:
             found.append(Problem("algorithm.advantage_fn", "needs the log-probs of a teacher.", f"Set {KEY} to a "
                                  "Hugging Face directory with the policy's tokenizer, or to the name of a stage above "
                                  "that trains.", found=function, stages=[name]))
-        elif (taught_by := teacher_stage(path, line, name)) and line.kinds[taught_by] not in TRAINING:
+        elif (taught_by := teacher_stage(path, line, name)) and not line.kinds[taught_by].trains:
             found.append(Problem(KEY, f"that stage makes no model (mode={line.settings[path].mode}); needed one "
                                  "that trains, or a Hugging Face directory.", found=path, stages=[name]))
     if config.model.teacher_model_path and not asking:

@@ -4,6 +4,7 @@
 from pipeline.plan.modes import Line
 from pipeline.settings.config import Config
 from pipeline.settings.data import eval_places, train_places, workflow_of
+from pipeline.settings.kinds import Kind
 from pipeline.settings.model import Model
 from pipeline.store.errors import Problem
 
@@ -18,10 +19,10 @@ def problems(config: Config) -> list[Problem]:
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         settings = line.settings[name]
-        if kind == "rft":  # offline stages: pipeline/check/recorded_rules.py
+        if kind.is_online:  # offline stages: pipeline/check/recorded_rules.py
             function = settings.algorithm.advantage_fn
             found += [problem.of([name]) for problem in state_problems(function, settings)]
-        if kind != "train":
+        if not kind.learns_from_given:
             found += [problem.of([name]) for problem in _retry_problems(settings, kind)]
     return found
 
@@ -42,10 +43,10 @@ def state_problems(function: str, explored: Config, place: str = "") -> list[Pro
             for name, workflow in chosen if workflow in WITHOUT_STATE]
 
 
-def _retry_problems(settings: Config, kind: str) -> list[Problem]:
+def _retry_problems(settings: Config, kind: Kind) -> list[Problem]:
     """Checks every set that a stage of this kind, or the evaluation of its model, runs with retry_workflow."""
     source = settings.buffer.explorer_input
-    places = [*(train_places(source) if kind in ("rft", "rollout") else []), *eval_places(source)]
+    places = [*(train_places(source) if kind.explores else []), *eval_places(source)]
     return [problem.below(f"buffer.explorer_input.{place}") for place, one in places
             if workflow_of(one, source, place) == RETRY
             and (problem := _argument_problem(one.workflow_args) or _room_problem(one.workflow_args,

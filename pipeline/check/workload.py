@@ -10,11 +10,12 @@ from pipeline.check.model_size import Size
 from pipeline.check.row_counts import most_rows
 from pipeline.check.turn_rules import most_turns
 from pipeline.job.schedule import rft_schedule
-from pipeline.plan.modes import TRAINING, Line
+from pipeline.plan.modes import Line
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import because_of_time, depends_on_time
+from pipeline.settings.kinds import Kind
 from pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
 from pipeline.settings.trainer import Trainer, publishes_deltas
 from pipeline.store import records
@@ -60,18 +61,18 @@ def workload(config: Config) -> Workload:
     kind = config.kind
     tasks = None if buffer.total_steps else most_rows(config)
     passes = buffer.total_epochs * tasks if tasks is not None else None
-    if kind in ("bench", "scored"):
+    if not (kind.trains or kind.explores):
         return Workload(0, 0, longest, 0, 0, 0)
-    if kind == "train":
+    if kind.learns_from_given:
         unit = 2 if config.algorithm.algorithm_type in PAIR_TYPES else 1
         batch = buffer.train_batch_size or buffer.batch_size
         steps = buffer.total_steps or _whole(passes, batch)
         return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
     explored = rows_of_step(config)
-    if kind == "rollout":
+    if not kind.trains:
         steps = buffer.total_steps or _whole(passes, buffer.batch_size)
         return Workload(explored, 0, longest, steps, 0, 0, _beside(config), passes is not None)
-    if kind == "offline":
+    if kind.is_offline:
         return Workload(0, buffer.train_batch_size or explored, longest, 0, buffer.total_steps, 0)
     schedule = rft_schedule(config, max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
@@ -177,7 +178,7 @@ def counted(line: Line) -> dict[str, Config]:
     found = {}
     for name, settings in line.settings.items():
         buffer, source = settings.buffer, line.explored(name)
-        if line.kinds[name] == "offline" and source and buffer.total_steps is None:
+        if line.kinds[name].is_offline and source and buffer.total_steps is None:
             theirs = workload(line.settings[source])
             if theirs.explorer_steps and not theirs.most:
                 rows = buffer.total_epochs * theirs.explorer_steps * theirs.explored
@@ -190,17 +191,17 @@ def counted(line: Line) -> dict[str, Config]:
 def described(config: Config) -> list[tuple[str, str]]:
     """Describes what a stage will do, as (word, sentence) pairs."""
     kind, explorer = config.kind, config.explorer
-    if kind == "bench":
+    if kind.evaluates:
         which = "the last checkpoint" if explorer.bench_on_latest_checkpoint else "every checkpoint that is kept"
         sets = len(config.buffer.explorer_input.eval_tasksets)
-        return [("bench", f"{which} of the stages before it, on {sets} set(s)")]
-    if kind == "scored":
-        return [("rewards", "what the stage before it explored, again")]
+        return [(kind, f"{which} of the stages before it, on {sets} set(s)")]
+    if kind.shown:
+        return [kind.shown]
     work = workload(config)
     lines = [("explorer", _explorer(config, work))] if work.explored else []
     if keys := depends_on_time(kind, config):
         lines.append(("repeated", f"rows may differ, {because_of_time(keys)}"))
-    return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines
+    return [*lines, *_trainer(config, work, kind)] if kind.trains else lines
 
 
 def _explorer(config: Config, work: Workload) -> str:
@@ -221,15 +222,14 @@ def _besides(algorithm: Algorithm, work: Workload, late: int) -> str:
     return f", and {' and '.join(filter(None, parts))}: up to {work.beside:,} more" if work.beside else ""
 
 
-def _trainer(config: Config, work: Workload, kind: str) -> list[tuple[str, str]]:
+def _trainer(config: Config, work: Workload, kind: Kind) -> list[tuple[str, str]]:
     settings, pairs = config.trainer, config.algorithm.algorithm_type in PAIR_TYPES
     given = "pieces of text" if config.algorithm.algorithm_type == "cpt" else "demonstrations"
     passes = f"{config.buffer.total_epochs} pass(es) over the "
-    rows, source = {
-        "rft": ("experiences", "tasks; steps are known once they are curated"),
-        "offline": ("experiences", "recorded experience, or that of the stage before it that explored"),
-        "train": ("responses in pairs", "pairs") if pairs else (given, given),
-    }[kind]
+    rows, source = ("responses in pairs", "pairs") if pairs else (given, given)
+    if kind.learns_from_rollouts:
+        rows, source = "experiences", "tasks; steps are known once they are curated" if kind.explores else (
+            "recorded experience, or that of the stage before it that explored")
     counted = f"{'at most ' * work.most}{work.trainer_steps or 0:,} optimizer steps"
     if work.most:
         counted += f" ({passes}rows of its files, before curation)"
@@ -243,9 +243,9 @@ def _trainer(config: Config, work: Workload, kind: str) -> list[tuple[str, str]]
     ]
 
 
-def _parts(config: Config, kind: str) -> str:
+def _parts(config: Config, kind: Kind) -> str:
     """Formats the composition of an rft stage's batches, `(32 new, 16 again, 8 of an expert)`; empty if all are new."""
-    if kind != "rft":
+    if not kind.is_online:
         return ""
     batch = train_batch(config)
     parts = ((batch.replayed, "again"), (batch.experts, "of an expert"))

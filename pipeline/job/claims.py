@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipeline.job.devices import by_uuid, visible_gpus
 from pipeline.job.shares import held_gpus
+from pipeline.settings.kinds import Kind
 from pipeline.store import files
 
 POLL_SECONDS = 1.0
@@ -24,7 +25,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")  # shared by a machine and all it
 
 
 @contextlib.contextmanager
-def claimed(kind: str, config, root: str, log: logging.Logger) -> Iterator[None]:
+def claimed(kind: Kind, config, root: str, log: logging.Logger) -> Iterator[None]:
     """Holds the GPUs of a stage of this kind for the block; CUDA_VISIBLE_DEVICES lists only those.
 
     Waits until enough are free. A stage that requests more than exist reports that itself.

@@ -36,6 +36,7 @@ from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import depends_on_time
+from pipeline.settings.kinds import KINDS
 from pipeline.store import consistency, files, hashes, recovery
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.secret_names import conceal_secrets
@@ -105,7 +106,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
                 return False
             spec = files.read_json(directory / "stage.json")
             with (cores_taken(directory, context.config.continue_from_checkpoint, spec["root"], context.log),
-                  claimed(spec["kind"], context.config, spec["root"], context.log)):
+                  claimed(KINDS[spec["kind"]], context.config, spec["root"], context.log)):
                 _make(work, context, spec)
         return False
     except Stopped as stopped:
@@ -158,8 +159,8 @@ def repeat_command(directory: Path) -> str:
     """Returns the command that repeats one stage by hand; without its specification it must be planned again."""
     if not (directory / "stage.json").exists():
         return "ouro run"
-    kind = files.read_json(directory / "stage.json")["kind"]
-    return f"{sys.executable} -m stages.{kind} {shlex.quote(str(directory))}"
+    kind = KINDS[files.read_json(directory / "stage.json")["kind"]]
+    return f"{sys.executable} -m {kind.module} {shlex.quote(str(directory))}"
 
 
 def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = True) -> Context:
@@ -190,9 +191,10 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
     (context.directory / NAME).unlink(missing_ok=True)
-    require_intact(spec["kind"], context.inputs, spec["root"], context.config.verify, context.log)
+    kind = KINDS[spec["kind"]]
+    require_intact(kind, context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
-    consistency.require(context.directory, spec["kind"], context.inputs, context.made)
+    consistency.require(context.directory, kind.writes, context.inputs, context.made)
     manifest = {
         "name": context.name,
         "identity": context.identity,
@@ -201,7 +203,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         **({"hub": spec["hub"]} if spec.get("hub") else {}),
         "seconds": round(time.monotonic() - clock + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
-        **({"depends_on_time": keys} if (keys := depends_on_time(spec["kind"], context.config)) else {}),
+        **({"depends_on_time": keys} if (keys := depends_on_time(kind, context.config)) else {}),
         **({"slurm_job": this_job()} if this_job() else {}),
         **({"own_process": ended} if (ended := own_process.functions(context.directory)) else {}),
         **context.made,

@@ -5,13 +5,14 @@ import time
 from pathlib import Path
 
 from pipeline.job.progress import FILE_ONLY
+from pipeline.settings.kinds import REPORT, Kind
 from pipeline.store import checkpoints, files, hashes, recovery, tables
 from pipeline.store.errors import DataError
 
 TABLES = {f"{location.partition('/')[0]}/{hashes.LIST}" for location in tables.LOCATIONS.values() if "/" in location}
 
 
-def require_intact(kind: str, inputs: dict[str, Path], root: str, verify: str, log: logging.Logger) -> None:
+def require_intact(kind: Kind, inputs: dict[str, Path], root: str, verify: str, log: logging.Logger) -> None:
     """Raises DataError or ModelError for an input that is damaged or incomplete.
 
     kind: of the reading stage. inputs: role -> directory; models from outside the store have no hashes.
@@ -29,7 +30,7 @@ def require_intact(kind: str, inputs: dict[str, Path], root: str, verify: str, l
             continue
         for name, words in hashes.differences(place, entries, verify).items():
             raise hashes.damaged(place / name, words)
-        if kind == "bench" and role == "model":
+        if role == "model" and kind.benches:
             for step in checkpoints.complete_checkpoints(place)[:-1]:
                 checkpoints.require_intact(place, step, verify, "model/")
         total += [size for size, _ in entries.values()]
@@ -46,9 +47,9 @@ def _require_whole(place: Path) -> None:
         raise DataError(f"{place} has lost {', '.join(gone)}, which this stage reads. {hashes.advice(place / gone[0])}")
 
 
-def _lists_read(kind: str, role: str) -> set[str]:
+def _lists_read(kind: Kind, role: str) -> set[str]:
     """Returns the names of the lists of files that a stage reads of an input."""
-    if kind == "report":
+    if kind == REPORT:
         return TABLES | {hashes.LIST}
     if role == "experience":
         return {f"{table}/{hashes.LIST}" for table in ("experience", "rollouts")}

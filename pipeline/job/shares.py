@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pipeline.job.devices import needed_gpus, visible_gpus
+from pipeline.settings.kinds import Kind, of_mode
 from pipeline.store.errors import ConfigError
 
 
@@ -36,8 +37,8 @@ def deal_cores(available: list[int], parts: int) -> list[list[int]]:
 
 
 def engine_gpus(config) -> int:
-    """Returns the number of GPUs of all engines; with mode=score there is none."""
-    if config.mode == "score":
+    """Returns the number of GPUs of all engines, where the mode has one."""
+    if of_mode(config.mode).only_rewards:
         return 0
     model = config.explorer.rollout_model
     return model.engine_num * model.tensor_parallel_size
@@ -51,18 +52,18 @@ def first_auxiliary_gpu(config) -> int:
 def answering_gpus(config) -> int:
     """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
     auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
-    if config.mode == "score" or config.explorer.rollout_model.engine_type == "openai":  # a server has its own
+    remote = config.explorer.rollout_model.engine_type == "openai"  # a server has its own
+    if of_mode(config.mode).only_rewards or remote:
         return auxiliary
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
 
-def held_gpus(kind: str, config) -> int:
+def held_gpus(kind: Kind, config) -> int:
     """Returns the GPUs that a stage of this kind uses on a GPU machine. config: its settings, by attribute."""
-    if kind in ("train", "offline"):
-        return config.trainer.ranks
-    if kind == "rft":
-        return needed_gpus(config.mode, answering_gpus(config), config.trainer.ranks)
-    return answering_gpus(config) if kind in ("rollout", "scored", "evaluate", "bench") else 0
+    if not kind.attempts:
+        return config.trainer.ranks if kind.trains else 0
+    answering = answering_gpus(config)
+    return needed_gpus(config.mode, answering, config.trainer.ranks) if kind.trains else answering
 
 
 def answering_environment(config) -> dict[str, str]:

@@ -7,11 +7,11 @@ starts stages, reads and writes files, logs, reports and declares settings is ve
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipeline.plan.data import PATHS
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_CRITIC, WITH_TEACHER
 from pipeline.settings.arguments import TABLES
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import ReplayBuffer
+from pipeline.settings.kinds import PATHS, Kind
 from pipeline.settings.setting import leaves, own_name, values_of
 from pipeline.store.definitions import digest_definitions, uses_of_file
 from pipeline.store.digests import code_files
@@ -34,31 +34,11 @@ NAMED = {
     "engine_type": ("workflows.engines.open:ENGINES",),
 }
 
-# what prompts and responses are
-TOKENIZER = ("workflows.protocol.prompts:load_tokenizer", "workflows.protocol.prompts:end_tokens")
-EXPLORER = ("stages.explorer.groups:Groups", *TOKENIZER)  # chooses tasks and seeds, and which groups are kept
-LEARNER = ("stages.learn:Trainer._learn", "stages.learner.actor:Actor", "stages.learner.objective:Objective")  # a step
-ESTIMATES = "stages.learner.estimates:Estimates"  # columns that models compute
-EVALUATION = ("workflows.evaluation:read_sets", "workflows.evaluation:evaluate", *TOKENIZER)
 ROWS = {  # algorithm_type -> what makes train batches from given responses
     "sft": ("stages.learner.batches.demonstrations:Demonstrations",),
     "cpt": ("stages.learner.batches.texts:Texts",),
     **dict.fromkeys(PAIR_TYPES, ("stages.learner.batches.preferences:Preferences",
                                  "stages.learner.reference:References")),
-}
-
-ENTRIES = {  # kind -> where its computation begins
-    "tasks": ("operators.formats:read_records",),
-    "curate": ("operators.juicer:read_recipe", "operators.juicer:inline_recipe", "operators.juicer:run_recipe"),
-    "model": ("stages.model:work",),
-    "train": LEARNER,
-    "rft": (*EXPLORER, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts"),
-    "rollout": EXPLORER,
-    "scored": ("stages.rescore:Scorer", *TOKENIZER),
-    "offline": (*LEARNER, ESTIMATES, "stages.learner.batches.recorded:Recorded"),
-    "server": ("workflows.engines.openai_engine:text_tokenizer",),
-    "evaluate": EVALUATION,
-    "bench": EVALUATION,
 }
 
 # what only some settings use: a definition or module -> whether a stage with these settings uses it
@@ -78,15 +58,15 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
 }
 
 
-def code_of(kind: str, settings: Config, used: dict[str, Any]) -> list[Any]:
+def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
     """Returns what a stage's results depend on: a digest of definitions, and default arguments of named functions.
 
     settings: all of the stage. used: those in its identity, as a file holds them.
     """
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
     named = [(key, name) for key, name in _named(used) if NAMED[key][0].partition(":")[0] not in stops]
-    starts = list(ENTRIES.get(kind, ()))
-    if kind == "train":
+    starts = list(kind.entries)
+    if kind.learns_from_given:
         starts += ROWS[settings.algorithm.algorithm_type]
         named += [("policy_loss_fn", "sft")] * (settings.algorithm.algorithm_type in DEMONSTRATED)
     starts += [f"{table}[{name}]" for key, name in named for table in NAMED[key]]

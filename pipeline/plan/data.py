@@ -7,36 +7,35 @@ read the same data share one `tasks` and one `curate`.
 
 from pipeline.settings.config import Config
 from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, Format, Taskset
+from pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
 from pipeline.settings.train_batch import expert_buffer
 
-SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
-        "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
-PATHS = tuple(f"{one}.path" for one in SETS)
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
            "format": Format()}
 
 
-def data_settings(settings: Config, purpose: str) -> Config:
-    """Returns the settings without the sets that `purpose` does not read, or that have no files of their own.
+def data_settings(settings: Config, rows: str) -> Config:
+    """Returns the settings without the sets that a stage does not read, or that have no files of their own.
 
-    purpose: train (demonstrations, pairs and texts), rft (with the expert rows that it mixes in), or evaluate.
+    rows: those it reads (`Kind.rows`): demonstrations, pairs or texts; tasks, with the expert rows that it mixes in;
+    evaluation sets.
     The pool (generator or inputs) remains if one of its sets takes rows from it; the seed matters only to a
     generator.
     """
     pool, buffer = settings.data_processor.task_pipeline, settings.buffer
     source, shown = buffer.explorer_input, buffer.trainer_input.experience_buffer
-    reads = {"train": [shown], "rft": source.tasksets or [source.taskset], "evaluate": source.eval_tasksets}
-    own = [one for one in reads[purpose] if one.path is not None]
-    experts = _experts(settings) if purpose == "rft" else {}
-    alone = purpose == "rft" and not source.tasksets
-    if all(one.path is not None for one in [*reads[purpose], *experts.values()]):
+    reads = {SHOWN_ROWS: [shown], TASK_ROWS: source.tasksets or [source.taskset], TEST_ROWS: source.eval_tasksets}
+    own = [one for one in reads[rows] if one.path is not None]
+    experts = _experts(settings) if rows == TASK_ROWS else {}
+    alone = rows == TASK_ROWS and not source.tasksets
+    if all(one.path is not None for one in [*reads[rows], *experts.values()]):
         pool = pool.model_copy(update=NO_POOL)
     source = source.model_copy(update={
         "taskset": own[0] if alone and own else Taskset(),
-        "tasksets": own if purpose == "rft" and not alone else [],
-        "eval_tasksets": own if purpose == "evaluate" else [],
+        "tasksets": own if rows == TASK_ROWS and not alone else [],
+        "eval_tasksets": own if rows == TEST_ROWS else [],
     })
-    shown = _as_read(own[0], settings) if purpose == "train" and own else ExperienceBuffer()
+    shown = _as_read(own[0], settings) if rows == SHOWN_ROWS and own else ExperienceBuffer()
     given = buffer.trainer_input.model_copy(update={
         "experience_buffer": shown,
         "auxiliary_buffers": {name: one for name, one in experts.items() if one.path is not None}})
@@ -50,7 +49,7 @@ def data_settings(settings: Config, purpose: str) -> Config:
 def _experts(settings: Config) -> dict[str, AuxiliaryBuffer]:
     """Returns the auxiliary buffer that a stage mixes rows from, by name; empty without one."""
     algorithm, buffers = settings.algorithm, settings.buffer.trainer_input.auxiliary_buffers
-    if algorithm.sample_strategy != "mix" or settings.kind != "rft":
+    if algorithm.sample_strategy != "mix" or not settings.kind.is_online:
         return {}
     name = expert_buffer(algorithm)
     return {name: buffers[name]}

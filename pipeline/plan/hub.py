@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.data import PATHS
-from pipeline.plan.identity import EXTERNAL, Stage
+from pipeline.plan.identity import Stage
 from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
 from pipeline.settings.config import Config
+from pipeline.settings.kinds import PATHS, TASKS
 from pipeline.settings.setting import Section, at, values_of
 from pipeline.store import files
 from pipeline.store.digests import HubPath, resolve
@@ -180,9 +180,9 @@ def _unmade(stages: Iterable[Stage]) -> Iterator[tuple[Stage, HubPath, str | Non
 def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
     """Returns (path, subset, split) of what a stage reads from the hub."""
     found = [(value, None, "") for value in stage.inputs.values()]
-    for key in EXTERNAL.get(stage.kind, ()):
+    for key in stage.kind.external:
         section, _, last = key.rpartition(".")
-        if key in MODELS or stage.kind == "tasks":
+        if key in MODELS or stage.kind == TASKS:
             found += [(path, at(one, "subset_name"), at(one, "split", ""))
                       for _, one in values_of(stage.config, section) for path in _several(getattr(one, last))]
     yield from (one for one in found if isinstance(one[0], HubPath))

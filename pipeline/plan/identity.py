@@ -2,7 +2,7 @@
 
 Files are the external ones that it reads. The code that its settings name counts too (pipeline/plan/code.py): an edited
 reward function, ours or the user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It receives only the
-settings in its identity, those marked `how`, and those for monitoring itself (WATCHES): it cannot read what it does not
+settings in its identity, those marked `how`, and those for monitoring itself: it cannot read what it does not
 depend on.
 """
 
@@ -15,9 +15,9 @@ from pipeline.job.devices import gpus_of_machine
 from pipeline.job.shares import held_gpus
 from pipeline.job.tasksets import HELD
 from pipeline.plan.code import code_of
-from pipeline.plan.data import PATHS, SETS
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config, users_code, walk
+from pipeline.settings.kinds import LATER, Kind
 from pipeline.settings.setting import about, at, plain, values_of
 from pipeline.settings.unused import without_unused
 from pipeline.store import files
@@ -30,96 +30,14 @@ from pipeline.store.digests import (
 )
 from pipeline.store.records import FORMAT
 
-SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
-            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
-            "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "explorer.env_vars", "explorer.tool_call_parser",
-            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
-            "explorer.auxiliary_models")
-PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
-SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
-              ("name", "path", "storage_type", "subset_name", "split", "format"))
-
-EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
-              *SAMPLING, *PROMPTS)
-
-# kind -> the settings that enter its identity (a prefix includes everything below it). `how` settings never do.
-USES = {
-    "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
-              "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
-              "data_processor.task_pipeline.format",
-              *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
-    "curate": ("data_processor.task_pipeline.config_path", "data_processor.task_pipeline.operators",
-               "data_processor.task_pipeline.target_fields"),
-    "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
-              "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
-              *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs",
-              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
-    "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
-            "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
-            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
-            "model.lora_configs", "synchronizer", "explorer.over_rollout", "explorer.partial_rollout", *SAMPLING,
-            *PROMPTS),
-    "rollout": ("seed", "algorithm.repeat_times", "algorithm.max_resample_rounds", "algorithm.resample_metric",
-                "algorithm.greedy_baseline", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
-                "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", "explorer.over_rollout", *SAMPLING,
-                *PROMPTS),
-    "scored": ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
-               "buffer.explorer_input.default_reward_fn_type", "buffer.explorer_input.default_workflow_type",
-               "explorer.auxiliary_models", "explorer.max_retry_times", "explorer.env_vars",
-               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
-    "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
-                "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
-                "model.dtype", "model.lora_configs", "model.temperature", "model.max_prompt_tokens",
-                "model.max_response_tokens", "model.max_model_len", *PROMPTS),
-    "recorded": (),
-    "server": ("explorer.rollout_model.external",),
-    "evaluate": EVALUATION,
-    "bench": (*EVALUATION, "explorer.bench_steps"),
-    "report": ("project", "name"),
-}
-
-# additional settings for kind `train` on pairs; demonstrations have one fixed loss
+# additional settings of a stage that trains on pairs; demonstrations have one fixed loss
 PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
              "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
-
-# kind -> settings with which a stage monitors its own work: they change its reports, not its outputs for other
-# stages, so they are not in its identity (and a complete stage is not run again to report more).
-WATCHES = {
-    "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
-}
-
-# settings that older stages did not have -> the default under which those keep their identity
-LATER = {"explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
-         "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
-         **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
-            for name, unset in (("unsupported", "error"), ("tools_key", "tools"))}}
-
-JUDGES = "explorer.auxiliary_models.*.model_path"
-ADAPTERS = "model.lora_configs.*.path"
-
-# settings that name a file or directory whose content enters the identity
-EXTERNAL = {
-    "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
-    "curate": ("data_processor.task_pipeline.config_path",),
-    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path", ADAPTERS),
-    "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
-    "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
-    "scored": (*PATHS[:2], JUDGES, "model.chat_template_path"),
-    "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
-    "recorded": ("buffer.trainer_input.experience_buffer.path",),
-    "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
-    "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
-}
 
 BY_MEANING = ("data_processor.task_pipeline.config_path",)  # YAML files hashed by parsed content, not bytes
 
 # lists of sections, as `a.b.*`
 SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
-
-HEAVY = ("train", "rft", "rollout", "scored", "offline", "evaluate", "bench")
 
 
 @dataclass(frozen=True)
@@ -135,7 +53,7 @@ class Stage:
 
     run: str
     name: str
-    kind: str
+    kind: Kind
     identity: str
     root: str
     inputs: dict[str, str]
@@ -170,7 +88,7 @@ class Stage:
     def gpus(self) -> int:
         """Returns the GPUs it uses; 0 on a machine without, or with cluster.gpu_per_node=0."""
         there = gpus_of_machine(self.config.cluster.gpu_per_node)
-        return held_gpus(self.kind, self.config) if there and self.kind in HEAVY else 0
+        return held_gpus(self.kind, self.config) if there else 0
 
     @property
     def threads(self) -> int:
@@ -180,23 +98,23 @@ class Stage:
         if self.gpus:
             there = gpus_of_machine(self.config.cluster.gpu_per_node)
             return max(cores * min(self.gpus, there) // there, 1)
-        return cores if self.kind in HEAVY else 1
+        return cores if self.kind.computes else 1
 
 
-def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
+def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
     """Returns the settings that enter the identity of a stage of this kind."""
-    return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
+    return (*kind.uses, *(PAIRS_USE if kind.learns_from_given and algorithm_type in PAIR_TYPES else ()))
 
 
-def received_settings(kind: str, algorithm_type: str) -> tuple[str, ...]:
+def received_settings(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
     """Returns the non-`how` settings that a stage of this kind receives: its identity, the files it
     names, monitoring."""
-    return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
+    return (*uses(kind, algorithm_type), *kind.external, *kind.watches)
 
 
-def make_stage(name: str, kind: str, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
+def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
     settings = without_unused(settings)
-    paths = EXTERNAL.get(kind, ())  # their content is hashed, not their location
+    paths = kind.external  # their content is hashed, not their location
     read = uses(kind, settings.algorithm.algorithm_type)
     in_identity, others = _keys(kind, read)
     used = _select(settings, in_identity)
@@ -215,15 +133,15 @@ def make_stage(name: str, kind: str, settings: Config, inputs: dict[str, str], r
                  Config.partial(_select(settings, in_identity + others)), waits, hub)
 
 
-def settings_of(kind: str, config: Config | dict) -> dict:
+def settings_of(kind: Kind, config: Config | dict) -> dict:
     """Selects the identity's settings from those that a stage receives."""
     return _select(config, _keys(kind, uses(kind, at(config, "algorithm.algorithm_type", "")))[0])
 
 
 @cache
-def _keys(kind: str, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def _keys(kind: Kind, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Returns the keys in the identity of a stage with these settings, and its `how` and monitoring keys."""
-    paths, watched = EXTERNAL.get(kind, ()), WATCHES.get(kind, ())
+    paths, watched = kind.external, kind.watches
     leaves = [(key, about(item).how) for key, item in walk() if f"{key}.*" not in SECTIONS]
     return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
             [key for key, how in leaves if how or key in paths or is_below(key, watched)])

@@ -38,7 +38,7 @@ def missing_model(config: Config) -> list[Problem]:
 
 def asks_teacher(settings: Config) -> bool:
     """Returns whether a stage with these effective settings trains on a teacher's outputs."""
-    return settings.kind in ("rft", "offline") and settings.algorithm.advantage_fn in WITH_TEACHER
+    return settings.kind.learns_from_rollouts and settings.algorithm.advantage_fn in WITH_TEACHER
 
 
 def teacher_stage(path: str, line: Line, name: str) -> str | None:

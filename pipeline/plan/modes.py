@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 from pipeline.compose.stage_settings import BENCH, before, effective, entries, names_model
 from pipeline.job.schedule import Schedule
-from pipeline.settings.combinations import TRAINING
 from pipeline.settings.config import Config
 from pipeline.settings.data import SHOWN, train_places
+from pipeline.settings.kinds import Kind
 from pipeline.settings.train_batch import rows_of_step
 from pipeline.store.errors import ConfigError, Problem
 
 
 def planned(config: Config) -> list[dict]:
     """Returns the entries of `stages` to plan: each with its own mode if the run's is `bench`."""
-    if config.mode != "bench":
+    if not config.only_evaluates:
         return entries(config)
     if config.asks_server and not config.stages:
         return [{"stage_name": BENCH}]
@@ -36,7 +36,7 @@ class Line:
 
     def __init__(self, config: Config):
         self.parents: dict[str, list[str]] = {}
-        self.kinds: dict[str, str] = {}
+        self.kinds: dict[str, Kind] = {}
         self.settings: dict[str, Config] = {}
         self.with_own: set[str] = set()  # stages that set their own initial model
         for entry in planned(config):
@@ -65,20 +65,26 @@ class Line:
         direct predecessor, which passes on its own initial model. None: it has a model of its own, or the run's."""
         if name in self.with_own or not self.parents[name]:
             return None
-        return next((n for n in self.ancestors(name) if self.kinds[n] in TRAINING), self.parents[name][0])
+        return next((n for n in self.ancestors(name) if self.kinds[n].trains), self.parents[name][0])
 
     def source(self, name: str) -> str | None:
         """Returns the stage whose experience a stage reads: a stage with mode=score that of the nearest predecessor
         that explores, an offline stage that of the nearest one that only explores, or that scores such a one."""
-        if self.kinds[name] == "scored":
-            return next((n for n in self.ancestors(name) if self.kinds[n] in ("rollout", "rft")), None)
-        return next((n for n in self.ancestors(name) if self.kinds[n] == "rollout" or (
-            self.kinds[n] == "scored" and self.kinds.get(self.source(n)) == "rollout")), None)
+        if self.kinds[name].only_rewards:
+            return next((n for n in self.ancestors(name) if self.kinds[n].explores), None)
+        return next((n for n in self.ancestors(name) if self._only_explored(n)), None)
+
+    def _only_explored(self, name: str | None) -> bool:
+        """Returns whether a stage makes experience of one model: that of a stage that trains meanwhile is of many."""
+        kind = self.kinds.get(name)
+        if not kind or kind.trains or not kind.makes_experience:
+            return False
+        return kind.explores or self._only_explored(self.source(name))
 
     def explored(self, name: str) -> str | None:
         """Returns the stage that generated that experience."""
         found = self.source(name)
-        return self.explored(found) if found and self.kinds[found] == "scored" else found
+        return self.explored(found) if found and not self.kinds[found].explores else found
 
     def servers(self) -> list[str]:
         """Returns the stages that evaluate the model of a server."""
@@ -87,31 +93,31 @@ class Line:
     def trained(self, name: str) -> list[str]:
         """Returns the predecessors that train, in recipe order."""
         above = self.ancestors(name)
-        return [n for n in self.parents if n in above and self.kinds[n] in TRAINING]
+        return [n for n in self.parents if n in above and self.kinds[n].trains]
 
 
 def problems(config: Config) -> list[Problem]:
     """Lists problems with the order of modes in a recipe, one line each. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
-        if kind == "offline":
+        if kind.is_offline:
             found += [problem.of([name]) for problem in _offline_problems(line, name)]
-        if kind == "scored":
+        if kind.only_rewards:
             found += [problem.of([name]) for problem in _scored_problems(line, name)]
         if line.begins_with(name) in line.servers():
             found.append(Problem("after", "begins with the model of a server, which is not here.",
                                  "Put it before the evaluation of the server, or give it a model.", stages=[name]))
-        if kind == "bench" and not line.trained(name) and not line.settings[name].asks_server:
+        if kind.evaluates and not line.trained(name) and not line.settings[name].asks_server:
             found.append(Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
-                                 "Put it behind one that does.", found="bench", stages=[name]))
+                                 "Put it behind one that does.", found=line.settings[name].mode, stages=[name]))
     return found
 
 
 def _scored_problems(line: Line, name: str) -> Iterator[Problem]:
     source = line.source(name)
     if source is None:
-        yield Problem("mode", "rewards again what an earlier stage explored, and none is before it.",
-                      "Put it behind one with mode=explore, both or colocate.", found="score")
+        yield Problem("mode", "is about what an earlier stage explored, and none is before it.",
+                      "Put it behind one with mode=explore, both or colocate.", found=line.settings[name].mode)
         return
     theirs = {one.name: one for _, one in train_places(line.settings[source].buffer.explorer_input)}
     for place, one in train_places(line.settings[name].buffer.explorer_input):
@@ -121,9 +127,9 @@ def _scored_problems(line: Line, name: str) -> Iterator[Problem]:
                           found=one.name)
             continue
         for part in ("path", "subset_name", "split", "format", "limit"):
-            if getattr(one, part) != getattr(theirs[one.name], part):
-                yield Problem(f"{key}.{part}", f"with mode=score the tasks are those that '{source}' explored.",
-                              "Leave it as it is there.", found=getattr(one, part))
+            if (here := getattr(one, part)) != getattr(theirs[one.name], part):
+                yield Problem(f"{key}.{part}", f"with mode={line.settings[name].mode} the tasks are those that "
+                              f"'{source}' explored.", "Leave it as it is there.", found=here)
 
 
 def _offline_problems(line: Line, name: str) -> list[Problem]:
@@ -134,7 +140,7 @@ def _offline_problems(line: Line, name: str) -> list[Problem]:
         return [Problem("mode", "with an algorithm that learns from rollouts, a stage trains on what an earlier one "
                         "with mode=explore wrote, and none is before it.", "Put one there (stage_name: explore, mode: "
                         f"explore), set {SHOWN}.path to a directory that ouro serve --record wrote, or set mode=both.",
-                        found="train")]
+                        found=line.settings[name].mode)]
     theirs, batch = line.settings[source], line.settings[name].buffer.train_batch_size
     rows = rows_of_step(theirs)
     try:

@@ -15,8 +15,9 @@ from pipeline.plan import hub
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import Stage, make_stage
 from pipeline.plan.models import KEY, NO_MODEL, asks_teacher, teacher_stage
-from pipeline.plan.modes import TRAINING, Line, planned
+from pipeline.plan.modes import Line, planned
 from pipeline.settings.config import Config
+from pipeline.settings.kinds import CURATE, EVALUATE, MODEL, RECORDED, REPORT, SERVER, TASKS, TEST_ROWS, Kind
 from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
 from pipeline.store import files
@@ -77,9 +78,9 @@ def make_plan(config: Config) -> Plan:
     made = _Stages(config)
     for entry in planned(config):
         made.add_entry(entry)
-    if config.mode == "bench":
+    if config.only_evaluates:
         _refuse_untrained(made.stages)
-    made.add(make_stage("report", "report", config, {s.name: s.directory for s in made.stages}, made.root))
+    made.add(make_stage(REPORT, REPORT, config, {s.name: s.directory for s in made.stages}, made.root))
     return Plan(config.project, config.name, made.root, config, made.stages)
 
 
@@ -105,13 +106,13 @@ class _Stages:
         self.stages.append(stage)
         return stage.directory
 
-    def reused(self, name: str, kind: str, settings: Config, inputs: dict[str, str]) -> str:
+    def reused(self, name: str, kind: Kind, settings: Config, inputs: dict[str, str]) -> str:
         """Returns the directory of the stage of this kind and identity; adds it, with this name, if it is new."""
         wanted = make_stage(name, kind, settings, inputs, self.root)
         same = (s.directory for s in self.stages if (s.kind, s.identity) == (kind, wanted.identity))
         return next(same, None) or self.add(wanted)
 
-    def shared(self, kind: str, settings: Config, inputs: dict[str, str], owner: str) -> str:
+    def shared(self, kind: Kind, settings: Config, inputs: dict[str, str], owner: str) -> str:
         """Does the same for a stage named after its kind, and its owner if there are others of the kind."""
         return self.reused(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings,
                            inputs)
@@ -121,9 +122,9 @@ class _Stages:
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
         held = bool(settings.buffer.explorer_input.eval_tasksets)
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
-        asked = self.curated(settings, "evaluate", name) if held else ""
+        asked = self.curated(settings, TEST_ROWS, name) if held else ""
         if settings.asks_server:
-            server = self.shared("server", settings, {}, name)
+            server = self.shared(SERVER, settings, {}, name)
             self.made[name] = (self.evaluated(f"{name}_server", settings, asked, server),)
             return
         start = self._start(entry, settings)
@@ -133,40 +134,40 @@ class _Stages:
             self.base = start
             self._evaluate_base("evaluate_base", answering, asked)
         self.models[name] = start
-        if kind == "bench":
+        if kind.evaluates:
             self.made[name] = tuple(self._bench(name, settings, asked))
             return
-        if kind == "rft" and settings.explorer.eval_interval:
+        if kind.watches and settings.explorer.eval_interval:
             inputs[HELD] = asked
         directory = self.add(make_stage(name, kind, settings, inputs, self.root, self._waits(name, inputs)))
         self.made[name] = (directory,)
-        if kind in TRAINING:
+        if kind.trains:
             self.models[name] = directory
             if held:
                 self.evaluated(f"evaluate_{name}", answering, asked, directory, inputs.get("tasks"))
 
-    def _answering(self, name: str, settings: Config, kind: str) -> Config:
-        """Returns the settings by which a stage's model is evaluated. The token limits of a train stage are those of
-        its data, so its model answers within those of the first exploring stage after it, whose scores are compared
-        with its own."""
+    def _answering(self, name: str, settings: Config, kind: Kind) -> Config:
+        """Returns the settings by which a stage's model is evaluated. The token limits of a stage that learns from
+        given responses are those of its data, so its model answers within those of the first exploring stage after it,
+        whose scores are compared with its own."""
         after = (other for other, of in self.line.kinds.items()
-                 if of in ("rft", "rollout") and name in self.line.ancestors(other))
-        first = next(after, None) if kind == "train" else None
+                 if of.explores and name in self.line.ancestors(other))
+        first = next(after, None) if kind.learns_from_given else None
         if first is None:
             return settings
         model = self.line.settings[first].model
         return settings.merged({"model": {key: getattr(model, key) for key in LIMITS}})
 
-    def _reads(self, name: str, kind: str, settings: Config) -> dict[str, str]:
+    def _reads(self, name: str, kind: Kind, settings: Config) -> dict[str, str]:
         """Returns the training or exploration inputs of an entry: tasks, or experience, of a predecessor or
         recorded."""
-        if kind == "bench":
+        if kind.evaluates:
             return {}
-        if kind in ("offline", "scored"):
+        if "experience" in kind.reads:
             source = self.line.source(name)
-            (explored,) = self.made[source] if source else (self.shared("recorded", settings, {}, name),)
-            return {"experience": explored} | (self._explored_with(explored) if kind == "scored" else {})
-        return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
+            (explored,) = self.made[source] if source else (self.shared(RECORDED, settings, {}, name),)
+            return {"experience": explored} | (self._explored_with(explored) if "tasks" in kind.reads else {})
+        return {"tasks": self.curated(settings, kind.rows, name)}
 
     def _explored_with(self, directory: str) -> dict[str, str]:
         """Returns the tasks of a stage that explored, and the model whose tokenizer it used."""
@@ -181,17 +182,17 @@ class _Stages:
         stage = teacher_stage(path, self.line, name)
         return {"teacher": self.models[stage] if stage else _model_directory(path, settings.model, KEY)}
 
-    def curated(self, settings: Config, purpose: str, name: str) -> str:
-        """Returns the curated tasks of a purpose (pipeline/plan/data.py); stages that read the same data share them."""
+    def curated(self, settings: Config, rows: str, name: str) -> str:
+        """Returns the curated rows that a stage reads (`Kind.rows`); stages that read the same data share them."""
         # the run's own seed: a stage with another seed retrains on the same tasks
-        data = data_settings(settings.but("seed", self.config.seed), purpose)
+        data = data_settings(settings.but("seed", self.config.seed), rows)
         owner = name
-        if purpose == "evaluate":
+        if rows == TEST_ROWS:
             owner = "eval" if data.buffer.explorer_input.eval_tasksets else "pool"
         if {s.name for s in self.stages} & {f"tasks_{owner}", f"curate_{owner}"}:
             owner = f"{owner}_{name}"
-        tasks = self.shared("tasks", data, {}, owner)
-        return self.shared("curate", data, {"tasks": tasks}, owner)
+        tasks = self.shared(TASKS, data, {}, owner)
+        return self.shared(CURATE, data, {"tasks": tasks}, owner)
 
     def _waits(self, name: str, inputs: dict[str, str]) -> tuple[str, ...]:
         """Returns what must be complete before an entry that does not read it."""
@@ -204,7 +205,7 @@ class _Stages:
         trained: the tasks that the model was trained on, compared with the evaluation's tasks.
         """
         inputs = {"tasks": tasks, **({"trained": trained} if trained else {}), "model": model}
-        return self.reused(name, "evaluate", settings, inputs)
+        return self.reused(name, EVALUATE, settings, inputs)
 
     def _evaluate_base(self, name: str, settings: Config, tasks: str) -> list[str]:
         if not (settings.explorer.eval_on_startup and settings.buffer.explorer_input.eval_tasksets):
@@ -223,7 +224,7 @@ class _Stages:
             read = next(s.inputs.get("tasks") for s in self.stages if s.directory == model)
             if not settings.explorer.bench_on_latest_checkpoint and _has_some(Path(model), settings):
                 inputs = {"tasks": tasks, "model": model}
-                made.append(self.add(make_stage(f"{name}_{trained}", "bench", settings, inputs, self.root,
+                made.append(self.add(make_stage(f"{name}_{trained}", settings.kind, settings, inputs, self.root,
                                                 self._waits(name, inputs))))
             made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
         _refuse_lacking(settings, [Path(self.models[trained]) for trained in self.line.trained(name)])
@@ -242,13 +243,13 @@ class _Stages:
     def _model(self, settings: Config, owner: str, limits: Model | None = None) -> str:
         """Returns a model's directory. limits: the section `model` that limits sequences, if a different one."""
         if settings.model.init.enable:
-            return self.shared("model", settings, {}, owner)
+            return self.shared(MODEL, settings, {}, owner)
         return _model_directory(settings.model.model_path, limits or settings.model)
 
 
 def _refuse_untrained(stages: list[Stage]) -> None:
     """Raises ConfigError when a run that only evaluates would have to train first."""
-    lacking = [s for s in stages if s.kind in TRAINING and not files.is_complete(s.directory)]
+    lacking = [s for s in stages if s.kind.trains and not files.is_complete(s.directory)]
     if lacking:
         found = ", ".join(f"{s.name} ({s.directory})" for s in lacking)
         raise ConfigError(f"mode=bench trains nothing, and not complete is: {found}. Run the same words without "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.job.slurm import Nodes
-from pipeline.plan.identity import HEAVY, Stage
+from pipeline.plan.identity import Stage
 from pipeline.settings.config import Slurm
 from pipeline.store import checkpoints
 from pipeline.store.errors import ModelError
@@ -19,7 +19,7 @@ MIB_PER_GIB, GIB = 1024, 2**30
 
 def is_submitted(stage: Stage) -> bool:
     """Returns whether a stage is a job of its own; the others run where the command runs."""
-    return stage.kind in HEAVY or stage.config.cluster.slurm.submit == "all"
+    return stage.kind.computes or stage.config.cluster.slurm.submit == "all"
 
 
 def resources(stage: Stage) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def resources(stage: Stage) -> dict[str, Any]:
 
 def nodes(stage: Stage) -> int:
     """Returns the number of nodes of a stage's job."""
-    return stage.config.cluster.node_num if stage.kind in HEAVY else 1
+    return stage.config.cluster.node_num if stage.kind.computes else 1
 
 
 def node_gpus(stage: Stage) -> int:
@@ -57,7 +57,7 @@ def cores(stage: Stage, kinds: Sequence[Nodes]) -> int | None:
     `cluster.slurm.cpus`; else, of the smallest node of its partition that suffices, all, or with GPUs the same share as
     of the GPUs. kinds: of nodes in its partition.
     """
-    if stage.config.cluster.slurm.cpus or stage.kind not in HEAVY:
+    if stage.config.cluster.slurm.cpus or not stage.kind.computes:
         return stage.config.cluster.slurm.cpus or stage.threads
     gpus = node_gpus(stage)
     return min((max(kind.cpus * gpus // kind.gpus, 1) if gpus else kind.cpus for kind in kinds if kind.gpus >= gpus),
@@ -89,14 +89,14 @@ def memory_gib(stage: Stage) -> float:
     asked = stage.config.cluster.slurm.mem
     if asked is not None:
         return asked
-    if stage.kind not in HEAVY:
+    if not stage.kind.computes:
         return GIB_PER_PROCESS
     trainer, explorer = stage.config.trainer, stage.config.explorer
     engine = explorer.rollout_model
-    spread = trainer.ranks if stage.kind in ("train", "rft", "offline") else 0
-    if stage.kind not in ("train", "offline"):
+    spread = trainer.ranks if stage.kind.trains else 0
+    if stage.kind.attempts:
         spread += len(explorer.auxiliary_models)
-    if stage.kind not in ("train", "offline", "scored"):
+    if stage.kind.engine:
         shared_by = 1 if not stage.gpus else 2 if engine.engines_per_gpu == "auto" else engine.engines_per_gpu
         spread += engine.engine_num * engine.tensor_parallel_size * shared_by
     processes = 1 + math.ceil(spread / nodes(stage))

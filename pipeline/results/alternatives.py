@@ -37,7 +37,7 @@ def alternatives(run: Path, stage: str, original: Algorithm, overrides: list[str
     config = Config.partial(frozen(run))
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
     line, made, problems = Line(config), {}, []
-    explorer = line.explored(stage) if line.kinds[stage] == "offline" else stage
+    explorer = line.explored(stage) if line.kinds[stage].is_offline else stage
     rows = (line.settings[explorer], f"stages.{explorer}." if config.stages else "")
     for chosen, differs in axes.points(words) if overrides else ():
         name = axes.point_label(differs) if differs else " ".join(chosen)
@@ -91,7 +91,7 @@ def _unfit(settings: Config, original: Algorithm) -> list[str]:
                 "has none."]
     absent = [*references.missing_code(settings), *references.wrong_code(settings)]
     functions, wrong = imported([settings], "\n".join(absent))
-    alone = named_functions.lonely(algorithm, algorithm, functions, "") if settings.kind == "offline" else []
+    alone = named_functions.lonely(algorithm, algorithm, functions, "") if settings.kind.is_offline else []
     return [*rules_of_stage(settings), *absent, *wrong, *alone, *named_functions.wrong_arguments(settings, functions)]
 
 

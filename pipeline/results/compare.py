@@ -13,6 +13,7 @@ from pipeline.job.progress import SAMPLED
 from pipeline.results import difference, query, sweep_view
 from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
+from pipeline.settings.kinds import EVALUATE
 from pipeline.settings.secrets import mask
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
@@ -59,7 +60,7 @@ def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:
 
 def last_scores(run: View) -> list[Score]:
     """Returns every score of the last evaluation of a run; empty if it is incomplete."""
-    evaluations = [s.directory for s in run.stages if s.kind == "evaluate"]
+    evaluations = [s.directory for s in run.stages if s.kind == EVALUATE]
     if not evaluations or not files.is_complete(evaluations[-1]):
         return []
     return tables.read_scores(evaluations[-1], tables.steps_present(evaluations[-1], "scores")[-1])

@@ -23,12 +23,11 @@ from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import DataError, ModelError, StageError, nearest
 
 ORIGINAL = "as it was"  # label of the stage's own algorithm in the output
-KINDS = ("rft", "offline")  # stages that train on rollouts
 
 
 def choose_stage(shown: View, name: str | None) -> Node:
     """Returns the stage of that name, or the run's last one that trains on rollouts. Raises DataError without one."""
-    able = [stage for stage in shown.stages if stage.kind in KINDS]
+    able = [stage for stage in shown.stages if stage.kind.learns_from_rollouts]
     if name is None and able:
         return able[-1]
     found = next((stage for stage in shown.stages if stage.name == name), None)

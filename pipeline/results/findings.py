@@ -10,15 +10,12 @@ from pipeline.job.no_signal import no_signals
 from pipeline.job.progress import SAMPLED, rate
 from pipeline.results.query import Answer, ask
 from pipeline.results.questions import QUESTIONS
+from pipeline.settings.kinds import Kind
 
 BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # rows of an answer shown in the report
 
-# kind -> (table, SQL for the rows that a stage made or used)
-ROWS = {"tasks": [("raw", "count(*)")], "curate": [("tasks", "count(*)"), ("rejected", "count(*)")],
-        **dict.fromkeys(("rft", "rollout", "scored"), (("experience", "count(*)"),)),
-        **dict.fromkeys(("train", "offline"), (("steps", "sum(trained_rows)::BIGINT"),)),
-        **dict.fromkeys(("evaluate", "bench"), (("samples", "count(*)"),))}
+COUNTED = ("raw", "tasks", "rejected", "experience", "samples")  # tables of rows that a stage made
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
                   "evaluation": "evaluate_seconds", "waiting": "explore_wait_seconds"}
 TRAINER_PARTS = {"training": "train_seconds", "publishing": "publish_seconds", "other": "train_other_seconds",
@@ -84,12 +81,18 @@ def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
     return {taskset: columns for taskset, columns in curves.items() if sum(s > 0 for s in columns["step"]) > 1}
 
 
-def row_counts(session, kinds: dict[Path, str]) -> dict[str, int]:
-    """Counts the rows of each stage: stage directory name -> rows. kinds: directory -> kind."""
+def row_counts(session, kinds: dict[Path, Kind]) -> dict[str, int]:
+    """Counts the rows of each stage, of one that makes none those that it trained on: name of its directory -> rows.
+
+    kinds: directory -> kind.
+    """
     counts: dict[str, int] = {}
-    for name, table, rows in ((d.name, *made) for d, kind in kinds.items() for made in ROWS.get(kind, ())):
-        found = session.execute(f"SELECT {rows} FROM {table} WHERE stage = ?", [name]).fetchone()[0]
-        counts[name] = counts.get(name, 0) + (found or 0)
+    for directory, kind in kinds.items():
+        counted = [(table, "count(*)") for table in COUNTED if table in kind.writes]
+        trained = [("steps", "sum(trained_rows)::BIGINT")] if kind.trains and not counted else []
+        for table, rows in counted or trained:
+            found = session.execute(f"SELECT {rows} FROM {table} WHERE stage = ?", [directory.name]).fetchone()[0]
+            counts[directory.name] = counts.get(directory.name, 0) + (found or 0)
     return counts
 
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from operators.statistics import difference_interval, reward_interval
 from pipeline.job.progress import SAMPLED, duration, interval, is_reward, leak_words, task_words
 from pipeline.results.view import Node, View
+from pipeline.settings.kinds import REPORT
 from pipeline.store import files, tables
 from pipeline.store.records import Score
-
-ATTEMPTS = {**dict.fromkeys(("rft", "rollout", "scored"), "experience"),  # kind -> table
-            **dict.fromkeys(("evaluate", "bench"), "samples")}
 
 # rewards have no bounds, so that fewer pairs (of other tasks: tasks of either model) say nothing about their spread
 FEWEST_REWARDS = 10
@@ -70,12 +68,13 @@ class Change:
         return f"{self.verdict}: {value}{unit} [{low}, {high}] over {self.tasks} paired tasks"
 
 
-def scores(view: View, kind: str = "evaluate") -> list[Score]:
+def scores(view: View, benched: bool = False) -> list[Score]:
     """Returns every score of the run's complete evaluations, in the order of its stages.
 
-    kind: `bench` for those of the intermediate checkpoints of a model (mode=bench).
+    benched: those of the intermediate checkpoints of a model (mode=bench).
     """
-    done = [s.directory for s in view.stages if s.kind == kind and files.is_complete(s.directory)]
+    done = [s.directory for s in view.stages if s.kind.evaluates and s.kind.benches == benched
+            and files.is_complete(s.directory)]
     return [score for directory in done for step in tables.steps_present(directory, "scores")
             for score in tables.read_scores(directory, step)]
 
@@ -132,7 +131,7 @@ def _change(first: Score, last: Score, before: dict[str, float | None], after: d
 def failures(view: View) -> list[str]:
     """Returns a line for each stage with failed attempts: how many, the most frequent reason, a query for all."""
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
-    return [line for s in view.stages if s.kind in ATTEMPTS and (line := _failed(session, view, s, ATTEMPTS[s.kind]))]
+    return [line for s in view.stages if s.kind.attempts and (line := _failed(session, view, s, s.kind.attempts))]
 
 
 def _failed(session, view: View, stage: Node, table: str) -> str:
@@ -158,7 +157,7 @@ def summary(view: View) -> str:
 
 
 def _summary(view: View) -> str:
-    benched = [(s, f"{s.model}, step {s.step},") for s in scores(view, "bench")]
+    benched = [(s, f"{s.model}, step {s.step},") for s in scores(view, benched=True)]
     found_scores = scores(view)
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s)
@@ -172,7 +171,7 @@ def _summary(view: View) -> str:
             + f" ({last.taskset})" * (len(sets) > 1) + f"; {change.words()}", last))
     lines += failures(view)
     done = [s for s in view.stages if files.is_complete(s.directory)]
-    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done if s.kind != "report")
+    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done if s.kind != REPORT)
     lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
     if view.report.exists():
         lines.append(f"report: {view.report}")

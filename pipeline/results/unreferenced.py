@@ -33,7 +33,7 @@ def find(root: Path) -> list[Unneeded]:
     # by name in all that a run names: a setting may be the path of a model in another run's stage
     named = "".join(path.read_text(encoding="utf-8") for run in runs
                     for path in (run.path / "plan.json", run.path / "config.yaml") if path.exists())
-    benched = {Path(directory).name for run in runs for stage in run.stages if stage.kind == "bench"
+    benched = {Path(directory).name for run in runs for stage in run.stages if stage.kind.benches
                for directory in _inputs(stage.directory)}
     left = [path for pattern in (".mlflow.db.*.tmp*", "store/.*.tmp", "runs/*/*/.*.tmp") for path in root.glob(pattern)]
     found = [_unneeded(path, KILLED) for path in sorted(left)

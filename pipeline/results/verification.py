@@ -78,7 +78,7 @@ def _broken_line(stage: Node, damaged: set[str]) -> Iterator[str]:
     inputs = {role: Path(d) for role, d in spec["inputs"].items()}
     if any(inputs[role].name in damaged for role in ("tasks", "experience") if role in inputs):
         return
-    yield from consistency.problems(stage.directory, stage.kind, inputs, manifest)
-    made = manifest["weights_hash"] if stage.kind in consistency.TRAINED else None
+    yield from consistency.problems(stage.directory, stage.kind.writes, inputs, manifest)
+    made = manifest["weights_hash"] if stage.kind.trains else None
     if made and (found := checkpoints.weights_hash(stage.directory / "model")) != made:
         yield f"the hash of the weights in model/ is {found}; {made} was trained"

@@ -20,6 +20,7 @@ from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import rollout_words, step_line
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import because_of_time, depends_on_time
+from pipeline.settings.kinds import KINDS, Kind
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, StageError, nearest
 from pipeline.store.records import TABLES
@@ -32,7 +33,7 @@ class Node:
     """A stage of a run: its name, its kind, its directory in the store."""
 
     name: str
-    kind: str
+    kind: Kind
     directory: Path
 
 
@@ -74,7 +75,7 @@ def open_view(path: Path) -> View:
     plan = files.read_json(path / "plan.json", again)
     if not isinstance(plan, dict) or not {"stages", "project", "name"} <= plan.keys():
         raise DataError(f"{path / 'plan.json'} is no plan of a run. {again}")
-    stages = [Node(s["name"], s["kind"], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
+    stages = [Node(s["name"], KINDS[s["kind"]], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
     return View(f"{plan['project']}/{plan['name']}", path, stages)
 
 
@@ -150,7 +151,7 @@ class State:
 def state(stage: Node) -> State:
     """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed), or missing."""
     locked = is_locked(stage.directory / ".lock")  # first, because a stage may complete in between
-    steps = tables.steps_present(stage.directory, "rollouts" if stage.kind in ("rollout", "scored") else "steps")
+    steps = tables.steps_present(stage.directory, stage.kind.steps)
     total = _total_steps(stage.directory)
     latest = _latest(stage, steps[-1], total) if steps else None
     warning, note = _warning(stage, steps[-STEPS:]), _note(stage)
@@ -184,7 +185,7 @@ def _doing(directory: Path) -> tuple[str, ...]:
 
 def _warning(stage: Node, steps: list[int]) -> str | None:
     """Returns why these steps had no learning signal, in a sentence, or None."""
-    if stage.kind in ("rollout", "scored") or len(steps) < STEPS:
+    if not stage.kind.trains or len(steps) < STEPS:
         return None
     spec = files.read_json(stage.directory / "stage.json")
     found = (_read(stage.directory, "steps", step) for step in steps)
@@ -201,7 +202,7 @@ def _note(stage: Node) -> str | None:
 
 def _latest(stage: Node, step: int, total: int | None) -> str:
     """Returns the last step of a stage, on one line."""
-    if stage.kind in ("rollout", "scored"):
+    if not stage.kind.trains:
         words = rollout_words(_read(stage.directory, "rollouts", step))
         return f"explorer step {step}" + (f"/{total}" if total else "") + f"  {words}"
     evaluated = tables.steps_present(stage.directory, "scores")[-1:]

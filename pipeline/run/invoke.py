@@ -142,9 +142,8 @@ def refuse_several_nodes(plan: "Plan | Sweep") -> None:
 
 def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
     """Returns a line when stages go to SLURM without requesting GPUs because none are configured."""
-    from pipeline.plan.identity import HEAVY
 
-    if to_slurm(extra) and any(s.kind in HEAVY and not s.gpus and s.config.cluster.gpu_per_node is None
+    if to_slurm(extra) and any(s.kind.computes and not s.gpus and s.config.cluster.gpu_per_node is None
                         for s in plan.stages):
         return ["cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. Set it "
                 "to the GPUs of a node, or to 0 if none is meant."]

@@ -9,11 +9,11 @@ from pathlib import Path
 from pipeline.job.context import our_environment
 from pipeline.plan.hub import plans_of
 from pipeline.plan.identity import settings_of
-from pipeline.plan.modes import TRAINING
 from pipeline.results import learnt, sweep_view, view
 from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
 from pipeline.run.sweep import Sweep
+from pipeline.settings.kinds import REPORT
 from pipeline.store import files
 from pipeline.store.errors import StageError
 
@@ -48,7 +48,7 @@ def made_again(planned) -> list[str]:
     table format or a file's content differs from when the run last made them. None for a new run."""
     found: dict[str, str] = {}  # directory of the stage -> the one that the run had
     for stage in planned.stages:
-        if stage.kind == "report" or files.is_complete(Path(stage.directory)):
+        if stage.kind == REPORT or files.is_complete(Path(stage.directory)):
             continue
         link = Path(stage.root) / "runs" / stage.run / "stages" / stage.name
         before = _inputs_of_same(stage, link)
@@ -90,8 +90,8 @@ def report_what_is_there(shown: View | SweepView) -> str:
     """
     if isinstance(shown, SweepView):
         return ""
-    report = next(stage for stage in shown.stages if stage.kind == "report")
-    trained = [s for s in shown.stages if s.kind in TRAINING and files.is_complete(s.directory)]
+    report = next(stage for stage in shown.stages if stage.kind == REPORT)
+    trained = [s for s in shown.stages if s.kind.trains and files.is_complete(s.directory)]
     if not trained or files.is_complete(report.directory) or not (report.directory / "stage.json").exists():
         return ""
     done = subprocess.run([sys.executable, "-m", "stages.report", "--partial", str(report.directory)],

@@ -115,7 +115,7 @@ def recorded_endings(plan, since: float) -> tuple[list[Stage], list[Stage]]:
 def _record(stage: Stage, state: str | None, number: str, log: Path) -> None:
     """Writes a stage.error for a stage that could not: how its job ended, and at which step."""
     directory = Path(stage.directory)
-    steps = tables.steps_present(directory, "rollouts" if stage.kind in ("rollout", "scored") else "steps")
+    steps = tables.steps_present(directory, stage.kind.steps)
     how = f"ended by SLURM: {state or 'unknown'}"
     if state == "FAILED":
         how = "its job failed before the stage began" if log.exists() else "sbatch refused its job, see all output"

@@ -23,6 +23,7 @@ from pipeline.results.sweep_view import SWEEP
 from pipeline.run.planning import Planner, checked_plan
 from pipeline.settings.config import Config
 from pipeline.settings.config import Sweep as Settings
+from pipeline.settings.kinds import REPORT
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, Problem
 
@@ -70,7 +71,7 @@ class Sweep:
         """Returns a warning for each group of points with the same stages: they differ only in execution settings."""
         same: dict[tuple[str, ...], list[str]] = {}
         for point in self.points:
-            made = tuple(s.directory for s in point.plan.stages if s.kind != "report")
+            made = tuple(s.directory for s in point.plan.stages if s.kind != REPORT)
             same.setdefault(made, []).append(axes.point_label(point.differs))
         return [Problem(needed=f"the points {_named(points)} plan the same stages: they differ in how a stage runs, "
                         f"not in what it makes. Each stage is made once, with the settings of {points[0]}.")

@@ -7,10 +7,10 @@ from pipeline.settings.algorithm import ADVANTAGES
 from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.answers import OverlongPenalty
 from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
+from pipeline.settings.kinds import of_mode
 from pipeline.settings.train_batch import taken_groups
 from pipeline.store.errors import Problem, nearest
 
-TRAINING = ("train", "rft", "offline")  # kinds of stages that train a model
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 Found = Iterator[Problem]
 
@@ -26,7 +26,7 @@ def names(c) -> Found:
 
 
 def exploring_given_responses(c) -> Found:
-    if c.mode in ("explore", "score") and c.algorithm.algorithm_type in GIVEN:
+    if not of_mode(c.mode).trains and not c.only_evaluates and c.algorithm.algorithm_type in GIVEN:
         yield Problem("mode", f"{c.algorithm.algorithm_type} learns from given responses and explores nothing; needed "
                       "mode=train or both.", found=c.mode)
 
@@ -38,14 +38,14 @@ def evaluation_without_sets(c) -> Found:
     if every:
         yield Problem("explorer.eval_interval", f"there is nothing to evaluate on; needed a set in {EVAL_SETS}, or "
                       "null.", found=every)
-    if c.mode == "bench":
+    if c.only_evaluates:
         yield Problem("mode", f"there is nothing to evaluate on; needed a set in {EVAL_SETS}.", found=c.mode)
 
 
 def loss_of_pairs(c) -> Found:
     """A loss on pairs goes with an algorithm that reads pairs; a user's loss may be for either."""
     a, kind, loss = c.algorithm, c.algorithm.algorithm_type, c.algorithm.policy_loss_fn or ":"
-    if c.kind not in TRAINING:
+    if not c.kind.trains:
         return
     if kind in PAIR_TYPES and a.entropy_loss_fn == "mix":
         yield Problem("algorithm.entropy_loss_fn", f"with algorithm.algorithm_type={kind}: pairs hold no "
@@ -58,7 +58,7 @@ def loss_of_pairs(c) -> Found:
 
 
 def greedy_baseline(c) -> Found:
-    if c.kind in ("rft", "offline") and c.algorithm.advantage_fn == "remax" and not c.algorithm.greedy_baseline:
+    if c.kind.learns_from_rollouts and c.algorithm.advantage_fn == "remax" and not c.algorithm.greedy_baseline:
         yield Problem("algorithm.advantage_fn", "needs the reward of a greedy response to each task.",
                       "Set algorithm.greedy_baseline=true.", found="remax")
 
@@ -71,7 +71,7 @@ def token_budget(c) -> Found:
 
 
 def sampling_of_training(c) -> Found:
-    for name, off in (("top_p", 1), ("top_k", -1)) if c.kind in ("rft", "rollout") else ():
+    for name, off in (("top_p", 1), ("top_k", -1)) if c.kind.explores else ():
         if getattr(c.model, name) != off:
             yield Problem(f"model.{name}", "cuts the sampling distribution, which the trainer does not: its ratios "
                           "would be biased.", f"Leave it at {off}; evaluation sets have their own rollout_args.",
@@ -80,14 +80,14 @@ def sampling_of_training(c) -> Found:
 
 def groups(c) -> Found:
     """An advantage that compares the rollouts of a group needs several."""
-    if c.kind == "rft" and c.algorithm.advantage_fn in COMPARE and c.algorithm.repeat_times < 2:
+    if c.kind.is_online and c.algorithm.advantage_fn in COMPARE and c.algorithm.repeat_times < 2:
         yield Problem("algorithm.repeat_times", f"{c.algorithm.advantage_fn} compares the rollouts of a group; needed "
                       "at least 2.", found=1)
 
 
 def critic(c) -> Found:
     waits, function = c.trainer.critic_warmup, c.algorithm.advantage_fn
-    if c.kind in ("rft", "offline") and waits and function != "ppo":
+    if c.kind.learns_from_rollouts and waits and function != "ppo":
         yield Problem("trainer.critic_warmup", f"with algorithm.advantage_fn={function}: only ppo has a critic.",
                       "Set it to 0, or advantage_fn=ppo.", found=waits)
 
@@ -96,11 +96,11 @@ def resampling(c) -> Found:
     """Groups are replaced where their responses are compared. What an explore-only stage is for is set by later
     stages."""
     a, advantage = c.algorithm, c.algorithm.advantage_fn
-    alone = c.kind == "rft" and advantage in ADVANTAGES and advantage not in COMPARE
-    if c.kind not in ("rft", "rollout") or not a.max_resample_rounds:
+    alone = c.kind.is_online and advantage in ADVANTAGES and advantage not in COMPARE
+    if not c.kind.explores or not a.max_resample_rounds:
         return
     if (a.repeat_times or 1) < 2 or alone:
-        among, one_of = (f"advantage_fn={advantage} and ", f" and one of {', '.join(COMPARE)}") if c.kind == "rft" \
+        among, one_of = (f"advantage_fn={advantage} and ", f" and one of {', '.join(COMPARE)}") if c.kind.is_online \
             else ("", "")
         yield Problem("algorithm.max_resample_rounds", f"with {among}repeat_times={a.repeat_times}: it replaces groups "
                       "whose responses are equally good, which teach nothing where they are compared; needed "
@@ -110,7 +110,7 @@ def resampling(c) -> Found:
 def over_rollout(c) -> Found:
     """A ratio leaves out whole groups."""
     ratio, asked = c.explorer.over_rollout.ratio, c.buffer.batch_size
-    if c.kind in ("rft", "rollout") and 0 < ratio < 1 and taken_groups(asked, ratio) == asked:
+    if c.kind.explores and 0 < ratio < 1 and taken_groups(asked, ratio) == asked:
         yield Problem("explorer.over_rollout.ratio", f"is less than one of the buffer.batch_size={asked} tasks of a "
                       f"step: all of them are waited for. Needed 0, or at least {1 / asked:.3g}.", found=ratio)
 
@@ -118,7 +118,7 @@ def over_rollout(c) -> Found:
 def partial_rollout(c) -> Found:
     """Newer weights can come during a step where a trainer works meanwhile, one explorer step or more behind."""
     engine, offset = c.explorer.rollout_model.engine_type, c.synchronizer.sync_offset
-    if c.kind not in ("rft", "rollout") or not c.explorer.partial_rollout:
+    if not c.kind.explores or not c.explorer.partial_rollout:
         return
     if c.mode != "both":
         yield Problem("explorer.partial_rollout", f"with mode={c.mode}, where no weights are published during a step.",
@@ -135,7 +135,7 @@ def partial_rollout(c) -> Found:
 def texts(c) -> Found:
     """cpt trains on plain text, the other algorithms on responses."""
     algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
-    if c.kind != "train":
+    if not c.kind.learns_from_given:
         return
     if algorithm == "cpt" and buffer.path is None:
         yield Problem(f"{SHOWN}.path", "algorithm_type=cpt needs files of plain text, under format.prompt_key.",
@@ -150,7 +150,7 @@ def texts(c) -> Found:
 
 def sampling_of_sets(c) -> Found:
     """Sets that are trained on are sampled as the whole run."""
-    for place, one in train_places(c.buffer.explorer_input) if c.kind in ("rft", "rollout") else ():
+    for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
         key, group = f"buffer.explorer_input.{place}", c.algorithm.repeat_times
         if one.repeat_times not in (None, group):
             yield Problem(f"{key}.repeat_times", f"rollouts to train on follow algorithm.repeat_times={group}.",
@@ -166,7 +166,7 @@ def pairs(c) -> Found:
     """Preference training needs pairs."""
     algorithm, pool = c.algorithm.algorithm_type, c.data_processor.task_pipeline
     buffer = c.buffer.trainer_input.experience_buffer
-    if algorithm not in PAIR_TYPES or c.kind != "train" or c.mode == "explore":
+    if algorithm not in PAIR_TYPES or not c.kind.learns_from_given or c.mode == "explore":
         return
     if buffer.path is None and not pool.inputs:
         made = f"the generator {pool.generator} makes none" if pool.generator else "nothing gives rows"
@@ -190,10 +190,10 @@ def rewards(c) -> Found:
         asked = one.reward_fn_args.get("model")
         if not functions:
             yield Problem(key, "no reward function is named.")
-        if c.kind == "scored" and "judge_reward" in functions and not place.startswith("eval_") and (
+        if c.kind.only_rewards and "judge_reward" in functions and not place.startswith("eval_") and (
                 one.reward_fn_args.get("judge_url") is None):
-            yield Problem(f"{key}.reward_fn_args.judge_url", "null is the policy itself, and with mode=score there is "
-                          "no engine.", "Name a server.", found=None)
+            yield Problem(f"{key}.reward_fn_args.judge_url", f"null is the policy itself, and with mode={c.mode} there "
+                          "is no engine.", "Name a server.", found=None)
         if "judge_reward" in functions and one.reward_fn_args.get("compare") is True:
             yield from _compared(c, key)
         if "reward_model" not in functions:
@@ -215,7 +215,7 @@ def _compared(c, key: str) -> Found:
     if ".eval_" in key:
         yield Problem(f"{key}.reward_fn_args.compare", "an evaluation also answers each task once, greedily, and one "
                       "answer has no other to be compared with.", "Leave it out of evaluation sets.", found=True)
-    elif c.kind in ("rft", "rollout") and (algorithm.repeat_times or 1) + bool(algorithm.greedy_baseline) < 2:
+    elif c.kind.explores and (algorithm.repeat_times or 1) + bool(algorithm.greedy_baseline) < 2:
         yield Problem("algorithm.repeat_times", f"{key}.reward_fn_args.compare compares the answers of a group; needed "
                       "at least 2.", found=1)
 
@@ -240,7 +240,7 @@ def overlong(c) -> Found:
 def resampled_by_accuracy(c) -> Found:
     """Groups are compared by accuracy where a reward function reports it."""
     source = c.buffer.explorer_input
-    if c.kind in ("rft", "rollout") and c.algorithm.max_resample_rounds and c.algorithm.resample_metric == "accuracy":
+    if c.kind.explores and c.algorithm.max_resample_rounds and c.algorithm.resample_metric == "accuracy":
         for place, one in train_places(source):
             if set(functions := reward_functions(one, source)) <= set(NO_ACCURACY):
                 yield Problem("algorithm.resample_metric", f"{' and '.join(functions)} of buffer.explorer_input."
@@ -252,7 +252,7 @@ def answered(c) -> list:
     """Returns (place below buffer.explorer_input, set) of the sets that a stage, or the evaluation of its model,
     answers."""
     source = c.buffer.explorer_input
-    return [*eval_places(source), *(train_places(source) if c.kind in ("rft", "rollout", "scored") else [])]
+    return [*eval_places(source), *(train_places(source) if c.kind.makes_experience else [])]
 
 
 # reward functions that do not report whether a task is solved
@@ -263,8 +263,8 @@ def nodes(c) -> Found:
     number, engine = c.cluster.node_num, c.explorer.rollout_model
     if number == 1:
         return
-    spread = {"trainer.ranks": c.trainer.ranks} if c.kind in TRAINING else {}
-    if c.kind != "train" or c.buffer.explorer_input.eval_tasksets:
+    spread = {"trainer.ranks": c.trainer.ranks} if c.kind.trains else {}
+    if not c.kind.learns_from_given or c.buffer.explorer_input.eval_tasksets:
         spread["explorer.rollout_model.engine_num"] = engine.engine_num
     for key, count in spread.items():
         if count % number:
@@ -280,7 +280,7 @@ def server(c) -> Found:
     model = c.explorer.rollout_model
     if model.engine_type != "openai":
         return
-    if c.mode != "bench":
+    if not c.only_evaluates:
         yield Problem("explorer.rollout_model.engine_type", "a server gives neither the token ids nor the log-probs "
                       "that training needs.", "Set vllm or transformers; openai goes with mode=bench.", found="openai")
     for name in ("base_url", "model_name"):

@@ -18,6 +18,7 @@ from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES
 from pipeline.settings.algorithms import GIVEN
 from pipeline.settings.data import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, TrainerInput
 from pipeline.settings.explorer import AuxiliaryModel, Explorer
+from pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
 from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
 from pipeline.settings.setting import Absent, Section, elements, is_section, leaves, own_name, section, setting
 from pipeline.settings.trainer import Synchronizer, Trainer
@@ -89,12 +90,7 @@ class Sweep(Section):
 class Config(Section):
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
-    mode: str = setting("both", "what a stage does; both: explorer and trainer side by side; colocate: they take turns "
-                                "on the same devices; explore: the explorer alone, no model is made; train: the "
-                                "trainer alone, on what an earlier stage explored (sft: as always); score: what an "
-                                "earlier stage explored is rewarded again, without an engine; bench: no training, "
-                                "every checkpoint kept of the stages before is evaluated",
-                        choices=("both", "colocate", "explore", "train", "score", "bench"), how=True)
+    mode: str = setting("both", f"what a stage does; {WHAT_MODES_DO}", choices=tuple(MODES), how=True)
     continue_from_checkpoint: bool = setting(
         True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
               "anew (stages that are complete stay)", how=True)
@@ -122,21 +118,25 @@ class Config(Section):
             "none: one stage")
 
     @property
-    def kind(self) -> str:
-        """Returns the kind of stage that these are the settings of: the module of stages/ that runs it."""
-        if self.mode != "bench" and self.algorithm.algorithm_type in GIVEN:
-            return "train"
-        return {"bench": "bench", "explore": "rollout", "score": "scored", "train": "offline"}.get(self.mode, "rft")
+    def kind(self) -> Kind:
+        """Returns the kind of stage that these are the settings of."""
+        if not self.only_evaluates and self.algorithm.algorithm_type in GIVEN:
+            return FROM_GIVEN
+        return of_mode(self.mode)
+
+    @property
+    def only_evaluates(self) -> bool:
+        return of_mode(self.mode).evaluates
 
     @property
     def asks_server(self) -> bool:
         """Returns whether these are the settings of a stage that evaluates the model of a server."""
-        return self.mode == "bench" and self.explorer.rollout_model.engine_type == "openai"
+        return self.only_evaluates and self.explorer.rollout_model.engine_type == "openai"
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self
         with contextlib.suppress(Absent):
-            if self.kind not in combinations.TRAINING:
+            if not self.kind.trains:
                 used = self.without("algorithm.optimizer").without("trainer")
         yield from super(Config, used).broken_rules(above)
         for each in combinations.RULES:

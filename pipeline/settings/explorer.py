@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from pipeline.settings.kinds import Kind
 from pipeline.settings.remote import Remote
 from pipeline.settings.setting import Section, at, rule, section, setting
 from pipeline.store.errors import Problem
@@ -163,13 +164,13 @@ class Explorer(Section):
             yield Problem("auxiliary_models", f"are named {', '.join(map(str, names))}: needed names that differ.")
 
 
-def depends_on_time(kind: str, config: Any) -> list[str]:
+def depends_on_time(kind: Kind, config: Any) -> list[str]:
     """Returns the settings in use by which a repeated stage of this kind may have other rows."""
-    explores, answers = kind in ("rft", "rollout"), kind in ("rft", "rollout", "evaluate", "bench")
-    on = {"explorer.over_rollout": explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
-          "explorer.partial_rollout": kind == "rft" and at(config, "explorer.partial_rollout", False),
-          "explorer.runner_concurrency": answers and at(config, "explorer.runner_concurrency") == "auto",
-          **{key: asks_by_itself(name) for key, name in (_workflows(explores, config) if answers else {}).items()}}
+    workflows = _workflows(kind.explores, config) if kind.engine else {}
+    on = {"explorer.over_rollout": kind.explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
+          "explorer.partial_rollout": kind.is_online and at(config, "explorer.partial_rollout", False),
+          "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
+          **{key: asks_by_itself(name) for key, name in workflows.items()}}
     return [key for key, is_on in on.items() if is_on]
 
 

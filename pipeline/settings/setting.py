@@ -32,7 +32,7 @@ class Section(BaseModel):
     def __getattr__(self, name: str) -> Any:
         if name in type(self).model_fields:
             raise Absent(f"{type(self).__name__}.{name} is not in these settings: its value could not be read, or a "
-                         "stage that does not depend on it reads it (USES in pipeline/plan/identity.py)", name=name)
+                         "stage that does not depend on it reads it (pipeline/settings/kinds.py)", name=name)
         return super().__getattr__(name)
 
     @classmethod

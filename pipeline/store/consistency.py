@@ -4,52 +4,51 @@ Files that are whole can still be the wrong ones: a step that was never made, a 
 `lost.json` lists (pipeline/store/recovery.py) are left out of every comparison.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.store import hashes, recovery, tables
 from pipeline.store.errors import StageError
 
-TRAINED, EXPLORED = ("train", "rft", "offline"), ("rft", "rollout", "scored")
-# (kinds of stages, what a number other than 0 means, SQL; column `run` is 'own', or the role of an input)
+# (tables that a stage writes, what a number other than 0 means, SQL; column `run` is 'own', or the role of an input)
 OWN, KEPT = "run = 'own'", "step NOT IN (SELECT step FROM lost)"
 TWICE = "SELECT count(*) - count(DISTINCT step) FROM {} WHERE run = 'own'"
 LINE = (
-    (("curate",), "rows of raw.parquet in neither tasks.parquet nor rejected.parquet",
+    (("rejected",), "rows of raw.parquet in neither tasks.parquet nor rejected.parquet",
      f"SELECT (SELECT count(*) FROM raw) - (SELECT count(*) FROM tasks WHERE {OWN}) - (SELECT count(*) FROM rejected)"),
-    (EXPLORED, "rows of experience whose task is not in tasks.parquet",
+    (("experience",), "rows of experience whose task is not in tasks.parquet",
      f"SELECT count(*) FROM experience WHERE {OWN} AND task_id NOT IN (SELECT task_id FROM tasks WHERE run = 'tasks')"),
-    (EXPLORED, "explorer steps with more than one row", TWICE.format("rollouts")),
-    (EXPLORED, "explorer steps with another number of rows than recorded",
+    (("rollouts",), "explorer steps with more than one row", TWICE.format("rollouts")),
+    (("rollouts", "experience"), "explorer steps with another number of rows than recorded",
      f"""SELECT count(*) FROM (SELECT step, max(rows) AS rows, max(attempts) AS attempts FROM rollouts WHERE {OWN}
          GROUP BY step) r FULL JOIN (SELECT step, list(slot) AS slots FROM experience WHERE {OWN} GROUP BY step) e
          USING (step) WHERE len(list_filter(slots, lambda slot: slot < attempts)) IS DISTINCT FROM rows AND {KEPT}"""),
-    (("rft",), "explorer steps with weights of an optimizer step that does not exist",
+    (("rollouts", "steps"), "explorer steps with weights of an optimizer step that does not exist",
      f"SELECT count(*) FROM rollouts WHERE {OWN} AND weights_version > 0 AND weights_version NOT IN "
      f"(SELECT step FROM steps WHERE {OWN} UNION SELECT step FROM lost)"),
-    (TRAINED, "optimizer steps with more than one row", TWICE.format("steps")),
-    (("rft", "offline"), "trained rows that are not in experience",
+    (("steps",), "optimizer steps with more than one row", TWICE.format("steps")),
+    (("trained",), "trained rows that are not in experience",
      f"SELECT count(*) FROM trained WHERE {OWN} AND NOT is_expert AND experience_id NOT IN "
      "(SELECT experience_id FROM experience) AND NOT EXISTS (FROM lost WHERE name = 'experience')"),
-    (("rft", "offline"), "optimizer steps with another number of trained rows than recorded",
+    (("trained", "steps"), "optimizer steps with another number of trained rows than recorded",
      f"""SELECT count(*) FROM (SELECT step, trained_rows FROM steps WHERE {OWN}) FULL JOIN (SELECT train_step AS step,
          count(*) AS found FROM trained WHERE {OWN} GROUP BY train_step) USING (step)
          WHERE trained_rows IS DISTINCT FROM found AND {KEPT}"""),
-    (("evaluate", "bench"), "responses to tasks that are not in tasks.parquet",
+    (("samples",), "responses to tasks that are not in tasks.parquet",
      f"SELECT count(*) FROM samples WHERE {OWN} AND task_id NOT IN (SELECT task_id FROM tasks WHERE run = 'tasks')"),
 )
-NUMBERED = ((EXPLORED, "rollouts", "explorer_steps", "explorer"), (TRAINED, "steps", "steps", "optimizer"))
+NUMBERED = (("rollouts", "explorer_steps", "explorer"), ("steps", "steps", "optimizer"))
 
 
-def problems(stage: Path, kind: str, inputs: Mapping[str, Path], manifest: Mapping) -> Iterator[str]:
+def problems(stage: Path, written: Collection[str], inputs: Mapping[str, Path], manifest: Mapping) -> Iterator[str]:
     """Yields what is inconsistent among the rows of a finished stage and those of its inputs.
 
-    manifest: its `steps` or `explorer_steps` are the last that must be there. Raises DataError for a file that cannot
-    be read.
+    written: tables that every stage of its kind writes. manifest: its `steps` or `explorer_steps` are the last that
+    must be there. Raises DataError for a file that cannot be read.
     """
     lost = recovery.lost(stage)
-    for kinds, table, key, what in NUMBERED:
-        if kind in kinds:
+    for table, key, what in NUMBERED:
+        if table in written:
             present = {*tables.steps_present(stage, table)}
             last = manifest.get(key, max(present, default=0))
             missing = {*range(1, last + 1)} - present - {step for name, step in lost if name == table}
@@ -57,7 +56,7 @@ def problems(stage: Path, kind: str, inputs: Mapping[str, Path], manifest: Mappi
                 yield f"{len(missing):,} {what} steps missing before the last one: {_some(missing)}"
             if over := {step for step in present if step > last}:
                 yield f"{what} steps after the last one, {last}: {_some(over)}"
-    checks = [(what, question) for kinds, what, question in LINE if kind in kinds]
+    checks = [(what, question) for needed, what, question in LINE if {*needed} <= {*written}]
     if not checks:
         return
     read = [(role, place) for role, place in inputs.items() if role in ("tasks", "experience")]
@@ -77,9 +76,9 @@ def _some(steps: set[int]) -> str:
     return ", ".join(map(str, first)) + ", ..." * (len(steps) > len(first))
 
 
-def require(stage: Path, kind: str, inputs: Mapping[str, Path], manifest: Mapping) -> None:
+def require(stage: Path, written: Collection[str], inputs: Mapping[str, Path], manifest: Mapping) -> None:
     """Raises StageError where `problems` finds one: the stage is then not complete."""
-    if found := list(problems(stage, kind, inputs, manifest)):
+    if found := list(problems(stage, written, inputs, manifest)):
         raise StageError(f"the rows of {stage} do not belong together: {'; '.join(found)}. The stage is not complete. "
                          "Run the same command again: missing steps are made again. If it ends so again, "
                          f"{hashes.ANEW}.")

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.results import sweep_view
 from pipeline.settings import schema
 from pipeline.settings.config import Config
+from pipeline.settings.kinds import MODEL
 from pipeline.settings.setting import at
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, DataError
@@ -32,7 +33,7 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
                         "the name of a run.")
     shown = sweep_view.find(root, named)
     nodes = [node for one in sweep_view.runs_of(shown)[:1] for node in one.stages
-             if (node.directory / "model" / "config.json").exists() or node.kind == "model"]
+             if (node.directory / "model" / "config.json").exists() or node.kind == MODEL]
     chosen = [node for node in nodes if stage in (None, node.name)]
     if not chosen:
         raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "

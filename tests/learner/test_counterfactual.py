@@ -9,6 +9,7 @@ import torch
 
 from pipeline.results import counterfactual
 from pipeline.results.view import Node, View
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.setting import plain
 from pipeline.store import files, records, tables
 from pipeline.store.errors import DataError
@@ -219,7 +220,7 @@ def test_what_does_not_exist_is_null():
 
 
 def view(directory, *kinds):
-    stages = [Node(f"{kind}_{i}", kind, directory) for i, kind in enumerate(kinds)]
+    stages = [Node(f"{kind}_{i}", KINDS[kind], directory) for i, kind in enumerate(kinds)]
     return View("toy/one", directory, stages)
 
 

@@ -7,6 +7,7 @@ import pytest
 from pipeline import cli
 from pipeline.compose.stage_settings import effective
 from pipeline.results.alternatives import alternatives
+from pipeline.settings.kinds import ONLINE
 from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import write_json
@@ -158,7 +159,7 @@ def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, ca
     from pipeline.results import counterfactual, sweep_view
     from pipeline.results.view import Node, View
 
-    shown = View("toy/one", tmp_path, [Node("rft", "rft", tmp_path)])
+    shown = View("toy/one", tmp_path, [Node("rft", ONLINE, tmp_path)])
     monkeypatch.setattr(sweep_view, "find", lambda root, *names: shown)
     monkeypatch.setattr(counterfactual, "prepare", lambda *asked: {"step": 7})
     for found, code in ((1.0, 0), (1.5, 1)):

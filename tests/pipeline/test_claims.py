@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.job import claims, devices
 from pipeline.job.claims import claimed
+from pipeline.settings.kinds import KINDS
 from pipeline.store.errors import StageError
 
 LOG = logging.getLogger("test")
@@ -39,11 +40,11 @@ def taken(monkeypatch) -> str:
 
 
 def test_stages_side_by_side_hold_different_ones_and_what_one_gives_back_the_next_takes(tmp_path, monkeypatch):
-    with claimed("train", settings(1), str(tmp_path), LOG):
+    with claimed(KINDS["train"], settings(1), str(tmp_path), LOG):
         assert taken(monkeypatch) == "2"
-        with claimed("train", settings(2), str(tmp_path), LOG):
+        with claimed(KINDS["train"], settings(2), str(tmp_path), LOG):
             assert taken(monkeypatch) == "3,5"
-    with claimed("offline", settings(2), str(tmp_path), LOG):
+    with claimed(KINDS["offline"], settings(2), str(tmp_path), LOG):
         assert taken(monkeypatch) == "2,3"
 
 
@@ -52,10 +53,10 @@ def test_a_stage_waits_until_enough_are_free(tmp_path, monkeypatch, caplog):
 
     def other():
         started.set()
-        with claimed("train", settings(3), str(tmp_path), LOG):
+        with claimed(KINDS["train"], settings(3), str(tmp_path), LOG):
             seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
 
-    with caplog.at_level("INFO"), claimed("train", settings(2), str(tmp_path), LOG):
+    with caplog.at_level("INFO"), claimed(KINDS["train"], settings(2), str(tmp_path), LOG):
         taken(monkeypatch)
         thread = threading.Thread(target=other)
         thread.start()
@@ -68,22 +69,22 @@ def test_a_stage_waits_until_enough_are_free(tmp_path, monkeypatch, caplog):
 
 
 def test_only_the_first_so_many_of_a_machine_are_given_out(tmp_path, monkeypatch):
-    with claimed("train", settings(2, at_most=2), str(tmp_path), LOG):
+    with claimed(KINDS["train"], settings(2, at_most=2), str(tmp_path), LOG):
         assert taken(monkeypatch) == "2,3"
 
 
 def test_jobs_of_slurm_do_not_wait_for_each_others_numbers(tmp_path, monkeypatch):
     """Each job sees its own GPUs from 0, or here 2, on: the same number is another device."""
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    with claimed("train", settings(4), str(tmp_path), LOG):
+    with claimed(KINDS["train"], settings(4), str(tmp_path), LOG):
         monkeypatch.setenv("SLURM_JOB_ID", "2")
-        with claimed("train", settings(4), str(tmp_path), LOG):
+        with claimed(KINDS["train"], settings(4), str(tmp_path), LOG):
             assert taken(monkeypatch) == "2,3,5,7"
 
 
 @pytest.mark.parametrize(("kind", "ranks"), [("tasks", 1), ("train", 5)])
 def test_a_stage_without_gpus_or_with_more_than_there_are_claims_none(kind, ranks, tmp_path):
-    with claimed(kind, settings(ranks), str(tmp_path), LOG):
+    with claimed(KINDS[kind], settings(ranks), str(tmp_path), LOG):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3,5,7"
         assert not (tmp_path / "gpus").exists()
 
@@ -107,15 +108,15 @@ def test_whatever_a_gpu_is_called_two_stages_do_not_hold_it(named, tmp_path, mon
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    with claimed("train", settings(2), str(tmp_path), LOG):
+    with claimed(KINDS["train"], settings(2), str(tmp_path), LOG):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-        with pytest.raises(Waits), claimed("train", settings(1), str(tmp_path), LOG):
+        with pytest.raises(Waits), claimed(KINDS["train"], settings(1), str(tmp_path), LOG):
             pass
 
 
 def test_a_gpu_that_is_named_twice_is_one_and_nobody_waits_for_a_second(tmp_path, monkeypatch, impatient):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,2")
-    with claimed("train", settings(2), str(tmp_path), LOG):
+    with claimed(KINDS["train"], settings(2), str(tmp_path), LOG):
         assert not (tmp_path / "gpus").exists()  # too few, as the stage will say
 
 
@@ -123,13 +124,13 @@ def test_machines_of_one_name_do_not_wait_for_each_other(tmp_path, monkeypatch, 
     monkeypatch.setattr(claims, "BOOT", tmp_path / "boot_id")
     monkeypatch.setattr(claims.platform, "node", lambda: "trainer")
     claims.BOOT.write_text("one\n")
-    with claimed("train", settings(4), str(tmp_path), LOG):
+    with claimed(KINDS["train"], settings(4), str(tmp_path), LOG):
         claims.BOOT.write_text("two\n")
-        with claimed("train", settings(4), str(tmp_path), LOG):
+        with claimed(KINDS["train"], settings(4), str(tmp_path), LOG):
             assert taken(monkeypatch) == "2,3,5,7"
         claims.BOOT.write_text("one\n")
         monkeypatch.setattr(claims.platform, "node", lambda: "another container there")
-        with pytest.raises(Waits), claimed("train", settings(1), str(tmp_path), LOG):
+        with pytest.raises(Waits), claimed(KINDS["train"], settings(1), str(tmp_path), LOG):
             pass
 
 
@@ -139,7 +140,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with (pytest.raises(StageError, match=r"turn cannot be locked \(No locks available\).*Set checkpoint_root_dir to"),
-          claimed("train", settings(1), str(tmp_path), LOG)):
+          claimed(KINDS["train"], settings(1), str(tmp_path), LOG)):
         pass
 
 
@@ -147,9 +148,10 @@ HOLD = """
 import logging, sys, time
 from types import SimpleNamespace as Nest
 from pipeline.job import claims, devices
+from pipeline.settings.kinds import KINDS
 devices.torch_has_cuda = lambda: True
 settings = Nest(cluster=Nest(gpu_per_node=None), trainer=Nest(ranks=4))
-with claims.claimed("train", settings, sys.argv[1], logging.getLogger()):
+with claims.claimed(KINDS["train"], settings, sys.argv[1], logging.getLogger()):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -161,7 +163,7 @@ def test_what_a_killed_stage_held_is_free(tmp_path, monkeypatch):
         assert holder.stdout.readline() == "held\n"
         told = []
         log = SimpleNamespace(info=lambda text, *words: (told.append(text % words), holder.kill()))  # SIGKILL
-        with claimed("train", settings(4), str(tmp_path), log):
+        with claimed(KINDS["train"], settings(4), str(tmp_path), log):
             assert taken(monkeypatch) == "2,3,5,7"
     finally:
         holder.kill()

@@ -10,6 +10,7 @@ from pipeline import cli
 from pipeline.job.context import run_stage
 from pipeline.results import learnt, view
 from pipeline.run import outcome
+from pipeline.settings.kinds import KINDS
 from pipeline.store import consistency, files, hashes, records, recovery, tables
 from pipeline.store.errors import DataError
 from tests.damage import cut_short, flip
@@ -26,7 +27,7 @@ def rft(tmp_path):
 
 
 def problems(rft, **made):
-    return list(consistency.problems(rft[0], "rft", rft[1], made))
+    return list(consistency.problems(rft[0], KINDS["rft"].writes, rft[1], made))
 
 
 def test_rows_as_they_were_written_belong_together(rft):

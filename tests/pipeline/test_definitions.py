@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan.code import ENTRIES, NAMED, OPTIONAL, ROWS
+from pipeline.plan.code import NAMED, OPTIONAL, ROWS
 from pipeline.settings.arguments import TABLES
+from pipeline.settings.kinds import KINDS
 from pipeline.store import definitions, files
 from pipeline.store.definitions import closure, uses_of_file
 from pipeline.store.files import HOME
@@ -137,7 +138,7 @@ def test_every_name_of_a_setting_is_found_in_a_table(key):
 
 
 def test_every_entry_exists_and_every_optional_part_is_used_by_some_stage():
-    starts = {*(entry for entries in (*ENTRIES.values(), *ROWS.values()) for entry in entries),
+    starts = {*(entry for entries in (*(kind.entries for kind in KINDS.values()), *ROWS.values()) for entry in entries),
               *(table for tables in NAMED.values() for table in tables)}
     found = closure(starts, (), HOME)
     assert {part for part in OPTIONAL if not any(f"{one}:".startswith(f"{part}:") for one in found)} == set()

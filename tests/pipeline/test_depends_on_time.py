@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from pipeline.settings.explorer import BY_THEMSELVES, asks_by_itself, because_of_time, depends_on_time
+from pipeline.settings.kinds import KINDS
 from pipeline.settings.setting import plain
 from pipeline.store.signatures import parameters_of
 from tests.configs import overridden
@@ -67,7 +68,7 @@ def test_the_setting_that_names_it_is_what_a_stage_depends_on(words, rft, evalua
     config = overridden(*(f"{SECTION}.{word}" for word in words))
     for kind, keys in (("rft", rft), ("rollout", rft), ("evaluate", evaluate), ("bench", evaluate), ("train", [])):
         for given in (config, plain(config)):  # as a run reads it from stage.json
-            assert depends_on_time(kind, given) == [f"{SECTION}.{key}" for key in keys]
+            assert depends_on_time(KINDS[kind], given) == [f"{SECTION}.{key}" for key in keys]
 
 
 def test_one_setting_depends_and_several_depend():

@@ -63,8 +63,15 @@ def test_a_journey_counts_stays_files_climbs_and_returns():
 def test_an_override_climbs_no_more_than_it_did():
     """At d2d563f 21 climbs in composing and 78 in `ouro run`; the goals are 8 and 31. Lower this with every move."""
     found = walk.journeys()
-    assert found["composing"].climbs <= 24
-    assert found["ouro run"].climbs <= 90
+    assert found["composing"].climbs <= 22
+    assert found["ouro run"].climbs <= 88
+
+
+def test_only_the_table_names_kinds_of_stages():
+    """What else has such a word means another thing: a part of a step, a type of recipe, a list of hashes."""
+    table = ("pipeline/settings/kinds.py",)
+    assert sum(goals.naming(goals.KINDS, table).values()) <= 35
+    assert len(goals.naming(goals.KINDS, table)) <= 14
 
 
 def test_a_frame_that_holds_the_setting_is_counted_with_its_file():

@@ -11,10 +11,10 @@ from pipeline.check import named_functions, preflight, references, samples
 from pipeline.check.judge import compose
 from pipeline.check.sources import sources
 from pipeline.compose.stage_settings import effective
-from pipeline.plan.identity import EXTERNAL, PATHS
 from pipeline.settings import algorithms
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.settings.data import AuxiliaryBuffer, Taskset
+from pipeline.settings.kinds import PATHS, ROWS
 from pipeline.settings.train_batch import REPLAY
 from pipeline.store.errors import Problem
 from pipeline.store.model_shape import plain_config
@@ -83,7 +83,7 @@ def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
 def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
     """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
     known = (*references.FILES, *references.OTHER_MODELS, *PATHS, "data_processor.task_pipeline.inputs")
-    assert {key for keys in EXTERNAL.values() for key in keys} <= set(known)
+    assert {key for kind in ROWS for key in kind.external} <= set(known)
 
 
 @pytest.mark.parametrize(("text", "words"), [

@@ -18,7 +18,7 @@ def test_half_of_the_gpus_train_and_the_others_answer(overrides, nodes, gpus):
     config = compose(["recipe=gsm8k_7b", *overrides])
     assert broken_rules(config, [], False) == []
     rft = effective(config, config.stages[0])
-    assert held_gpus("rft", rft) == gpus
+    assert held_gpus(rft.kind, rft) == gpus
     assert rft.trainer.zero_stage == 3
     assert fit.problems(LARGE, rft, Gpus(8 * nodes, 80.0, True)) == []
 

@@ -8,6 +8,7 @@ from pipeline.job.no_signal import no_signals
 from pipeline.results import findings
 from pipeline.results.query import ask, session
 from pipeline.results.view import Node, state
+from pipeline.settings.kinds import ONLINE
 from pipeline.store import tables
 from pipeline.store.records import Step
 from tests.factories import row
@@ -83,7 +84,7 @@ def test_status_and_report_show_it(tmp_path):
     directory = made.stage("rft", "rft", complete=False)
     for step in steps(12, stage=directory.name):
         tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
-    node = Node("rft", "rft", directory)
+    node = Node("rft", ONLINE, directory)
     assert "warning: steps 3 to 12 changed no weight, gradient 0" in state(node).warning
     (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None, "toy/first")
     assert line.startswith("steps 1 to 10 changed no weight, gradient 0")

@@ -14,6 +14,7 @@ from pipeline.results.view import Node
 from pipeline.run import invoke
 from pipeline.run.planning import make_checked_plan
 from pipeline.run.snakefile import make_plan_or_sweep
+from pipeline.settings.kinds import ONLINE
 from pipeline.settings.lora import ADAPTER
 from pipeline.store import checkpoints, files, hashes, tensor_files, versions
 from pipeline.store.errors import DataError, ModelError
@@ -52,7 +53,7 @@ def stage(tmp_path):
     tensor_files.write(saved / "model" / checkpoints.WEIGHTS, tensors(4))
     files.write_json(saved / files.MANIFEST, {"step": 4, "files": hashes.hash_tree(saved, {})})
     files.write_json(directory / "stage.json", {"inputs": {"model": str(initial)}})
-    return Node("rft", "rft", directory)
+    return Node("rft", ONLINE, directory)
 
 
 @pytest.mark.parametrize("step", [0, 1, 3, 4])

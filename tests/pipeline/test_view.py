@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.job.activity import Activity
 from pipeline.results import unreferenced, view
+from pipeline.settings.kinds import KINDS
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, StageError
 from pipeline.store.files import HOME
@@ -56,15 +57,15 @@ def test_states_of_stages(tmp_path):
         assert view.state(view.open_view(run.path).stages[-1]).doing == ("trainer: trains, step 5",)
     tasks, missing = view.open_view(run.path).stages[0], run.report()
     assert (view.state(tasks).state, view.state(tasks).seconds) == ("complete", 0.4)
-    assert view.state(view.Node("report", "report", missing)).state == "missing"
+    assert view.state(view.Node("report", KINDS["report"], missing)).state == "missing"
 
 
 def test_a_stage_that_depends_on_time_says_so(tmp_path):
     for ratio, noted in ((0.25, True), (0.0, False)):
         config = {"buffer": {"total_steps": 4}, "explorer": {"over_rollout": {"ratio": ratio}}}
-        for kind, explores in (("rft", True), ("sft", False)):
+        for kind, explores in (("rft", True), ("train", False)):
             files.write_json(tmp_path / kind / "stage.json", {"run": "toy/a", "config": config})
-            note = view.state(view.Node(kind, kind, tmp_path / kind)).note
+            note = view.state(view.Node(kind, KINDS[kind], tmp_path / kind)).note
             assert ("explorer.over_rollout" in (note or "")) == (noted and explores)
 
 
@@ -100,7 +101,7 @@ def test_a_failed_stage_says_why_until_a_later_life_of_it_is_cut_off(tmp_path):
 
 def test_a_stage_that_completes_while_it_is_looked_at_is_complete(tmp_path, monkeypatch):
     run = FakeRun(tmp_path)
-    stage = view.Node("sft", "train", run.stage("sft", "train", complete=False))
+    stage = view.Node("sft", KINDS["train"], run.stage("sft", "train", complete=False))
 
     def completes(path):
         view.files.write_json(stage.directory / "manifest.json", {"seconds": 3.0})

@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from pipeline.settings.explorer import depends_on_time
+from pipeline.settings.kinds import KINDS
 from pipeline.store import checkpoints, files, records, tables, versions
 from stages.explorer import weights
 from stages.learner.engine import policy
@@ -273,6 +274,6 @@ def test_it_goes_with_a_trainer_that_works_meanwhile_and_depends_on_time():
     assert problems_of(*given) == []
     config = overridden(*given)
     assert [kind for kind in ("rft", "rollout", "train", "offline", "evaluate", "bench")
-            if depends_on_time(kind, config)] == ["rft"]
-    assert depends_on_time("rft", config) == ["explorer.partial_rollout"]
-    assert depends_on_time("rft", overridden()) == []
+            if depends_on_time(KINDS[kind], config)] == ["rft"]
+    assert depends_on_time(KINDS["rft"], config) == ["explorer.partial_rollout"]
+    assert depends_on_time(KINDS["rft"], overridden()) == []

@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.settings.explorer import depends_on_time
+from pipeline.settings.kinds import KINDS
 from tests import agents
 from tests.configs import composed, overridden, problems_of
 from tests.workflows.test_isolated import PROMPTS, Seeded, roll, rows
@@ -80,7 +81,7 @@ def test_settings_name_a_number_or_nothing_or_begin_with_the_sequences_that_engi
                       "explorer.rollout_model.max_num_seqs=32")
     assert concurrency_of(auto.explorer).limit == 64
     assert [kind for kind in ("rft", "rollout", "evaluate", "bench", "train", "report")
-            if depends_on_time(kind, auto)] == ["rft", "rollout", "evaluate", "bench"]
+            if depends_on_time(KINDS[kind], auto)] == ["rft", "rollout", "evaluate", "bench"]
 
 
 @pytest.mark.parametrize("given", [

@@ -1,0 +1,215 @@
+"""The kinds of stages, a row each: what a stage reads, writes and computes, and what enters its identity.
+
+Whatever plans, checks, runs or shows stages asks the row of a stage's kind. `mode` and the algorithm determine the kind
+(pipeline/settings/config.py); `both` and `colocate` make the same one, so the setting itself is in no identity.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
+        "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
+PATHS = tuple(f"{one}.path" for one in SETS)
+ASKED, HELD_OUT, EXPERTS = PATHS[:2], PATHS[2], PATHS[4]
+SHOWN_ROWS, TASK_ROWS, TEST_ROWS = "train", "rft", "evaluate"  # which sets of the configuration a stage reads
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Kind(str):
+    """A kind of stage: its name, a text as in files and identities, with what is true of every such stage.
+
+    The module stages/<name>.py runs it. modes: those that make this kind of a stage that learns from rollouts -> their
+    meaning. rows: which sets of the configuration it reads. reads: roles of its inputs. writes: tables that each such
+    stage writes. engine: it opens the engine of explorer.rollout_model. aside: the report draws it next to the chain
+    from data to model. brings: kinds of the stages that are made for it. shown: what `ouro config check` says it does,
+    where that depends on no setting. uses: settings in its identity (a prefix includes everything below it; `how`
+    settings never are). watches: settings with which it monitors its own work: they change its reports, not its
+    outputs for other stages, so they are in no identity, and a complete stage is not run again to report more.
+    external: settings that name a file or directory whose content is in the identity. entries: the definitions where
+    its computation begins; all that they use is in the identity.
+    """
+
+    name: str
+    modes: dict[str, str] = field(default_factory=dict)
+    rows: str | None = None
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    engine: bool = False
+    aside: bool = False
+    brings: tuple[str, ...] = ("evaluate", "curate", "model")
+    shown: tuple[str, str] | None = None
+    uses: tuple[str, ...] = ()
+    watches: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+
+    def __new__(cls, name: str, **_):
+        return super().__new__(cls, name)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Returns whether it makes a model, step by step."""
+        return "steps" in self.writes
+
+    @cached_property
+    def learns_from_rollouts(self) -> bool:
+        return "trained" in self.writes
+
+    @cached_property
+    def learns_from_given(self) -> bool:
+        """Returns whether it trains on demonstrations, pairs or texts."""
+        return self.trains and not self.learns_from_rollouts
+
+    @cached_property
+    def makes_experience(self) -> bool:
+        """Returns whether it rewards responses to train on."""
+        return "experience" in self.writes
+
+    @cached_property
+    def explores(self) -> bool:
+        """Returns whether it samples responses to train on."""
+        return self.makes_experience and self.engine
+
+    @cached_property
+    def is_online(self) -> bool:
+        """Returns whether it trains on what it explores itself."""
+        return self.explores and self.trains
+
+    @cached_property
+    def is_offline(self) -> bool:
+        """Returns whether it trains on what an earlier stage explored."""
+        return self.learns_from_rollouts and not self.explores
+
+    @cached_property
+    def only_rewards(self) -> bool:
+        """Returns whether it rewards what an earlier stage explored, so that it needs no engine."""
+        return self.makes_experience and not self.engine
+
+    @cached_property
+    def evaluates(self) -> bool:
+        return self.rows == TEST_ROWS
+
+    @cached_property
+    def benches(self) -> bool:
+        """Returns whether it evaluates policies of every step that another stage keeps."""
+        return self.evaluates and bool(self.modes)
+
+    @cached_property
+    def attempts(self) -> str | None:
+        """Returns the table with an attempt a row, each rewarded."""
+        return next((table for table in ("experience", "samples") if table in self.writes), None)
+
+    @cached_property
+    def steps(self) -> str:
+        """Returns the table with a step a row, by which its progress is shown."""
+        return "rollouts" if self.makes_experience and not self.trains else "steps"
+
+    @cached_property
+    def computes(self) -> bool:
+        """Returns whether it has models or reward functions to compute: it is a job of its own, and may hold GPUs."""
+        return self.trains or self.attempts is not None
+
+    @cached_property
+    def module(self) -> str:
+        return f"stages.{self}"
+
+
+LIMITS = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len")
+SAMPLING = (*LIMITS, "model.dtype",
+            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
+            "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
+            "explorer.env_vars", "explorer.tool_call_parser",
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
+            "explorer.auxiliary_models")
+PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
+TASKSETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets")
+SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
+              ("name", "path", "storage_type", "subset_name", "split", "format"))
+EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type")
+STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
+TRAINER = ("trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+           "model.lora_configs")
+
+JUDGES, ADAPTERS = "explorer.auxiliary_models.*.model_path", "model.lora_configs.*.path"
+TEMPLATE, CRITIC = "model.chat_template_path", "model.critic_model_path"
+
+# what prompts and responses are
+TOKENIZER = ("workflows.protocol.prompts:load_tokenizer", "workflows.protocol.prompts:end_tokens")
+EXPLORER = ("stages.explorer.groups:Groups", *TOKENIZER)  # chooses tasks and seeds, and which groups are kept
+LEARNER = ("stages.learn:Trainer._learn", "stages.learner.actor:Actor", "stages.learner.objective:Objective")  # a step
+ESTIMATES = "stages.learner.estimates:Estimates"  # columns that models compute
+
+# what evaluates the models of a run, and of a bench
+EVALUATION = {
+    "rows": TEST_ROWS, "reads": ("tasks", "model"), "writes": ("samples", "scores"), "engine": True, "aside": True,
+    "external": (HELD_OUT, JUDGES, TEMPLATE),
+    "entries": ("workflows.evaluation:read_sets", "workflows.evaluation:evaluate", *TOKENIZER)}
+
+ROWS = (
+    Kind("tasks", writes=("raw",), entries=("operators.formats:read_records",),
+         uses=("seed", *(f"data_processor.task_pipeline.{name}" for name in
+                         ("generator", "generator_args", "inputs", "split", "format")),
+               *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
+         external=("data_processor.task_pipeline.inputs", *PATHS)),
+    Kind("curate", reads=("tasks",), writes=("tasks", "rejected"),
+         uses=tuple(f"data_processor.task_pipeline.{name}" for name in ("config_path", "operators", "target_fields")),
+         external=("data_processor.task_pipeline.config_path",),
+         entries=tuple(f"operators.juicer:{name}" for name in ("read_recipe", "inline_recipe", "run_recipe"))),
+    Kind("model", aside=True, uses=("seed", "model.init", *LIMITS), entries=("stages.model:work",)),
+    Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
+         uses=("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
+               "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs", *LIMITS,
+               *PROMPTS),
+         external=("buffer.trainer_input.experience_buffer.path", TEMPLATE, ADAPTERS)),
+    Kind("rft", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts", "trained", "steps"),
+         modes={"both": "explorer and trainer side by side", "colocate": "they take turns on the same devices"},
+         engine=True,
+         uses=("seed", "algorithm", "buffer.batch_size", *STEPS, *TASKSETS,
+               "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
+               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.partial_rollout", *SAMPLING, *PROMPTS),
+         watches=EVALUATION_SETS, external=(*ASKED, EXPERTS, JUDGES, TEMPLATE, CRITIC, ADAPTERS),
+         entries=(*EXPLORER, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts")),
+    Kind("rollout", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts"), engine=True,
+         modes={"explore": "the explorer alone, no model is made"},
+         uses=("seed", *(f"algorithm.{name}" for name in
+                         ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
+               "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout", *SAMPLING, *PROMPTS),
+         external=(*ASKED, JUDGES, TEMPLATE), entries=EXPLORER),
+    Kind("offline", reads=("experience", "model"), writes=("trained", "steps"),
+         brings=("recorded", "evaluate", "curate", "model"),
+         modes={"train": "the trainer alone, on what an earlier stage explored (sft: as always)"},
+         uses=("seed", "algorithm", *STEPS, *TRAINER, "model.dtype", "model.temperature", *LIMITS, *PROMPTS),
+         external=(TEMPLATE, CRITIC, ADAPTERS),
+         entries=(*LEARNER, ESTIMATES, "stages.learner.batches.recorded:Recorded")),
+    Kind("scored", reads=("experience", "tasks", "model"), writes=("experience", "rollouts"),
+         modes={"score": "what an earlier stage explored is rewarded again, without an engine"},
+         shown=("rewards", "what the stage before it explored, again"),
+         uses=(*TASKSETS, "buffer.explorer_input.default_reward_fn_type", "buffer.explorer_input.default_workflow_type",
+               "explorer.auxiliary_models", "explorer.max_retry_times", "explorer.env_vars", *LIMITS, *PROMPTS),
+         external=(*ASKED, JUDGES, TEMPLATE), entries=("stages.rescore:Scorer", *TOKENIZER)),
+    Kind("recorded", external=("buffer.trainer_input.experience_buffer.path",)),
+    Kind("server", uses=("explorer.rollout_model.external",),
+         entries=("workflows.engines.openai_engine:text_tokenizer",)),
+    Kind("evaluate", **EVALUATION, uses=("seed", *EVALUATION_SETS, *SAMPLING, *PROMPTS)),
+    Kind("bench", **EVALUATION, brings=("server", "evaluate", "curate", "model"),
+         modes={"bench": "no training, every checkpoint kept of the stages before is evaluated"},
+         uses=("seed", *EVALUATION_SETS, *SAMPLING, *PROMPTS, "explorer.bench_steps")),
+    Kind("report", uses=("project", "name")),
+)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in ROWS}
+TASKS, CURATE, MODEL, FROM_GIVEN, ONLINE, RECORDED, SERVER, EVALUATE, REPORT = map(KINDS.get, (
+    "tasks", "curate", "model", "train", "rft", "recorded", "server", "evaluate", "report"))
+MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
+WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
+
+# settings that older stages did not have -> the default under which those keep their identity
+LATER = {"explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
+         "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
+         **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
+            for name, unset in (("unsupported", "error"), ("tools_key", "tools"))}}
+
+
+def of_mode(mode: str) -> Kind:
+    """Returns the kind of a stage that learns from rollouts; an unknown mode is reported by its setting."""
+    return MODES.get(mode, ONLINE)
