@@ -19,7 +19,7 @@ from pipeline.store import checkpoints, files, records, tables
 from stages.explorer.children import run_child
 from stages.explorer.groups import Groups
 from stages.explorer.interim import InterimEvaluation
-from stages.explorer.prompts import Prompts, TaskSets, prompt_hash
+from stages.explorer.prompts import Prompts, TaskSets
 from stages.explorer.resample import Filled, Group
 from stages.explorer.watched_rewards import WatchedRewards
 from stages.explorer.weights import NextWeights, Weights
@@ -29,7 +29,7 @@ from workflows.engines.open import open_engine
 from workflows.protocol.engine import STOP_TEXT
 from workflows.protocol.hugging_face import import_light
 from workflows.protocol.outcomes import Call, Outcome, check_failures
-from workflows.protocol.prompts import end_tokens, load_tokenizer
+from workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
 from workflows.protocol.trajectory import Trajectory
 
 

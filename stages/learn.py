@@ -31,7 +31,6 @@ from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
-from stages.learner.deadline import Deadline
 from stages.learner.engine.batch import Batch
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.rates import learning_rate
@@ -41,7 +40,7 @@ from stages.learner.objective import Objective
 from stages.learner.publishing import Publishing
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
-from stages.learner.saving import Saving
+from stages.learner.saving import Deadline, Saving
 from stages.learner.separation import prove_critic, prove_policy, prove_teacher
 from stages.learner.teacher import Teacher
 from stages.recompute import resolve

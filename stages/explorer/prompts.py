@@ -1,18 +1,15 @@
 """The tasks of all sets of an rft stage, ready to sample: texts, token ids and their hashes."""
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline.job.selection import Selector
 from pipeline.store import records
 from workflows.protocol.outcomes import RewardFunction
-from workflows.protocol.prompts import prompt_tokens
+from workflows.protocol.prompts import prompt_hash, prompt_tokens
 from workflows.rewards import Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound, unwritable
@@ -69,8 +66,3 @@ class Prompts:
         if task in self.unwritable:
             return unwritable(self.unwritable[task])
         return bound(one.workflow, lambda: TaskAtHand(self.tasks[task], one.rewards, self.tokenizer, self.config))
-
-
-def prompt_hash(tokens: list[int]) -> str:
-    """First 16 hex digits of the sha256 of the token ids as int32."""
-    return hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:16]

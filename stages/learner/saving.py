@@ -8,12 +8,14 @@ thread must not take part in collectives while the main thread does) and for the
 import hashlib
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipeline.job import slurm
 from pipeline.job.background import Background
 from pipeline.job.context import Context
 from pipeline.store import checkpoints, files, hashes
@@ -24,6 +26,8 @@ from stages.learner.engine.zero import Process
 from workflows.protocol.prompts import keep_template
 
 POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks
+RECENT = 10  # steps, the slowest of which is expected of the next one
+LEAST_ROOM = 5.0  # seconds for a stage to end its processes
 
 
 class Saving:
@@ -129,3 +133,27 @@ def _seal(temporary: Path, manifest: dict[str, Any]) -> None:
     manifest = {**manifest, "weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
     files.write_json(temporary / files.MANIFEST, manifest)
     files.flush_tree(temporary)
+
+
+class Deadline:
+    """The time limit of a trainer's job of SLURM, against the durations of its steps and checkpoints.
+
+    ends_at: of the job, seconds since 1970; None without a limit. save_seconds: of the slowest checkpoint.
+    """
+
+    def __init__(self):
+        self.ends_at = slurm.ends_at()
+        self.save_seconds = 0.0
+        self._steps: deque[float] = deque(maxlen=RECENT)
+
+    def saved(self, seconds: float) -> None:
+        self.save_seconds = max(self.save_seconds, seconds)
+
+    def stepped(self, seconds: float) -> None:
+        self._steps.append(seconds)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether one more step, and then twice the slowest checkpoint, may pass it."""
+        needed = max(self._steps, default=0.0) + 2 * self.save_seconds + LEAST_ROOM
+        return self.ends_at is not None and time.time() + needed > self.ends_at

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.store import records
-from stages.explorer.prompts import prompt_hash
 from workflows.endpoint.dialect import Refusal
 from workflows.endpoint.merging import merged
+from workflows.protocol.prompts import prompt_hash
 from workflows.protocol.trajectory import Trajectory
 
 LONGEST_NAME = 1000  # characters of a session, a group, a component

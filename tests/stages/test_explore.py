@@ -13,12 +13,11 @@ from pipeline.store import checkpoints, files, records, tables, versions
 from pipeline.store.errors import StageError
 from pipeline.store.recovery import rewind_explorer
 from stages.explore import explore
-from stages.explorer.prompts import prompt_hash
 from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.models import classifier
 from tests.stages.conftest import SMALL, TASKS, open_explorer, publish_model, step
-from workflows.protocol.prompts import turns_of
+from workflows.protocol.prompts import prompt_hash, turns_of
 from workflows.rewards import Rewards
 from workflows.single_turn import Trajectory
 

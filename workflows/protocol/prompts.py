@@ -1,10 +1,13 @@
 """Converts a task's turns to prompt token ids through a chat template."""
 
+import hashlib
 import json
 import string
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from pipeline.store.digests import missing, resolve
 from pipeline.store.errors import ConfigError, DataError, ModelError
@@ -202,6 +205,11 @@ def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:
 def prompt_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of `prompt_text` results, which already contain all special tokens."""
     return tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"] if texts else []
+
+
+def prompt_hash(tokens: list[int]) -> str:
+    """First 16 hex digits of the sha256 of the token ids as int32."""
+    return hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:16]
 
 
 def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:

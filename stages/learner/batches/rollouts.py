@@ -25,8 +25,9 @@ from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.objective import KLTerm, refuse_parameters
 from stages.learner.penalty import penalised
 from stages.learner.replay import NOTHING, Replay
-from stages.learner.shortfall import shortfall
 from stages.learner.teacher import divergence
+
+ASK = "See ouro sql \"select status, reason, count(*) from experience group by all\"."
 
 # columns of experience that advantages and train batches may use
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
@@ -102,7 +103,7 @@ class Rollouts:
         if not any(begin <= position < end for position in usable["position"].to_pylist()):
             table = tables.source(map(self._file, explored))
             raise StageError(f"trainer step {step} has no usable row in explorer steps {explored[0]} to {explored[-1]}:"
-                             f" {shortfall(self.session, table, self._condition(explored, begin, end))}")
+                             f" {_shortfall(self.session, table, self._condition(explored, begin, end))}")
         table, demonstrations = self.sampling.select(step, usable)
         limits_staleness = self.sampling.name == "staleness_control"
         metrics = BatchMetrics(failed_rows=usable["failed_rows"][0].as_py(), expert_rows=len(demonstrations),
@@ -251,3 +252,21 @@ def _with_rewards(metrics: BatchMetrics, rows: list[Row]) -> BatchMetrics:
         zero_variance_groups=sum(len(values) == 1 for values in rewards_of.values()),
         response_tokens_mean=mean([len(row.mask) for row in rows]),
         replayed_rows=sum(one.use_count > 0 for one in origins))
+
+
+def _shortfall(session, table: str, place: str) -> str:
+    """The error text of a step whose batch has no row: counts what happened to the candidates.
+
+    table, place: SQL for the rows and for those of the batch.
+    """
+    found = session.sql(f"SELECT status, count(*), count(DISTINCT group_id), max(resample_round) FROM {table} "
+                        f"WHERE {place} GROUP BY status ORDER BY status").fetchall()
+    total = sum(rows for _, rows, _, _ in found)
+    counts = ", ".join(f"{rows} are {status}" for status, rows, _, _ in found)
+    for status, _, groups, rounds in found:
+        if status == "no_variance":
+            return (f"of {total} needed {counts}: {groups} groups are missing, even after {rounds} round(s) of fresh "
+                    "tasks, because all responses to a task were equally good. Give tasks that the model solves now "
+                    "and then, more algorithm.repeat_times, or algorithm.resample_metric=reward where the reward tells "
+                    f"wrong answers apart; algorithm.max_resample_rounds=0 leaves such groups in the batch. {ASK}")
+    return f"all {total} failed: {counts}. {ASK}"
