@@ -12,10 +12,12 @@ LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 def name_and_overrides(root: Path, given: list[str]) -> tuple[list[str], list[str]]:
-    """The name of at most one run, and overrides; `s-lr=1` may also name a sweep's point."""
+    """The name of at most one run, and overrides; `s-lr=1` may also name a sweep's point, and `name=x` alone a run."""
     from pipeline.results import sweep_view
 
     overrides = [word for word in given if "=" in word and not sweep_view.is_known(root, word)]
+    if len(given) == 1 and given[0].startswith("name="):
+        overrides = []
     names = [word for word in given if word not in overrides]
     if len(names) > 1:
         raise OuroError(f"needed the name of one run, found {', '.join(names)}.")

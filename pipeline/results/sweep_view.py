@@ -1,5 +1,6 @@
 """Reads a sweep back: its points, their progress and failures. Like pipeline/results/view.py it writes nothing."""
 
+import os
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -35,6 +36,9 @@ class SweepView(Shown):
         return list({s.directory.resolve(): s for entry in self.entries for s in entry.view.stages}.values())
 
 
+PLANS = (View.PLAN, SweepView.PLAN)  # either is in every directory under runs/
+
+
 def of_sweep(sweep) -> SweepView:
     """Returns the view of a sweep, whether launched or not."""
     return SweepView(f"{sweep.project}/{sweep.name}", sweep.view,
@@ -61,13 +65,25 @@ def known(root: Path) -> list[View | SweepView]:
 
 
 def find(root: Path, name: str | None = None) -> View | SweepView:
-    """Returns the run or sweep of that name; without a name, the one launched last."""
-    return view.choose(known(root), root, name)
+    """Returns the run or sweep of that name; without a name, the one launched last.
+
+    name: NAME, PROJECT/NAME, either as `name=NAME`, or the path of its directory under runs/.
+    """
+    return (name and _at(root, name)) or view.choose(known(root), root, name)
+
+
+def _at(root: Path, name: str) -> View | SweepView | None:
+    """Returns the run or sweep of a directory, which may be relative to the current one or to `root`."""
+    for place in (os.path.abspath(os.path.expanduser(name)), os.path.abspath(root / name)):
+        for opens, file in ((open_sweep, SWEEP), (view.open_view, View.PLAN)):
+            if os.path.isfile(f"{place}/{file}") and Path(place).parents[1].name == "runs":
+                return opens(Path(place))
+    return None
 
 
 def is_known(root: Path, name: str) -> bool:
-    """Returns whether a word is the name of a run or sweep; those of a sweep's points contain `=`."""
-    return any(name in (one.run, one.run.split("/", 1)[1]) for one in known(root))
+    """Returns whether a word names a run or sweep, as `find` reads it; names of a sweep's points contain `=`."""
+    return _at(root, name) is not None or bool(view.matches(known(root), name))
 
 
 def runs_of(shown: View | SweepView) -> list[View]:

@@ -113,15 +113,25 @@ def choose(known: list, root: Path, name: str | None):
                         "the runs are (checkpoint_root_dir).")
     if name is None:
         return known[0]
-    matches = [v for v in known if name in (v.run, v.run.split("/", 1)[1])]
-    exact = [v for v in matches if v.run == name] or matches
+    matching = matches(known, name)
+    exact = [v for v in matching if v.run == _bare(name)] or matching
     if len(exact) == 1:
         return exact[0]
     names = [v.run for v in known]
     if exact:
         raise DataError(f"'{name}' is the name of several runs; say which: {', '.join(v.run for v in exact)}.")
-    likely = nearest(name, [*names, *(n.split("/", 1)[1] for n in names)])
+    likely = nearest(_bare(name).rpartition("runs/")[2], [*names, *(n.split("/", 1)[1] for n in names)])
     raise DataError(f"no run '{name}'.{likely} Known: {', '.join(sorted(names))}.")
+
+
+def matches(known: list, name: str) -> list:
+    """Returns those of `known` that a word may name: `project/name`, `name`, or either as `name=`."""
+    whole = [v for v in known if name in (v.run, v.run.split("/", 1)[1])]
+    return whole or [v for v in known if _bare(name) in (v.run, v.run.split("/", 1)[1])]
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("name=").rstrip("/")
 
 
 # ------------------------------------------------------------------------------------------------ state of a stage

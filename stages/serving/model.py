@@ -26,9 +26,9 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
     stage: default: the last one that made a model. Raises DataError or ModelError.
     """
     place = Path(os.path.expanduser(named))
-    if place.is_dir():
+    if place.is_dir() and not any((place / plan).is_file() for plan in sweep_view.PLANS):
         return whole_model(place, "CHECKPOINT")
-    if place.exists():
+    if place.is_file():
         raise DataError(f"{named} is no directory; needed a model directory, a stage or checkpoint of the store, or "
                         "the name of a run.")
     shown = sweep_view.find(root, named)

@@ -3,13 +3,16 @@
 import errno
 import fcntl
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from pipeline import cli
 from pipeline.job.activity import Activity
-from pipeline.results import unreferenced, view
+from pipeline.results import sweep_view, unreferenced, view
 from pipeline.settings.kinds import KINDS
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, StageError
@@ -39,6 +42,33 @@ def test_an_unknown_or_ambiguous_name_lists_the_runs(tmp_path):
         view.find_view(tmp_path, "toy/b")
     with pytest.raises(DataError, match=r"no run below .*ouro run"):
         view.find_view(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("word", ["first", "first/", "toy/first", "toy/first/", "name=first", "name=toy/first",
+                                  "runs/toy/first", "./runs/toy/first/", "{root}/runs/toy/first", "s-lr=1",
+                                  "runs/toy/s-lr=1/"])
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_run_has_a_name_and_a_place(tmp_path, monkeypatch, word, is_here):
+    for name in ("toy/first", "toy/s-lr=1", "toy/last"):
+        FakeRun(tmp_path, name).view()
+    monkeypatch.chdir(tmp_path if is_here else "/")
+    word, root = word.format(root=tmp_path), Path() if is_here else tmp_path
+    assert sweep_view.find(root, word).run == ("toy/s-lr=1" if "lr" in word else "toy/first")
+    assert sweep_view.is_known(root, word)
+
+
+@pytest.mark.parametrize("command", [
+    ["status"], ["logs"], ["report"], ["compare"], ["replay"], ["verify"], ["weights"], ["serve"], ["stop"],
+    ["evaluate", "--steps", "1"], ["sql", "SELECT 1"], ["config", "diff", "toy/first"]])
+@pytest.mark.parametrize("word", ["frist", "runs/toy/frist/"])
+def test_every_command_says_the_same_of_a_name_that_no_run_has(tmp_path, monkeypatch, capsys, command, word):
+    FakeRun(tmp_path, "toy/first").view()
+    monkeypatch.chdir(tmp_path)
+    words = [word] if command[0] in ("serve", "config") else [word, f"name={word}"]
+    for one in words:
+        assert cli.main([*command, one]) == 2
+        shown = capsys.readouterr().err
+        assert re.search(rf"no run '{one}'. Did you mean '(toy/)?first'\? Known: toy/first", shown)
 
 
 def test_states_of_stages(tmp_path):
