@@ -114,7 +114,7 @@ def _complete_directory(context: click.Context, _, incomplete: str) -> list[Comp
 @click.argument("name", metavar="| agent NAME", type=PATH, required=False)
 @click.option("--template", type=click.Choice(["math", "chat", "agent", "preferences"]), help="default: math")
 @click.option("--from", "data", metavar="DATA",
-              help="jsonl or parquet file, a directory of them, or a dataset of save_to_disk")
+              help="jsonl or parquet file, a directory of them, a dataset of save_to_disk; csv, tsv, json, gz")
 @click.option("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
 @click.option("--prompt-key", metavar="COLUMN", help="the column of the prompt, with --from")
 @click.option("--response-key", metavar="COLUMN", help="the column of the response, with --from")
@@ -236,7 +236,7 @@ def compare(names, root, metric, form):
     Shows what differs between them, the best first. Default: the points of the latest sweep; without sweeps, all runs.
     """
     from pipeline.results import query, sweep_view
-    from pipeline.results.compare import answer, compared, metric_of
+    from pipeline.results.compare import answer, compared, metric_of, rounded
     from pipeline.results.compare_page import write
     from pipeline.store.files import near
 
@@ -246,7 +246,8 @@ def compare(names, root, metric, form):
     if not shown:
         raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
     rows = compared(shown, metric := metric or metric_of(shown))
-    print(query.show(answer(rows, metric), form))
+    found = answer(rows, metric)
+    print(query.show(rounded(found) if form == "table" else found, form))
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
         write(shown[0], rows, metric)
         print(f"picture: {near(shown[0].report)}", file=sys.stderr)

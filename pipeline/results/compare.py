@@ -5,6 +5,7 @@ its progress.
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,14 @@ def answer(rows: list[Row], metric: str) -> query.Answer:
         numbers = [n for s in scores for n in ((s.value, s.low, s.high) if s else (None, None, None))]
         cells.append((*map(number, row.differs.values()), *numbers, metric, row.reached, row.run))
     return query.Answer(columns, cells)
+
+
+def rounded(shown: query.Answer) -> query.Answer:
+    """Returns the table with scores of four digits, for people."""
+    scores = [column.partition(" ")[0] in ("value", "low", "high") for column in shown.columns]
+    return query.Answer(shown.columns, [
+        tuple(Decimal(query.short(cell, 4)) if is_score and isinstance(cell, float) else cell
+              for cell, is_score in zip(row, scores, strict=True)) for row in shown.rows])
 
 
 def number(value: Any) -> Any:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,10 +15,11 @@ from typing import Any
 
 from pipeline.results.view import View
 from pipeline.store import files, read_only, tables
-from pipeline.store.errors import QueryError, pick
+from pipeline.store.errors import QueryError, nearest, pick
 
 NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
-WIDEST = 60  # characters per cell in the table format; CSV and JSON are never cut
+WIDEST = 60  # characters per cell in the table format, or what the line has left; CSV and JSON are never cut
+LINE = 200  # characters of a line where there is no terminal
 NOISE = 1e-15  # smaller values are shown as 0: sums of numbers near 1 that cancel leave 1e-16
 READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json"}
 BATCH_ROWS = 65_536  # rows of an exported file that are in memory at once
@@ -160,11 +162,14 @@ def _checked(connection, question: str, work: Callable[[], Any]) -> Any:
 
 def _mistake(connection, question: str, error: Exception) -> QueryError:
     """Returns DuckDB's message with the columns of the views in the question, or of all where it has none."""
+    text = str(error)
+    if absent := re.search(r"Table with name (\S+) does not exist!", text):  # DuckDB proposes tables of its own
+        text = f"no table is called {absent[1]}.{nearest(absent[1], tables.LOCATIONS)}"
     words = set(re.findall(r"\w+", question.lower()))
     named = [name for name in tables.LOCATIONS if name in words]
     others = [name for name in tables.LOCATIONS if name not in words] if named else []
     more = f"\n  others: {', '.join(others)}" if others else ""
-    return QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection, named)}{more}")
+    return QueryError(f"{text}\n\nThe views and their columns:\n{columns_of_views(connection, named)}{more}")
 
 
 def columns_of_views(connection, names: Sequence[str] = ()) -> str:
@@ -177,31 +182,44 @@ def columns_of_views(connection, names: Sequence[str] = ()) -> str:
 
 
 def as_table(answer: Answer) -> str:
-    """Returns aligned columns and the number of rows."""
-    count = len(answer.rows)
-    return f"{aligned(answer.columns, answer.rows)}\n({count} row{'' if count == 1 else 's'})"
+    """Returns aligned columns and the number of rows. Where one column alone is too wide for WIDEST, it gets what the
+    line has left."""
+    count, texts = len(answer.rows), [[_text(value) for value in row] for row in answer.rows]
+    wide = [max(map(len, column), default=0) for column in zip(*texts, strict=True)]
+    others = [max(width, len(name)) + 2 for width, name in zip(wide, answer.columns, strict=False) if width <= WIDEST]
+    line = shutil.get_terminal_size((LINE, 0)).columns
+    room = max(WIDEST, line - sum(others)) if len(others) == len(wide) - 1 else WIDEST
+    cut = sum(len(text) > room for row in texts for text in row)
+    more = f"; {cut} cell{'' if cut == 1 else 's'} cut, which --format json and csv show whole" if cut else ""
+    return f"{aligned(answer.columns, answer.rows, room)}\n({count} row{'' if count == 1 else 's'}{more})"
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Aligns columns, numbers to the right; escapes control characters, because rollout text is untrusted."""
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int = WIDEST) -> str:
+    """Aligns columns, numbers to the right; escapes control characters, because rollout text is untrusted.
+
+    room: characters of a cell.
+    """
     import tabulate
 
     tabulate.MIN_PADDING = 0  # the width of a column's widest cell; no argument sets it
     numbers = [all(v in (None, "") or type(v) in (int, float, Decimal) for v in column)
                for column in zip(*rows, strict=True)] or [False] * len(columns)
-    return tabulate.tabulate([[_cell(value) for value in row] for row in rows], [_printable(c) for c in columns],
+    return tabulate.tabulate([[_cell(value, room) for value in row] for row in rows], [_printable(c) for c in columns],
                              "simple", disable_numparse=True, preserve_whitespace=True,
                              colalign=["right" if number else "left" for number in numbers])
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, room: int) -> str:
+    text, half = _text(value), room // 2  # the end of an error or a prompt says as much as its beginning
+    return text if len(text) <= room else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def _text(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, float):
         return short(value)
-    text = _printable(json.dumps(plain(value), ensure_ascii=False) if isinstance(value, NESTED) else str(value))
-    half = WIDEST // 2  # the end of an error or a prompt says as much as its beginning
-    return text if len(text) <= WIDEST else f"{text[: half - 1]}…{text[-half:]}"
+    return _printable(json.dumps(plain(value), ensure_ascii=False) if isinstance(value, NESTED) else str(value))
 
 
 def short(value: float, digits: int = 6) -> str:

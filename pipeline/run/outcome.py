@@ -29,13 +29,13 @@ def conclude(shown: View | SweepView) -> str:
 
 
 def _compared(shown: SweepView) -> str:
-    from pipeline.results.compare import answer, compared, metric_of
+    from pipeline.results.compare import answer, compared, metric_of, rounded
     from pipeline.results.compare_page import write
     from pipeline.results.query import aligned
 
     metric = metric_of([shown])
     rows = compared([shown], metric)
-    table = answer(rows, metric)
+    table = rounded(answer(rows, metric))
     write(shown, rows, metric)
     done = sum(entry.view.complete for entry in shown.entries)
     apart = sum(len(entry.view.stages) for entry in shown.entries)

@@ -10,8 +10,9 @@ import yaml
 
 from pipeline import cli
 from pipeline.results import compare_charts, page, sweep_view
-from pipeline.results.compare import answer, compared
+from pipeline.results.compare import answer, compared, rounded
 from pipeline.results.compare_page import picture
+from pipeline.results.query import Answer
 from pipeline.run import failure
 from pipeline.store import files
 from pipeline.store.errors import DataError
@@ -212,3 +213,9 @@ def test_scales():
 def test_settings_and_facts_are_shown_without_the_marks_of_python():
     assert page._cell({"cores": 2, "trainer": None, "low": [0.0, 0.25]}) == "cores 2, trainer –, low 0 0.25"
     assert (page._cell({}), page._cell([]), page._cell(True)) == ("–", "–", "True")
+
+
+def test_people_see_four_digits_of_scores_and_settings_as_they_are():
+    shown = rounded(Answer(["lr", "value", "low test"], [(0.00123456, 0.87654321, None), (1e-6, 90.0, 1.23456e-5)]))
+    assert [[str(cell) for cell in row] for row in shown.rows] == [
+        ["0.00123456", "0.8765", "None"], ["1e-06", "90", "0.00001235"]]

@@ -41,6 +41,17 @@ def test_control_characters_of_a_rollout_never_reach_the_terminal(run, capsys):
     assert r"\x1b[31mred\n" in shown.out
 
 
+def test_one_long_column_gets_what_the_line_has_left(run, capsys, monkeypatch):
+    """Of 100 characters `a` and two spaces take 3; of two long columns each has 60."""
+    monkeypatch.setenv("COLUMNS", "100")
+    _, shown = sql(run, capsys, "SELECT 1 AS a, repeat('x', 97) AS b")
+    assert "x" * 97 in shown.out
+    assert "cut" not in shown.out
+    _, shown = sql(run, capsys, "SELECT repeat('y', 97) AS a, repeat('x', 97) AS b")
+    assert "x" * 29 + "…" + "x" * 30 in shown.out
+    assert "(1 row; 2 cells cut, which --format json and csv show whole)" in shown.out
+
+
 def test_sql_as_csv_quotes_what_needs_it(run, capsys):
     _, shown = sql(run, capsys, """SELECT 'a,"b"' AS text, NULL AS none, [1, 2] AS list, 1.5 AS x""", "--format", "csv")
     assert list(csv.reader(io.StringIO(shown.out))) == [["text", "none", "list", "x"], ['a,"b"', "", "[1, 2]", "1.5"]]
@@ -55,7 +66,8 @@ def test_sql_as_json_is_a_list_of_objects(run, capsys):
 MISTAKES = [
     *(([question], "an empty question") for question in ("", "  ", ";", "-- nothing")),
     (["SELECT nothing FROM scores"], "  scores: run, stage, model, step, taskset, metric, value"),
-    (["SELECT * FROM batches"], "batches does not exist"),  # a variable of this process is no table
+    (["SELECT * FROM batches"], "no table is called batches.\n"),  # a variable of this process is no table
+    (["SELECT * FROM experiences"], "no table is called experiences. Did you mean 'experience'?"),
     *((["SELECT 1", "--with", word], f"--with {word}") for word in (
         "labels", "=x.csv", "scores=x.csv", "a b=x.csv", "a=x.pickle", "a=absent.csv")),
     *((["SELECT 1", "--out", file], f"--out {file}") for file in ("answer", "out.xlsx", "/proc/x.csv")),
