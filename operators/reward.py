@@ -193,6 +193,17 @@ def _final_answers(response: str, answer: str) -> tuple[str, str]:
     return found, truth
 
 
+def unmatched(truth: str) -> str | None:
+    """Why accuracy_reward can give 1 to no answer to this truth, or None."""
+    try:
+        if accuracy_reward(f"\\boxed{{{truth_answer(truth)}}}", truth)["accuracy"]:
+            return None
+    except DataError as error:
+        return str(error).rstrip(".")
+    return ("the answer \\boxed{truth} itself is worth 0, so none can be right; needed a number, words or LaTeX whose "
+            "braces are closed")
+
+
 def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> None:
     """Begins a comparison, so that those of a step are made at the same time."""
     with suppress(DataError):

@@ -6,8 +6,8 @@ source: in the format of pipeline/check/samples.py; its `rewards` are those of p
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from operators.answers import truth_answer
-from operators.reward import accuracy_reward, countdown_reward
+from operators.reward import countdown_reward, unmatched
+from pipeline.check.data_sample import Sample
 from pipeline.settings.arguments.judging import rubric_of
 from pipeline.store.errors import DataError
 from pipeline.store.records import RawTask
@@ -15,21 +15,23 @@ from pipeline.store.records import RawTask
 SHOWN = 60  # characters of a prompt and of a truth
 
 
-def unjudgeable(source: dict[str, Any], rows: Sequence[RawTask]) -> tuple[list[str], list[str]]:
+def unjudgeable(source: dict[str, Any], drawn: Sample, rows: Sequence[RawTask]) -> tuple[list[str], list[str]]:
     """(warnings, problems): a line for each function that cannot judge some of the rows. It is a warning where the
-    workflow may reward its attempts itself."""
+    workflow may reward its attempts itself. rows: those of the sample, as they are read."""
     warnings, problems = [], []
     for reward in source.get("rewards", ()):
-        judged = [row for row in rows if row.problem is None and row.question and row.answer is not None]
-        found = [(row, why) for row in judged if (why := _why_not(reward, row.answer))]
+        judged = [(at, row) for at, row in enumerate(rows)
+                  if row.problem is None and row.question and row.answer is not None]
+        found = [(at, row, why) for at, row in judged if (why := _why_not(reward, row.answer))]
         if found:
-            row, why = found[0]
+            _, row, why = min(found, key=lambda one: drawn.places[one[0]])
             to = warnings if reward["optional"] else problems
             to.append(
                 f"{source['key']}: {reward['name']} ({reward['key']}) can reward no answer to {len(found)} of "
-                f"{len(judged)} sampled rows. The first, whose prompt ends with {row.question[-SHOWN:]!r} and whose "
-                f"truth is {row.answer[:SHOWN]!r}: {why}. Correct or leave out such rows, take the truth from another "
-                f"column ({source['format_key']}.response_key), or name a function that reads it.")
+                f"{len(judged)} sampled rows ({drawn.named(at for at, _, _ in found)}). The first, whose prompt ends "
+                f"with {row.question[-SHOWN:]!r} and whose truth is {row.answer[:SHOWN]!r}: {why}. Correct or leave "
+                f"out such rows, take the truth from another column ({source['format_key']}.response_key), or name a "
+                "function that reads it.")
     return warnings, problems
 
 
@@ -42,11 +44,7 @@ def _why_not(reward: dict[str, Any], truth: str) -> str | None:
 
 
 def _accuracy(truth: str, arguments: dict[str, Any]) -> str | None:
-    own = truth_answer(truth)
-    if accuracy_reward(f"\\boxed{{{own}}}", truth)["accuracy"]:
-        return None
-    return ("the answer \\boxed{truth} itself is worth 0, so none can be right; needed a number, words or LaTeX whose "
-            "braces are closed")
+    return unmatched(truth)
 
 
 def _countdown(truth: str, arguments: dict[str, Any]) -> None:

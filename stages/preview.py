@@ -29,6 +29,8 @@ from stages.model_size import sizes
 from stages.overlap import compare
 from stages.sampled_rows import SHOWN, as_text, asked, has_no_json, is_answered, is_conversation, is_text, value_at
 from stages.sampled_rows import problems as row_problems
+from stages.sampled_rows import range_of as spread
+from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
 from stages.unusable_rows import Written, as_read, judged, measured, wanted
 
@@ -110,11 +112,11 @@ class Preview:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
         wrong, read = row_problems(source, drawn), as_read(source, drawn.rows)
-        written, reasons = Written(), [one.problem for one in read if one.problem is not None]
+        written, reasons = Written(), [(at, one.problem) for at, one in enumerate(read) if one.problem is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
         few, many = ([], []) if wrong else map(
-            add, judged(source, drawn, reasons + written.reasons), unjudgeable(source, read))
+            add, judged(source, drawn, reasons + written.reasons), unjudgeable(source, drawn, read))
         wrong += many
         self.found["warnings"] += few
         self.found["problems"] += wrong
@@ -173,12 +175,12 @@ class Preview:
                            f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
                            "rows out.", empty, len(prompts))
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
-                 _range(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
+                 spread(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
         shown = [value for value in found if value is not None]
         if responses := self._responses(shown, answered, source["every_turn"]) + written.responses:
             self._judge(source, "demonstrations", responses, "max_response_tokens")
-            words.append(_range("demonstrations", responses, self.limits.max_response_tokens))
+            words.append(spread("demonstrations", responses, self.limits.max_response_tokens))
         return "; ".join(words)
 
     def _responses(self, shown: list[Any], answered: list[list[dict]], every_turn: bool) -> list[int]:
@@ -233,7 +235,7 @@ class Preview:
 
     def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
         most = getattr(self.limits, limit)
-        self.found["longest"].append([limit, max(lengths, default=0)])
+        self.found["longest"].append([limit, max(lengths, default=0), usual_length(lengths)])
         over = sum(length > most for length in lengths)
         if not over:
             return
@@ -274,14 +276,6 @@ def _recipe(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
-
-
-def _range(what: str, lengths: list[int], most: int) -> str:
-    """`prompts of 3 to 40 tokens (limit 24): 12% over`."""
-    if not lengths:
-        return f"no {what}"
-    over = sum(length > most for length in lengths) / len(lengths)
-    return f"{what} of {min(lengths)} to {max(lengths)} tokens (limit {most}): {over:.0%} over"
 
 
 def main(request: str, answer: str) -> None:

@@ -112,3 +112,16 @@ def is_text(value: Any) -> bool:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def usual(lengths: list[int]) -> int:
+    """The length that at most a twentieth of the rows exceed."""
+    return sorted(lengths)[-1 - len(lengths) // 20] if lengths else 0
+
+
+def range_of(what: str, lengths: list[int], most: int) -> str:
+    """`prompts of 3 to 40 tokens (limit 24): 12% over`."""
+    if not lengths:
+        return f"no {what}"
+    over = sum(length > most for length in lengths) / len(lengths)
+    return f"{what} of {min(lengths)} to {max(lengths)} tokens (limit {most}): {over:.0%} over"

@@ -22,12 +22,12 @@ from pipeline.store.records import RawTask
 class Written:
     """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them.
 
-    reasons: why the template cannot write a row. refused: places of those among them that are texts alone.
+    reasons: places of the rows that the template cannot write, and why. refused: those among them that are texts alone.
     """
 
     prompts: list[int] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    reasons: list[tuple[int, str]] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
 
 
@@ -39,8 +39,8 @@ def wanted(source: dict[str, Any]) -> list[str]:
             *(column for key, column in named.items() if key.endswith("_key") and column)]
 
 
-def judged(source: dict[str, Any], drawn: Sample, lost: list[str]) -> tuple[list[str], list[str]]:
-    """(warnings, problems): a line about rejected rows; lost: why, for each of them.
+def judged(source: dict[str, Any], drawn: Sample, lost: list[tuple[int, str]]) -> tuple[list[str], list[str]]:
+    """(warnings, problems): a line about rejected rows; lost: the place of each in the sample, and why.
 
     It is a problem where the set will lose more than the share buffer.max_rejected_ratio: counted where all rows were
     read, above twice that share in a sample. Of several files in a set it is a warning, since the others may make up
@@ -49,9 +49,10 @@ def judged(source: dict[str, Any], drawn: Sample, lost: list[str]) -> tuple[list
     if not lost:
         return [], []
     count, allowed = len(drawn.rows), source["allowed"]
-    line = (f"{source['key']}: {len(lost)} of {count} sampled rows cannot be used and are rejected. The first: "
-            f"{lost[0]}. Correct the file or {source['format_key']}; a set may lose {allowed:.0%} "
-            "(buffer.max_rejected_ratio).")
+    first = min(lost, key=lambda one: drawn.places[one[0]])
+    line = (f"{source['key']}: {len(lost)} of {count} sampled rows cannot be used and are rejected "
+            f"({drawn.named(at for at, _ in lost)}). The first: {first[1]}. Correct the file or "
+            f"{source['format_key']}; a set may lose {allowed:.0%} (buffer.max_rejected_ratio).")
     most = allowed * count * (1 if count == drawn.total else 2)
     return ([], [line]) if source["alone"] and len(lost) > most else ([line], [])
 
@@ -86,7 +87,7 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
             layouts = (writes.of_pair(row) if row.chosen is not None else
                        writes.of_demonstration(row, source["every_turn"]))
         except (Unusable, DataError) as reason:
-            made.reasons.append(str(reason))
+            made.reasons.append((place, str(reason)))
             made.refused |= {place} if row.messages is None else set()
             continue
         made.prompts += [len(prompt) for prompt, _, _ in layouts]

@@ -8,8 +8,8 @@ row groups read hold `count` rows. The sample is deterministic.
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SEED = 0
 WHOLE = 4 << 20  # bytes: jsonl files up to this size are read whole; of larger ones this much is read
 BLOCK = 16 << 10  # bytes per block of a larger file
+MOST_NAMED = 5  # rows whose numbers a message has
 ALL = 128 << 20  # bytes read in total from a directory, as far as one block per file allows
 
 Row = dict[str, Any]
@@ -46,15 +47,26 @@ class Part:
 
 @dataclass
 class Sample:
-    """Rows in random order, and the files they come from."""
+    """Rows in random order, and the files they come from. places: of each row, its file, and its number from 1; of a
+    jsonl file the byte at which its line begins."""
 
     rows: list[Row]
     parts: list[Part]
+    places: list[tuple[Path, int]] = field(default_factory=list)
 
     @property
     def total(self) -> int:
         """Returns the approximate number of rows."""
         return sum(part.total for part in self.parts)
+
+    def named(self, positions: Iterable[int]) -> str:
+        """Names sampled rows: `rows 3, 17, 40 and 5 more`; of several files, with the file of each."""
+        found = sorted(self.places[at] for at in positions)
+        shown = [(file, _line_number(file, at) if file.suffix == ".jsonl" else at) for file, at in found[:MOST_NAMED]]
+        alone = len({file for file, _ in self.places}) == 1
+        words = ", ".join(str(at) if alone else f"{at} of {file.name}" for file, at in shown)
+        more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+        return f"row{'s' * (len(found) > 1)} {words}{more}"
 
 
 def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
@@ -66,15 +78,15 @@ def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
     if is_saved_dataset(path):
         return _of_dataset(path, split, count, wanted, draw)
     found = files_of_split(path, split) if path.is_dir() else [path]
-    rows, parts, total = [], [], 0
+    drawn, parts, total = [], [], 0
     for file in found:
         if file.suffix not in SAMPLERS:
             raise unreadable(file)
         more = SAMPLERS[file.suffix](file, count, ALL // len(found), wanted, draw)
-        rows = _together(rows, total, more, count, draw)
+        drawn = _together(drawn, total, more, count, draw)
         parts += more.parts
         total += more.total
-    return Sample(rows, parts)
+    return Sample([row for row, _ in drawn], parts, [place for _, place in drawn])
 
 
 def names(row: Row, prefix: str = "") -> Iterator[str]:
@@ -85,12 +97,13 @@ def names(row: Row, prefix: str = "") -> Iterator[str]:
             yield from names(value, f"{prefix}{name}.")
 
 
-def _together(rows: list[Row], total: int, more: Sample, count: int, draw: random.Random) -> list[Row]:
-    """Merges rows sampled of `total` with a sample of others, so that each keeps its share of the combined rows."""
+def _together(rows: list[tuple], total: int, more: Sample, count: int, draw: random.Random) -> list[tuple]:
+    """Merges (row, place) sampled of `total` with a sample of others, so that each keeps its share of the combined
+    rows."""
     both = total + more.total
     most = min(count, both)
     own = sum(position < total for position in draw.sample(range(both), most))
-    merged = rows[:own] + more.rows[:most - own]
+    merged = rows[:own] + list(zip(more.rows, more.places, strict=True))[:most - own]
     draw.shuffle(merged)
     return merged
 
@@ -106,10 +119,11 @@ def _of_jsonl(path: Path, count: int, room: int, wanted: Iterable[str], draw: ra
         for at in sorted(draw.sample(range(-(-size // BLOCK)), room // BLOCK))]
     with open(path, "rb") as file:
         lines = [found for begin, end in blocks for found in _lines(file, begin, end)]
-        rows = [_row(path, at, line) for at, line in lines or islice(_lines(file, 0, size), 1)]
-    columns = list(dict.fromkeys(name for row in rows for name in names(row)))
+        rows = [(_row(path, at, line), (path, at)) for at, line in lines or islice(_lines(file, 0, size), 1)]
+    columns = list(dict.fromkeys(name for row, _ in rows for name in names(row)))
     total = max(len(lines) * size // max(sum(end - begin for begin, end in blocks), 1), len(rows))
-    return Sample(draw.sample(rows, min(count, len(rows))), [Part(path, total, columns)])
+    drawn = draw.sample(rows, min(count, len(rows)))
+    return Sample([row for row, _ in drawn], [Part(path, total, columns)], [place for _, place in drawn])
 
 
 def _lines(file, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -126,9 +140,13 @@ def _row(path: Path, at: int, line: bytes) -> Row:
     try:
         return parsed(line, is_first=at == 0)
     except ValueError as error:
-        with open(path, "rb") as file:
-            number = sum(file.read(min(BLOCK, at - begin)).count(b"\n") for begin in range(0, at, BLOCK)) + 1
-        raise DataError(f"{path}, line {number} {error}; needed one object a line.") from error
+        raise DataError(f"{path}, line {_line_number(path, at)} {error}; needed one object a line.") from error
+
+
+def _line_number(path: Path, at: int) -> int:
+    """The number, from 1, of the line that begins at a byte."""
+    with open(path, "rb") as file:
+        return sum(file.read(min(BLOCK, at - begin)).count(b"\n") for begin in range(0, at, BLOCK)) + 1
 
 
 # ------------------------------------------------------------------------------------------- Parquet, and save_to_disk
@@ -148,10 +166,20 @@ def _of_parquet(path: Path, count: int, room: int, wanted: Iterable[str], draw: 
         chosen = sorted(draw.sample(range(there), min(count, there)))
         batches = file.iter_batches(row_groups=groups, columns=kept) if kept else []
         rows = [row for batch in _chosen(batches, chosen) for row in batch.to_pylist()]
+        places = [(path, number) for number in _numbers(file.metadata, groups, chosen)][:len(rows)]
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
-    draw.shuffle(rows)
-    return Sample(rows, [part])
+    both = list(zip(rows, places, strict=True))
+    draw.shuffle(both)
+    return Sample([row for row, _ in both], [part], [place for _, place in both])
+
+
+def _numbers(metadata, groups: list[int], chosen: list[int]) -> list[int]:
+    """The numbers in the file, from 1, of rows at these positions, counted over some of its row groups."""
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    begins = list(accumulate(sizes, initial=0))
+    rows = [row for group in groups for row in range(begins[group], begins[group + 1])]
+    return [rows[at] + 1 for at in chosen]
 
 
 def _groups(metadata, columns: list[str], room: int, draw: random.Random) -> list[int]:
@@ -187,7 +215,8 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
     columns = _columns(dataset.features.arrow_schema)
     kept = dataset.select_columns(_outermost(wanted, dataset.column_names))
     positions = draw.sample(range(len(dataset)), min(count, len(dataset))) if kept.column_names else []
-    return Sample([kept[at] for at in positions], [Part(path, len(dataset), columns)])
+    return Sample([kept[at] for at in positions], [Part(path, len(dataset), columns)],
+                  [(path, at + 1) for at in positions])
 
 
 def _outermost(wanted: Iterable[str], there: list[str]) -> list[str]:
@@ -210,7 +239,7 @@ def _columns(fields: Iterable["pa.Field"], prefix: str = "") -> list[str]:
 def _of_harbor(path: Path, count: int, room: int, wanted: Iterable[str], draw: random.Random) -> Sample:
     """Returns the only row of a Harbor task."""
     row = harbor.read_task(path.parent).record()
-    return Sample([row][:count], [Part(path, 1, list(row))])
+    return Sample([row][:count], [Part(path, 1, list(row))], [(path, 1)][:count])
 
 
 SAMPLERS: dict[str, Callable[..., Sample]] = {".jsonl": _of_jsonl, ".parquet": _of_parquet, ".toml": _of_harbor}

@@ -40,9 +40,14 @@ def _pinned_engines() -> list[str]:
     return [pin for pin in pins if pin.partition("==")[0] in ENGINES]
 
 
+def gpus_here() -> int:
+    """The number of GPUs that this machine shows to torch."""
+    return len(devices.visible_gpus(None))
+
+
 def absent_gpus(declared: int | None) -> Problem | None:
     """Warns of more GPUs declared (cluster.gpu_per_node) than visible here."""
-    seen = len(devices.visible_gpus(None))
+    seen = gpus_here()
     return Problem("cluster.gpu_per_node", f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)} to torch: stages "
                    f"that run here use {'those' if seen else 'the CPU'}. Jobs of SLURM use those of their node.",
                    "--elsewhere checks a run for another machine.", found=declared) if (declared or 0) > seen else None

@@ -91,6 +91,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     from pipeline.check.judge import compose
     from pipeline.init import recipe
     from pipeline.init.columns import guess
+    from pipeline.init.data import left_out, read
     from pipeline.store.model_shape import absent_model, wrong_model
 
     model = os.path.expanduser(model)
@@ -99,8 +100,8 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
     if problem := absent_model(model, "--model") or wrong_model(model, "--model"):
         raise ConfigError(problem)
-    data = recipe.read(source)
-    found = guess(data.rows, prompt_key, response_key)
+    data = read(source)
+    found = guess(data.drawn.rows, prompt_key, response_key, data.drawn.named)
     written = recipe.files_of(found, data, Path(model).resolve(), _project(directory))
     _copy(directory)
     for name, text in written.items():
@@ -108,7 +109,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
         (directory / name).write_text(text, encoding="utf-8")
     _tell(directory)
     print("guessed (change it in conf/recipe/project.yaml):", *found.notes,
-          *([f"not used: {', '.join(unused)}"] if (unused := recipe.left_out(found, data)) else []), sep="\n  ")
+          *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else []), sep="\n  ")
     with contextlib.chdir(directory):
         report = preflight.check(compose([]), data=True, code=True)
     print(f"\nouro config check\n{report.text()}")

@@ -1,11 +1,13 @@
 """Our reward functions and the rows that they judge: what `ouro config check` says before a run."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from operators.formats import read_records
 from pipeline.check.builtin_rewards import generator_problems
+from pipeline.check.data_sample import Sample
 from pipeline.check.samples import sources_here
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.modes import planned
@@ -22,7 +24,8 @@ def judged(name, truths, optional=False, **arguments):
     rows = [{"question": f"question {i}", "answer": truth} for i, truth in enumerate(truths)]
     source = {"key": "buffer.explorer_input.taskset.path", "format_key": "buffer.explorer_input.taskset.format",
               "rewards": [{"name": name, "arguments": arguments, "key": KEY, "optional": optional}]}
-    return unjudgeable(source, list(read_records(rows, Format(), "task", "rows.jsonl", 0)))
+    drawn = Sample(rows, [], [(Path("rows.parquet"), number) for number in range(1, len(rows) + 1)])
+    return unjudgeable(source, drawn, list(read_records(rows, Format(), "task", "rows.jsonl", 0)))
 
 
 @pytest.mark.parametrize("truth", [
@@ -31,7 +34,7 @@ def judged(name, truths, optional=False, **arguments):
 def test_a_truth_that_no_answer_matches_is_a_problem(truth):
     warnings, [line] = judged("accuracy_reward", ["42", truth, "43"])
     assert not warnings
-    for part in (KEY, "taskset.format.response_key", "1 of 3", "question 1"):
+    for part in (KEY, "taskset.format.response_key", "1 of 3", "(row 2)", "question 1"):
         assert part in line
 
 

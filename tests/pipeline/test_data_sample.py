@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 
 from pipeline.check import data_sample
 from pipeline.check.data_sample import names, sample
@@ -180,7 +181,8 @@ def test_the_work_grows_with_the_files_and_not_with_their_square(monkeypatch, tm
         total = property(lambda self: asked.append(self) or 1)
 
     monkeypatch.setattr(data_sample, "files_of_split", lambda *_: [tmp_path / f"{i}.jsonl" for i in range(300)])
-    monkeypatch.setitem(data_sample.SAMPLERS, ".jsonl", lambda *_: data_sample.Sample([{"q": 1}], [Counted()]))
+    monkeypatch.setitem(data_sample.SAMPLERS, ".jsonl", lambda file, *_: data_sample.Sample(
+        [{"q": 1}], [Counted()], [(file, 0)]))
     drawn = data_sample.sample(tmp_path, "train", 10, ["q"])
     assert (len(drawn.rows), len(drawn.parts)) == (10, 300)
     assert len(asked) <= 3 * 300
@@ -207,3 +209,20 @@ def test_a_saved_dataset_is_sampled_by_its_split(tmp_path):
 
 def test_columns_within_structs_are_told_with_dots():
     assert list(names({"a": {"b": {"c": 1}}, "x.y": 2})) == ["a", "a.b", "a.b.c", "x.y"]
+
+
+def test_sampled_rows_are_named_by_their_numbers_in_the_file(tmp_path):
+    """30 rows, 7 of them odd; Parquet in row groups of 4."""
+    rows = [{"n": i, "odd": i in (3, 4, 9, 17, 20, 25, 29)} for i in range(1, 31)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=4)
+    Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    for name in ("a.jsonl", "a.parquet", "saved"):
+        drawn = sample(tmp_path / name, "train", 30, ["n", "odd"])
+        odd = [at for at, row in enumerate(drawn.rows) if row["odd"]]
+        assert drawn.named(odd) == "rows 3, 4, 9, 17, 20 and 2 more"
+        few = sample(tmp_path / name, "train", 5, ["n", "odd"])
+        assert all(few.named([at]) == f"row {row['n']}" for at, row in enumerate(few.rows))
+    both = sample(tmp_path, "train", 60, ["n", "odd"])
+    assert both.named([at for at, row in enumerate(both.rows) if row["n"] == 3 and row["odd"]]
+                      ) == "rows 3 of a.jsonl, 3 of a.parquet"

@@ -1,5 +1,6 @@
 """`ouro init`: templates that compose, and recipes for the shapes of data files that users bring."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -15,9 +16,10 @@ from omegaconf import OmegaConf
 from pipeline import cli
 from pipeline.check import preflight, samples
 from pipeline.check.judge import compose
-from pipeline.init import recipe
+from pipeline.init import data
 from pipeline.init.columns import Guess, guess
 from pipeline.init.command import AGENT, TEMPLATES
+from pipeline.store.errors import DataError
 from pipeline.store.files import CONF
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
@@ -197,14 +199,6 @@ def test_files_of_a_directory_that_no_split_takes_are_named(tmp_path, in_process
     assert "  not used: demos.jsonl\n" in capsys.readouterr().out
 
 
-def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, init, capsys):
-    """250 rows, of which 200 are sampled; the 240th has a turn of a speaker that nobody knows."""
-    talk = [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]} for _ in range(250)]
-    talk[239]["conversations"][1]["from"] = "narrator"
-    assert init(lines(tmp_path / "a.jsonl", talk)) == 2
-    assert "narrator" in capsys.readouterr().err
-
-
 REFUSED = {
     "columns in another language": ([{"Frage": "1 + 1 = ?", "Antwort": "2"}], [
         "Frage: 1 + 1 = ?", "Antwort: 2", "--prompt-key COLUMN --response-key COLUMN"]),
@@ -237,8 +231,7 @@ def test_the_options_name_what_could_not_be_guessed(tmp_path, in_process, init, 
 
 @pytest.mark.parametrize(("name", "text", "words"), [
     ("a.jsonl", '{"question": "1", "answer": "1"}\n{"question": \n', "line 2 is no JSON"),
-    ("a.txt", "once upon a time\n", "Write its rows as .jsonl"),
-    ("a.csv", "x,y\n", "read_csv('a.csv').to_json('a.jsonl'")])
+    ("a.txt", "once upon a time\n", "Write its rows as .jsonl")])
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, init, capsys, name, text, words):
     (tmp_path / name).write_text(text)
     assert init(tmp_path / name) == 2
@@ -408,9 +401,9 @@ def test_files_that_the_recipe_does_not_read_are_named(tmp_path):
     for name in ("train.jsonl", "test.jsonl", "notes.jsonl"):
         (tmp_path / name).write_text('{"question": "1+1", "answer": "2"}\n')
     tasks, shown = Guess("rft", {}), Guess("sft", {})
-    assert recipe.left_out(tasks, recipe.read(str(tmp_path / "train.jsonl"))) == [str(tmp_path / "test.jsonl")]
-    assert recipe.left_out(tasks, recipe.read(str(tmp_path))) == ["notes.jsonl"]
-    assert recipe.left_out(shown, recipe.read(str(tmp_path))) == ["notes.jsonl", "test.jsonl"]
+    assert data.left_out(tasks, data.read(str(tmp_path / "train.jsonl"))) == [str(tmp_path / "test.jsonl")]
+    assert data.left_out(tasks, data.read(str(tmp_path))) == ["notes.jsonl"]
+    assert data.left_out(shown, data.read(str(tmp_path))) == ["notes.jsonl", "test.jsonl"]
 
 
 def test_calls_and_tools_of_sharegpt_become_messages():
@@ -434,3 +427,154 @@ def test_a_column_of_tools_is_no_conversation_and_is_used():
     found = guess([{"messages": [{"role": "user", "content": "1+2?"}, calls], "tools": [{"type": "function"}]}])
     assert (found.kind, found.format["prompt_key"]) == ("sft", "messages")
     assert not any(note.startswith("not used") for note in found.notes)
+
+
+# ------------------------------------------------------------------------------------------------- rows that are odd
+
+
+@pytest.mark.parametrize(("odd", "count", "reward"), [
+    ("none of these", 8, "accuracy_reward"), ("none of these", 21, "reward:score"), ("", 8, "accuracy_reward")])
+def test_the_kind_of_nearly_all_answers_decides(odd, count, reward):
+    """Of 200 answers a tenth may be otherwise."""
+    rows = [{"question": str(i), "answer": odd if i < count else str(i)} for i in range(200)]
+    found = guess(rows)
+    assert (found.kind, found.reward) == ("rft", reward)
+    told = [note for note in found.notes if note.startswith(f"{count} of 200 sampled answers are neither (rows 1, 2,")]
+    assert len(told) == (reward == "accuracy_reward" and bool(odd))
+
+
+@pytest.mark.parametrize("change", [
+    {"answer": 7}, {"answer": 7.5}, {"answer": None}, {"other": 1}, {"answer": "word " * 50}, {"answer": ["1", "2"]},
+    {"answer": {"value": 3}}, {"question": [said("user", "a")]}, {"question": 5}, {"question": None}])
+def test_a_few_rows_of_another_type_change_nothing(change):
+    rows = [{"question": f"{i}?", "answer": str(i)} for i in range(200)]
+    for i in range(8):
+        rows[20 * i] = rows[20 * i] | change
+    del rows[10]["answer"]
+    found = guess(rows)
+    assert (found.kind, found.reward) == ("rft", "accuracy_reward")
+    assert (found.format["prompt_key"], found.format["response_key"]) == ("question", "answer")
+
+
+@pytest.mark.parametrize("odd", [
+    [said("user", "a")], [], "text", [said("assistant", "a"), said("user", "b")], [{"content": "x"}], None])
+def test_a_few_odd_conversations_change_nothing(odd):
+    rows = [{"messages": [said("user", f"{i}"), said("assistant", TALK)]} for i in range(200)]
+    rows[50]["messages"] = odd
+    assert (guess(rows).kind, guess(rows).format["prompt_key"]) == ("sft", "messages")
+
+
+@pytest.mark.parametrize(("count", "code"), [(1, 0), (20, 0), (21, 2)])
+def test_rows_that_cannot_be_rewritten_are_left_out_up_to_a_tenth(tmp_path, in_process, init, capsys, count, code):
+    """240 rows: 200 are sampled, and all are rewritten. The 3rd, 6th ... have a speaker that nobody knows."""
+    talk = [{"conversations": [{"from": "human", "value": f"a{i}"}, {"from": "gpt", "value": "b"}]} for i in range(200)]
+    for i in range(count):
+        talk[3 * i + 2]["conversations"][1]["from"] = "narrator"
+    assert init(lines(tmp_path / "a.jsonl", talk)) == code
+    shown = capsys.readouterr()
+    said_of = f"{count} of 200 " + ("sampled rows" if code else "rows")
+    assert said_of in (shown.err if code else shown.out)
+    assert "narrator" in shown.out + shown.err
+    if code == 0:
+        assert len(Path("data/train.jsonl").read_text().splitlines()) == 200 - count
+        assert ("rows (3)" if count == 1 else "rows (3, 6, 9, 12, 15 and 15 more)") in shown.out
+
+
+def test_answers_that_nothing_can_match_are_left_out(tmp_path, in_process, init, capsys):
+    rows = [{"question": f"{i}+0", "answer": {7: "", 30: "\\boxed{"}.get(i, str(i))} for i in range(40)]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 0
+    assert "left out: 2 of 40 rows (8, 31)" in capsys.readouterr().out
+    assert len(Path("data/train.jsonl").read_text().splitlines()) == 38
+
+
+def test_a_few_long_rows_do_not_set_the_limits(tmp_path, in_process, init, capsys):
+    """Prompts of 2 tokens with the mark of the reply, and one of 401; a quarter more than 2, in steps of 8, is 8."""
+    rows = [{"question": "a" * (400 if i == 9 else 1), "label": "even"} for i in range(40)]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 0
+    assert compose([]).model.max_prompt_tokens == 8
+    assert "95% have at most 2 tokens, the longest 401" in capsys.readouterr().out
+
+
+def test_a_template_that_loses_most_rows_is_refused_with_their_number(tmp_path, in_process, init, capsys):
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
+    rows = [{"messages": [said("user", f"{i}"), call]} for i in range(20)]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 2
+    shown = capsys.readouterr().err
+    assert "20 of 20 sampled rows cannot be used" in shown
+    assert "(rows 1, 2, 3, 4, 5 and 15 more)" in shown
+
+
+# ---------------------------------------------------------------------------------------------------- multiple choice
+
+
+@pytest.mark.parametrize(("row", "letter"), [
+    ({"choices": ["3", "4", "5", "6"], "answer": 1}, "B"), ({"choices": ["3", "4"], "answer": "B"}, "B"),
+    ({"choices": {"text": ["3", "4"], "label": ["1", "2"]}, "answerKey": "2"}, "B"),
+    ({"options": ["3", "4"], "answer": "4", "answer_index": 1}, "B"), ({"options": ["3", "4"], "answer": "4"}, "B"),
+    ({"endings": ["3", "4"], "label": "0"}, "A"), ({"choices": ["3", "4"], "answer": "(a)"}, "A")])
+def test_the_choices_are_part_of_the_prompt(row, letter):
+    rows = [{"question": f"What is {i}?"} | row for i in range(8)]
+    found = guess(rows)
+    assert (found.kind, found.reward) == ("rft", "accuracy_reward")
+    made = found.convert(rows[2])
+    assert made["answer"] == letter
+    assert made["question"].startswith("What is 2?\n\nA. 3\nB. 4")
+
+
+def test_numbers_of_choices_that_reach_their_count_begin_with_1():
+    rows = [{"question": str(i), "choices": ["x", "y", "z"], "answer": i % 3 + 1} for i in range(9)]
+    assert [guess(rows).convert(row)["answer"] for row in rows[:3]] == ["A", "B", "C"]
+
+
+def test_choices_with_a_test_file_are_trained_on_and_evaluated(tmp_path, in_process, init):
+    rows = [{"question": q, "choices": ["1", a], "answer": 1} for q, a in SUMS]
+    lines(tmp_path / "data" / "train.jsonl", rows[:20])
+    lines(tmp_path / "data" / "test.jsonl", rows[20:])
+    assert init(tmp_path / "data") == 0
+    explorer = compose([]).buffer.explorer_input
+    assert [(one.path, one.split) for one in (explorer.taskset, *explorer.eval_tasksets)] == [
+        ("data", "train"), ("data", "test")]
+    assert [len(Path(f"data/{name}.jsonl").read_text().splitlines()) for name in ("train", "test")] == [20, 4]
+
+
+def test_texts_that_a_label_calls_bad_are_not_imitated():
+    for text in (TALK, "short"):
+        with pytest.raises(DataError, match="label"):
+            guess([{"prompt": q, "completion": text, "label": a == "2"} for q, a in SUMS])
+
+
+# ----------------------------------------------------------------------------------------------- files of other kinds
+
+
+TABLE = 'question,answer\n"What, ""exactly"",\nis it?",007\nWhat?,NA\n' + "".join(f"{i}?,{i}\n" for i in range(30))
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.csv", TABLE.encode()), ("a.csv", b"\xef\xbb\xbf" + TABLE.encode()), ("a.csv", TABLE.encode("utf-16")),
+    ("a.csv.gz", gzip.compress(TABLE.encode())), ("a.csv", TABLE.replace(",", ";", 1).replace("?,", "?;").replace(
+        '?",', '?";').encode())])
+def test_cells_stay_what_they_are(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    first, second, *_ = [row for _, row in data.read(str(tmp_path / name)).records("train")]
+    assert first == {"question": 'What, "exactly",\nis it?', "answer": "007"}
+    assert second == {"question": "What?", "answer": "NA"}
+
+
+@pytest.mark.parametrize(("name", "code"), [("a.json", "utf-8"), ("a.jsonl", "utf-16"), ("a.json", "utf-8-sig")])
+def test_other_files_are_written_again_as_jsonl(tmp_path, in_process, init, name, code):
+    rows = [{"question": q, "answer": a} for q, a in SUMS]
+    text = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / name).write_text(text, encoding=code)
+    assert init(tmp_path / name) == 0
+    assert [json.loads(line) for line in Path("data/train.jsonl").read_text().splitlines()] == rows
+    assert compose([]).data_processor.task_pipeline.inputs == ["data/train.jsonl"]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("a.csv", b"q,a\n1,2,3\n", "line 2: 3 cells; needed 2"), ("a.csv", b"q,q\n1,2\n", "several columns named q"),
+    ("a.csv", b"", "holds no rows"), ("a.json", b"[1]", "entry 1 is a int"), ("a.json", b"[{", "is no JSON"),
+    ("a.jsonl.gz", b"\x1f\x8bxx", "cannot be read"), ("a.csv", b"q,a\n\xff\xfa,1\n", "cannot be read")])
+def test_a_broken_one_is_refused(tmp_path, init, capsys, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    assert init(tmp_path / name) == 2
+    assert words in capsys.readouterr().err

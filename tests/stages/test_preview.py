@@ -416,10 +416,11 @@ def test_a_sample_or_a_file_of_several_decides_with_a_margin(lost, alone, level)
     """200 of 1,000 rows were read."""
     rows = [{"question": "a", "answer": float("nan") if i < lost else "1"} for i in range(200)]
     source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format"} | form(rows, "inputs.0", COLUMNS)
-    drawn = Sample(rows, [Part(Path("a.jsonl"), 1000, [])])
-    reasons = [one.problem for one in as_read(source, rows) if one.problem is not None]
+    drawn = Sample(rows, [Part(Path("a.parquet"), 1000, [])], [(Path("a.parquet"), 2 * i + 1) for i in range(200)])
+    reasons = [(at, one.problem) for at, one in enumerate(as_read(source, rows)) if one.problem is not None]
     found = judged(source | {"alone": alone}, drawn, reasons)
     assert [name for name, lines in zip(("warnings", "problems"), found, strict=True) if lines] == [level]
+    assert f"(rows 1, 3, 5, 7, 9 and {lost - 5} more)" in (found[0] or found[1])[0]
 
 
 @pytest.mark.parametrize("text", ["process:\n\t- x\n", "a: &a [1]\n", "process: ["])
@@ -459,6 +460,6 @@ def test_conversations_with_calls_are_measured_and_what_the_template_loses_is_co
 
     assert found(0)["problems"] == []
     (line,) = found(2)["problems"]
-    assert "2 of 10 sampled rows cannot be used and are rejected. The first: turn 2: tool_calls" in line
+    assert "2 of 10 sampled rows cannot be used and are rejected (rows 1, 2). The first: turn 2: tool_calls" in line
     (line,) = [one for one in found(1)["warnings"] if "cannot be used" in one]
     assert "1 of 10 sampled rows" in line
