@@ -32,6 +32,7 @@ ANSWER, LONGEST = 6, 16  # words of half of the answers, and of the longest: mor
 PAIR = {"chosen", "rejected"}
 CONTEXTS, OUTPUTS = ("input", "context"), ("output", "response")  # beside `instruction`
 ALLOWED = Buffer.model_fields["max_rejected_ratio"].default  # share of the rows that may be otherwise
+TASKS = "rft"  # a kind of Guess
 SHOWN = 40  # characters of a value in a note
 Table = dict[str, list]  # column, nested ones dotted -> its non-null values
 
@@ -126,7 +127,7 @@ def _choices(drawn: Sampled) -> Guess | None:
     notes = [f"multiple choice: {prompt} and {listed} as lettered lines, rewritten in data/train.jsonl",
              f"answers: {answer} names the right choice by {how}; the reward compares letters (accuracy_reward)",
              *_unused(table, {prompt, listed, answer.split(".")[0]})]
-    return Guess("rft", {"prompt_key": "question", "response_key": "answer"}, notes, "accuracy_reward", "answer",
+    return Guess(TASKS, {"prompt_key": "question", "response_key": "answer"}, notes, "accuracy_reward", "answer",
                  convert=write, is_choice=True)
 
 
@@ -185,7 +186,7 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
     table, columns = drawn.table, columns | {"response_key": answer}
     if answer == prompt:
         what = "conversations" if "prompt_type" in columns else "prompts"
-        return Guess("rft", columns, [f"{what} without answers: {prompt}; the reward is yours to write in reward.py"],
+        return Guess(TASKS, columns, [f"{what} without answers: {prompt}; the reward is yours to write in reward.py"],
                      "reward:score")
     if answer != "label" and "label" in table and all(isinstance(value, bool) for value in table["label"]):
         raise _unclear(table, f"label says which texts of {answer} are good; all of them would teach the bad ones too. "
@@ -209,7 +210,7 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
     if worked:
         notes.append(f"demonstrations: {worked}, for a warmup (stage sft) before rft")
     useless = drawn.odd(answer, lambda value: bool(_text(value)) and not (graded and unmatched(_text(value))))
-    return Guess("rft", columns, notes, "accuracy_reward" if graded else "reward:score", worked or answer, worked,
+    return Guess(TASKS, columns, notes, "accuracy_reward" if graded else "reward:score", worked or answer, worked,
                  partial(with_truth, prompt, answer, graded) if useless else None)
 
 

@@ -81,7 +81,7 @@ def left_out(guess: Guess, data: Data) -> list[str]:
     evaluation, and of a single file those in its directory that are named as another split."""
     if data.path.is_dir():
         held = [name for name, words in _words(data.path).items() if data.held_out in words]
-        return [*data.unused, *(sorted(held) if guess.kind != "rft" else [])]
+        return [*data.unused, *(sorted(held) if guess.reward is None else [])]
     others = {str(f): words for f in sorted(data.path.parent.iterdir())
               if f.suffix in {*READERS, *foreign.READERS, ".gz"} and f != data.path
               for words in [set(re.split(r"[^a-z0-9]+", f.name.lower()))]}
@@ -109,7 +109,7 @@ def written(guess: Guess, data: Data) -> dict[str, str]:
     if is_parted(guess, data):
         parts = _parted(guess, data, rows)
     else:
-        held = data.held_out if guess.kind == "rft" else None  # others have no evaluation
+        held = data.held_out if guess.reward else None  # others have no evaluation
         parts = {CONVERTED: rows} | ({HELD_OUT: _kept(guess, data, held)} if held else {})
     return {name: "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in part)
             for name, part in parts.items()}

@@ -400,7 +400,7 @@ def test_short_answers_are_compared_and_long_ones_imitated(answers, kind):
 def test_files_that_the_recipe_does_not_read_are_named(tmp_path):
     for name in ("train.jsonl", "test.jsonl", "notes.jsonl"):
         (tmp_path / name).write_text('{"question": "1+1", "answer": "2"}\n')
-    tasks, shown = Guess("rft", {}), Guess("sft", {})
+    tasks, shown = Guess("rft", {}, reward="accuracy_reward"), Guess("sft", {})
     assert data.left_out(tasks, data.read(str(tmp_path / "train.jsonl"))) == [str(tmp_path / "test.jsonl")]
     assert data.left_out(tasks, data.read(str(tmp_path))) == ["notes.jsonl"]
     assert data.left_out(shown, data.read(str(tmp_path))) == ["notes.jsonl", "test.jsonl"]
