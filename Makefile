@@ -4,11 +4,13 @@
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
-# make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
+# make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them. With
+#   LOCK=requirements-gpu-next.lock: with the vLLM of the CPU lock (docs/gpu.md says which has run on a GPU)
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
-# .venv/.gpu marks a set-up for GPUs, so that no other target installs the CPU builds over it
-LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
+# .venv/.gpu marks a set-up for GPUs and names its lock, so that no other target installs other builds over it
+LOCK := $(if $(wildcard .venv/.gpu),$(or $(shell cat .venv/.gpu),requirements-gpu.lock),requirements.lock)
+GPU_LOCK := $(if $(findstring gpu,$(LOCK)),$(LOCK),requirements-gpu.lock)
 
 # the set-up does not compile what it installs (--no-compile): Python must keep what it compiles at the first import
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,7 +68,8 @@ setup: .venv/.ready
 setup-gpu:
 	@test ! -d .venv -o -e .venv/.gpu || { echo ".venv is a set-up for the CPU, which provides vllm too." \
 	  "Remove it (rm -r .venv) and run make setup-gpu again."; exit 1; }
-	@$(MAKE) --no-print-directory .venv/.ready LOCK=requirements-gpu.lock
+	@test "$$(cat .venv/.gpu 2>/dev/null)" = "$(GPU_LOCK)" || rm -f .venv/.ready
+	@$(MAKE) --no-print-directory .venv/.ready LOCK=$(GPU_LOCK)
 
 # --no-deps: the locks are complete, and some packages declare builds (CUDA torchvision) that must not come in
 # --no-compile: Python compiles what is imported, at the first import; of 32,000 files that is a small part
@@ -75,7 +78,7 @@ setup-gpu:
 	  sys.exit(None if ok else f"Python 3.11 or 3.12 is needed, found {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv from $(LOCK): 4.5 GB in 2 to 5 minutes, for GPUs more"
 	$(PYTHON) -m venv .venv
-	$(if $(findstring gpu,$(LOCK)),touch .venv/.gpu)
+	$(if $(findstring gpu,$(LOCK)),echo $(LOCK) > .venv/.gpu)
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 ifneq ($(findstring gpu,$(LOCK)),)

