@@ -1,6 +1,6 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
-# make test-models, test-kill, test-adapters, test-wide   all other cases; each prints a table
+# make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
@@ -18,8 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide test-slurm \
-  test-frameworks
+.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
+  test-slurm test-frameworks
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -31,6 +31,11 @@ test: lint unit
 # random models in the shapes of known families, each through a whole pipeline; prints the table of docs/models.md
 test-models: .venv/.ready
 	$(BIN)/pytest -m models -s
+
+# a random model of each family of tests/families.txt: a step of sft and of rft without engines; writes the table of
+# docs/models.md
+test-families: .venv/.ready
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m families -s tests/learner/test_families.py
 
 test-slurm: .venv/.ready
 	which slurmctld munged slurmdbd mariadbd >/dev/null || \

@@ -73,6 +73,9 @@ def build(named: str | dict[str, Any]):
     try:
         with torch.device("meta"):
             return model_class(config).from_config(config)
+    except ImportError as error:  # of a package that this architecture alone needs
+        raise ModelError(f"{named}: the code of {config.model_type} in transformers needs a package that is not "
+                         f"installed: {' '.join(str(error).split())}") from error
     except (AttributeError, KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
         if isinstance(named, dict) or unpackable(config.model_type):
             raise

@@ -24,6 +24,7 @@ from pipeline.store import files, yaml_aliases
 from pipeline.store.digests import resolve
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
+from pipeline.store.packable import unknown_type
 from stages.judged_rows import unjudgeable
 from stages.model_size import sizes
 from stages.overlap import compare
@@ -76,16 +77,12 @@ class Preview:
 
     def _check_model(self, path: str, tokens: int) -> None:
         """Checks whether transformers has that type of model, and the model an embedding for each of its tokens."""
-        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
-
         try:
             shape = read_config(path)
         except OuroError:  # a malformed config.json is reported by its own check
             return
-        if shape["model_type"] not in known:
-            self.found["problems"].append(
-                f"model.model_path={path}: transformers has no causal language model of model_type "
-                f"{shape['model_type']} (config.json); take another model, or another version of transformers.")
+        if unknown := unknown_type(shape["model_type"]):
+            self.found["problems"].append(f"model.model_path={path}: {unknown}")
         rows = shape.get("vocab_size")
         if isinstance(rows, int) and rows < tokens:
             self.found["problems"].append(

@@ -1,7 +1,8 @@
 """Small random models in the shape of every decoder family of the installed transformers that users ask for.
 
 Sizes are the same for all where a family has the key; SHAPES has what only some have: orders of layers, windows shorter
-than the rows of the tests, factors of logits. A model that reads images too is made with a small tower.
+than the rows of the tests, factors of logits. A model that reads images too is made with a small tower. families.txt
+names each with its engine.
 """
 
 from pathlib import Path
@@ -27,10 +28,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2": {}, "qwen3": {}, "qwen3_moe": {}, "llama": {}, "mistral": {}, "ministral": {"layer_types": WINDOWED},
     "qwen3_next": {"layer_types": LINEAR},
     "qwen3_5_text": {"layer_types": LINEAR}, "qwen3_5_moe_text": {"layer_types": LINEAR},
-    "ministral3": {}, 
+    "ministral3": {},
     "mistral4": {**LATENT, "head_dim": 32, "rope_parameters": {
-        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "llama_4_scaling_beta": 0.1,
-        "original_max_position_embeddings": 32}},
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 32}},
     "llama4_text": {"attention_chunk_size": 16, "intermediate_size_mlp": 96, "no_rope_layers": [1, 1, 1, 0],
                     "moe_layers": [1, 3]},
     "gemma": {}, "gemma2": {"layer_types": WINDOWED, "query_pre_attn_scalar": 32},
@@ -94,6 +95,21 @@ TEXTS: dict[str, dict[str, Any]] = {  # families that are the text of such model
 }
 
 
+def listed() -> dict[str, tuple[str, str]]:
+    """family -> (engine, why), of families.txt."""
+    lines = (Path(__file__).parent / "families.txt").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(maxsplit=2) for line in lines if line and not line.startswith("#")]
+    return {family: (engine, why) for family, engine, why in rows}
+
+
+def architecture(family: str) -> str:
+    """The name of its class, as config.json and vLLM's list have it."""
+    from transformers.models.auto import modeling_auto as names
+
+    alone, whole = names.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, names.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return (whole if family in SEEING or family not in alone else alone)[family]
+
+
 def config(family: str):
     """The configuration of a small model of a family."""
     from transformers import CONFIG_MAPPING
@@ -114,7 +130,7 @@ def make(family: str, path: Path, seed: int = 0) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     made = config(family)
-    kind = AutoModelForCausalLM if family in SHAPES and family != "mistral4" else AutoModelForImageTextToText
+    kind = AutoModelForImageTextToText if family in {*SEEING, "mistral4"} else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         kind.from_config(made, dtype=torch.float32).save_pretrained(path)
