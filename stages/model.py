@@ -1,13 +1,18 @@
-"""Creates a small random model with a character tokenizer, as a Hugging Face model directory.
+"""Creates a small random model with a character tokenizer, as a Hugging Face model directory; or, where the section
+`model` overrides keys of config.json, the directory of model.model_path with that config.json (input `base`).
 
 Qwen2 architecture (`model.init`), float32, weights drawn from `seed`. One token per printable ASCII character, so a
 model of 0.2M parameters can read any English text, digits and operators; other characters are dropped.
 """
 
 import string
+from pathlib import Path
 
 from pipeline.job.context import Context, run_stage
 from pipeline.store import files
+from pipeline.store.errors import ModelError
+from pipeline.store.model_shape import CONFIG, json_object, rewritten
+from workflows.protocol.hugging_face import import_light, read_config
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 CHARACTERS = [c for c in string.printable if c not in "\t\r\x0b\x0c"]
@@ -62,7 +67,30 @@ def qwen2_config(init, tokenizer, longest: int):
     )
 
 
+def rewrite(context: Context) -> None:
+    """Links the files of the model and writes its config.json. Raises ModelError for a key that the model ignores."""
+    base, model = Path(context.inputs["base"]).resolve(), context.config.model
+    written = rewritten(str(base), model)
+    for file in (one for one in base.rglob("*") if one.is_file() and one != base / CONFIG):
+        place = context.directory / file.relative_to(base)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(file.resolve())
+    files.write_json(context.directory / CONFIG, written)
+    read, before = read_config(context.directory), read_config(base)
+    for key in model.override_config:
+        if not hasattr(before, key) and key not in json_object(base / CONFIG, str(base)):
+            raise ModelError(f"model.override_config.{key}: {type(read).__name__} has no such key.")
+    context.made |= {"config": {key: written.get(key) for key in model.override_config}}
+
+
 def work(context: Context) -> None:
+    if "base" in context.inputs:
+        rewrite(context)
+    else:
+        create(context)
+
+
+def create(context: Context) -> None:
     import torch
     from transformers import Qwen2ForCausalLM
 
@@ -80,8 +108,6 @@ def work(context: Context) -> None:
 def light(context: Context) -> None:
     """`work` without DeepSpeed, which transformers would import, and MLflow with it, to save a model."""
     import sys
-
-    from workflows.protocol.hugging_face import import_light
 
     sys.modules["deepspeed"] = None
     import_light()

@@ -4,10 +4,11 @@ A table of keys has three sections. `renamed`: key there -> setting here, or [se
 `left_out`: groups of keys that do something there and nothing here, with the reason. `without_effect`: the same for
 keys that need no equivalent here. `disabled`: values that disable a key of a group there too; `switch`: a key below it
 with such a value. `loses`: the part of the task that a recipe lacks without the key. `a.{b,c}` stands for a.b and a.c;
-keys below one that is not renamed share its entry.
+keys below one that is not renamed share its entry. `a.*: b.*` renames every key below a.
 """
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,8 @@ def find(key: str, known: dict[str, Renamed | Refused]) -> tuple[str, Renamed | 
     entry = "_target_" if key.endswith("._target_") and "_target_" in known else key
     while entry and entry not in known:
         entry = entry.rpartition(".")[0]
+        if isinstance(below := known.get(f"{entry}.*"), Renamed):
+            return key, replace(below, to=below.to[:-1] + key[len(entry) + 1:])
     found = known.get(entry)
     return None if found is None or (isinstance(found, Renamed) and entry != key) else (entry, found)
 

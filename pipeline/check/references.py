@@ -13,7 +13,7 @@ from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
-from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
+from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
 from pipeline.store.weights import weights_problem
 
 FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
@@ -46,7 +46,10 @@ def _other_models(config: Config) -> list[tuple[str, str]]:
 
 def wrong_models(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine with an unreadable config.json. start: as for `missing`."""
-    return [line for key, path in _models(config, start) if (line := wrong_model(path, key))]
+    named = _models(config, start)
+    found = [line for key, path in named if (line := wrong_model(path, key))]
+    own = [wrong_rewriting(path, start) for key, path in named if key == "model.model_path" and not found]
+    return [*found, *filter(None, own)]
 
 
 def wrong_weights(config: Config, start: Model) -> list[Problem]:
@@ -75,7 +78,8 @@ def untrainable_models(config: Config, start: Model) -> list[Problem]:
     named += values_of(without_unused(config), "model.critic_model_path")
     here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
             and not wrong_model(str(resolve(path)), key)] if kind.trains else []
-    read = [(key, path, read_config(path, key)) for key, path in here]
+    read = [(key, path, (plain_config(start) or {}) if key == "model.model_path" else read_config(path, key))
+            for key, path in here]
     packs = kind.trains and config.trainer.packing == "packed"
     return [Problem(key, problem, found=path) for key, path, said in read
             if (problem := untrainable(said, model.longest))] + [

@@ -81,6 +81,13 @@ def names_model(entry: dict) -> bool:
     return sets(entry, "model.model_path") or sets(entry, "model.init")
 
 
+def _rewriting_problems(entry: dict) -> list[Problem]:
+    return [Problem(f"model.{key}", "changes the config.json of a model, and this stage names none: it continues with "
+                    "that of the run or of a stage above.", "Set it for the run, or beside model.model_path.")
+            for key in ("rope_scaling", "rope_theta", "override_config")
+            if sets(entry, f"model.{key}") and not sets(entry, "model.model_path")]
+
+
 def sets(entry: Any, key: str) -> bool:
     """Returns whether a stage sets a key, or something below it."""
     return at(entry, key, ITS_OWN) is not ITS_OWN
@@ -107,7 +114,7 @@ def stage_problems(config: Config) -> list[Problem]:
         if name in above:
             own.append(Problem("stage_name", "another entry of `stages` has this name; needed names that differ.",
                                found=name))
-        own += _reserved_problems(name, above) + _after_problems(entry, above)
+        own += _rewriting_problems(entry) + _reserved_problems(name, above) + _after_problems(entry, above)
         problems += [p.of([name]) for p in own]
         kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)

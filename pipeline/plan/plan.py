@@ -22,7 +22,7 @@ from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, ModelError
-from pipeline.store.model_shape import absent_model, read_config, room_problem
+from pipeline.store.model_shape import absent_model, read_config, rewritten, room_problem
 
 LIMITS = ("max_prompt_tokens", "max_response_tokens", "max_model_len")  # of sequences, tokens
 
@@ -244,7 +244,8 @@ class _Stages:
         """Returns a model's directory. limits: the section `model` that limits sequences, if a different one."""
         if settings.model.init.enable:
             return self.shared(MODEL, settings, {}, owner)
-        return _model_directory(settings.model.model_path, limits or settings.model)
+        path = _model_directory(settings.model.model_path, limits or settings.model, own=settings.model)
+        return self.shared(MODEL, settings, {"base": path}, owner) if settings.model.rewrites else path
 
 
 def _refuse_untrained(stages: list[Stage]) -> None:
@@ -256,8 +257,9 @@ def _refuse_untrained(stages: list[Stage]) -> None:
                           "mode=bench first.")
 
 
-def _model_directory(path: str | None, limits: Model, key: str = "model.model_path") -> str:
-    """Returns a user's Hugging Face directory, named by `key`. limits: the section `model` of its consumer."""
+def _model_directory(path: str | None, limits: Model, key: str = "model.model_path", own: Model | None = None) -> str:
+    """Returns a user's Hugging Face directory, named by `key`. limits: the section `model` of its consumer. own: the
+    one whose model_path it is, which may override keys of its config.json."""
     if not path:
         raise ConfigError(NO_MODEL)
     if absent := absent_model(path, key):
@@ -265,7 +267,8 @@ def _model_directory(path: str | None, limits: Model, key: str = "model.model_pa
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ModelError(f"{key}={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    room = read_config(path, key).get("max_position_embeddings")
+    found = rewritten(path, own) if own else read_config(path, key)
+    room = found.get("max_position_embeddings")
     problem = room_problem(path, limits, room, key)
     if problem:
         raise ConfigError(problem)

@@ -17,7 +17,7 @@ _EXTERNAL = ("a server gives no log-probs to train on: set model.model_path. Wit
              "explorer.rollout_model.engine_type=openai evaluates it (external.base_url, model_name, api_key_env), and "
              "judge_reward asks one for judgements.")
 _LORA = "trainer and engine both follow model.lora_configs: leave it out."
-_ROPE = "write it into the config.json of the model, from which trainer and engine both read it."
+_ROPE = "trainer and engine follow model.rope_scaling and model.rope_theta: set those."
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _EXPERIENCE = ("rows of experience are not processed between rollout and training: shape the reward in a reward "
@@ -42,8 +42,6 @@ REFUSED: dict[str, Refused] = {
     "model.trust_remote_code": Refused("no code of a model is run: use a model that transformers and vLLM know."),
     "model.lora_configs.*.base_model_name": Refused("an adapter is for the model that its stage begins with: leave it "
                                                     "out."),
-    "model.rope_scaling": Refused(_ROPE),
-    "model.rope_theta": Refused(_ROPE),
     "model.tinker": Refused(_TINKER, (("enable", False),)),
     "model.external_model": Refused(_EXTERNAL, (("enable", False),)),
     "cluster.ray_address": Refused(_NO_RAY),

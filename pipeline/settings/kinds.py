@@ -114,6 +114,7 @@ class Kind(str):
         return f"stages.{self}"
 
 
+REWRITES = ("model.rope_scaling", "model.rope_theta", "model.override_config")  # of config.json, by the stage model
 LIMITS = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len")
 SAMPLING = (*LIMITS, "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
@@ -155,7 +156,7 @@ ROWS = (
          uses=tuple(f"data_processor.task_pipeline.{name}" for name in ("config_path", "operators", "target_fields")),
          external=("data_processor.task_pipeline.config_path",),
          entries=tuple(f"operators.juicer:{name}" for name in ("read_recipe", "inline_recipe", "run_recipe"))),
-    Kind("model", aside=True, uses=("seed", "model.init", *LIMITS), entries=("stages.model:work",)),
+    Kind("model", aside=True, uses=("seed", "model.init", *REWRITES, *LIMITS), entries=("stages.model:work",)),
     Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
          uses=("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
                "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs", *LIMITS,
@@ -204,7 +205,8 @@ MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
 WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
 
 # settings that older stages did not have -> the default under which those keep their identity
-LATER = {"explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
+LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {},
+         "explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"))}}

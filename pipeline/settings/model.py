@@ -1,8 +1,20 @@
 """The section `model`: what is trained, its adapter, its lengths and how it samples."""
 
+from typing import Any
+
 from pipeline.settings.lora import WHOLE
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem
+
+# rope_type -> what rope_scaling needs beside it; dynamic is absent: engine and trainer stretch it by different lengths
+ROPE_TYPES = {"default": (), "linear": ("factor",), "yarn": ("factor",), "longrope": ("short_factor", "long_factor"),
+              "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")}
+FIXED = {  # keys of config.json that override_config may not have
+    **dict.fromkeys(("model_type", "architectures", "auto_map"), "another architecture is another model"),
+    **dict.fromkeys(("quantization_config", "compression_config"), "weights are trained as they are"),
+    **dict.fromkeys(("dtype", "torch_dtype"), "model.dtype says it"),
+    **dict.fromkeys(("rope_scaling", "rope_theta"), "model.rope_scaling and model.rope_theta say it"),
+    **dict.fromkeys(("attn_implementation", "_attn_implementation"), "trainer.attention says it")}
 
 
 class Init(Section):
@@ -67,6 +79,13 @@ class Model(Section):
                                              "a model with the policy's tokenizer, or the name of a stage above that "
                                              "trains")
     init: Init = section(Init)
+    rope_scaling: dict[str, Any] | None = setting(
+        None, "rotary scaling written into the model's config.json for trainer and engine, such as {rope_type: yarn, "
+              "factor: 4.0, original_max_position_embeddings: 32768}; null: as there")
+    rope_theta: float | None = setting(None, "base of the rotary positions written into the model's config.json for "
+                                             "trainer and engine; null: as there", gt=1)
+    override_config: dict[str, Any] = setting({}, "keys of config.json, nested ones too, with the values that trainer "
+                                                  "and engine read in place of the model's own")
     lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
                                            "a critic learns all of its own")
     custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
@@ -100,6 +119,40 @@ class Model(Section):
     def _one_source(self):
         if self.init.enable and self.model_path:
             yield Problem("model_path", "excludes model.init.enable=true.", "Set one.", found=self.model_path)
+
+    @property
+    def rewrites(self) -> bool:
+        """Returns whether config.json of the model is changed."""
+        return bool(self.rope_scaling or self.rope_theta or self.override_config)
+
+    @rule
+    def _rewritten(self):
+        for key in ("rope_scaling", "rope_theta", "override_config"):
+            if self.init.enable and getattr(self, key):
+                yield Problem(key, "changes the config.json of model.model_path; with model.init.enable=true there is "
+                              "none.", "Set the key of model.init, or leave it out.", found=getattr(self, key))
+        for key in sorted(FIXED.keys() & self.override_config.keys()):
+            yield Problem(f"override_config.{key}", f"cannot be set: {FIXED[key]}.", found=self.override_config[key])
+
+    @rule
+    def _rope(self):
+        given = self.rope_scaling
+        if not given:
+            return
+        kind = given.get("rope_type", given.get("type"))
+        if kind not in ROPE_TYPES:
+            yield Problem("rope_scaling", f"needed a rope_type of {', '.join(ROPE_TYPES)}" + (
+                "; engine and trainer stretch dynamic by different lengths" if kind == "dynamic" else "") + ".",
+                found=given)
+            return
+        if lacking := [name for name in ROPE_TYPES[kind] if name not in given]:
+            yield Problem("rope_scaling", f"{kind} needs {', '.join(lacking)} too.", found=given)
+        for name, value in given.items():
+            parts = value if isinstance(value, list) else [value]
+            if name.endswith("factor") and not all(type(one) in (int, float) and one > 0 for one in parts):
+                yield Problem(f"rope_scaling.{name}", "needed a number above 0.", found=value)
+            if name == "original_max_position_embeddings" and not (type(value) is int and value > 0):
+                yield Problem(f"rope_scaling.{name}", "needed a whole number of tokens above 0.", found=value)
 
     @rule
     def _one_adapter(self):

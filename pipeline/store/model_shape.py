@@ -25,7 +25,43 @@ HIDDEN_BY_HEADS = ("llama", "qwen2", "qwen2_moe", "mistral", "mixtral", "phi", "
 def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     """Returns config.json of the model at `path`, the value of the setting `key`. Raises ModelError when it is not a
     JSON object, or has a size that is not a positive integer."""
-    found = json_object(Path(path) / CONFIG, f"{key}={path}")
+    return _usable(json_object(Path(path) / CONFIG, f"{key}={path}"), path, key)
+
+
+def rewritten(path: str, model) -> dict[str, Any]:
+    """Returns the same with what the section `model` overrides (rope_scaling, rope_theta, override_config), in the part
+    of its text. Raises ModelError, of what has no place there too."""
+    found = read_config(path)
+    if not model.rewrites:
+        return found
+    text = found["text_config"] if isinstance(found.get("text_config"), dict) else found
+    rope = {**(model.rope_scaling or {}), **({"rope_theta": model.rope_theta} if model.rope_theta else {})}
+    held = text.get("rope_parameters")
+    if rope and isinstance(held, dict) and any(isinstance(one, dict) for one in held.values()):
+        raise ModelError(f"model.rope_scaling and model.rope_theta: the layers of {path} have positions of several "
+                         f"kinds ({', '.join(held)}). Set model.override_config.rope_parameters.")
+    if rope and isinstance(held, dict):  # transformers 5 writes both into one; a scaling replaces the whole of it
+        kept = {"rope_theta": held["rope_theta"]} if "rope_theta" in held else {}
+        text["rope_parameters"] = {**(kept if model.rope_scaling else held), **rope}
+    elif rope:
+        text |= ({"rope_scaling": model.rope_scaling} if model.rope_scaling else {}) | (
+            {"rope_theta": model.rope_theta} if model.rope_theta else {})
+    _merge(found, model.override_config)
+    try:
+        return _usable(found, path, "model.model_path")
+    except ModelError as error:
+        raise ModelError(f"{error} So model.rope_scaling, rope_theta or override_config make it.") from None
+
+
+def _merge(held: dict[str, Any], given: dict[str, Any]) -> None:
+    for key, value in given.items():
+        if isinstance(value, dict) and isinstance(held.get(key), dict):
+            _merge(held[key], value)
+        else:
+            held[key] = value
+
+
+def _usable(found: dict[str, Any], path: str, key: str) -> dict[str, Any]:
     if not isinstance(found.get("model_type"), str) or not found["model_type"]:
         raise ModelError(f"{key}={path}: {CONFIG} there has no model_type, such as qwen2. Fetch the model again.")
     sizes = {name: found[name] for name in SIZES if found.get(name) is not None}
@@ -71,7 +107,9 @@ def plain_config(model) -> dict[str, Any] | None:
     if model.init.enable:
         return vars(model.init)
     path = model.model_path
-    return read_config(path) if path and not (absent_model(path) or wrong_model(path)) else None
+    if not path or absent_model(path) or wrong_model(path) or wrong_rewriting(path, model):
+        return None
+    return rewritten(path, model)
 
 
 def json_object(file: Path, named: str) -> dict[str, Any]:
@@ -95,6 +133,16 @@ def wrong_model(path: str, key: str = "model.model_path") -> Problem | None:
             read_config(path, key)
     except ModelError as error:
         return Problem(key, str(error).removeprefix(f"{key}={path}: "), found=path)
+    return None
+
+
+def wrong_rewriting(path: str, model) -> Problem | None:
+    """Returns the problem with what the section `model` overrides in a readable config.json, if it is there."""
+    try:
+        if (Path(path) / CONFIG).is_file():
+            rewritten(path, model)
+    except ModelError as error:
+        return Problem("model.override_config" if model.override_config else "model.rope_scaling", str(error))
     return None
 
 

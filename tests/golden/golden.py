@@ -62,7 +62,7 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in (files.CONF / "recipe").glob("*.yaml"))
 
 
-def _unread(path: Any, *_: Any) -> Any:
+def _unread(path: Any, *_: Any, **__: Any) -> Any:
     """A path, in place of what lies there."""
     return path
 
