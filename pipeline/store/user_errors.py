@@ -4,6 +4,7 @@ A frame is the user's when its file is not ours, the standard library's or an in
 """
 
 import importlib
+import re
 import sysconfig
 import traceback
 from pathlib import Path
@@ -13,6 +14,7 @@ from pipeline.store.files import HOME, near
 from pipeline.store.project_imports import INSTALLED, OURS
 
 LONGEST = 2000  # characters of a message; a user's may contain a whole prompt, or megabytes
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # colours: libraries print them, and put them into their errors
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
@@ -23,10 +25,17 @@ def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def brief(error: BaseException) -> str:
     """Formats one line: `ValueError: no number (my_reward.py:12 in score)`; without a place outside user code."""
-    frames, message = users_frames(error), " ".join(str(error)[:LONGEST].split())
+    frames, message = users_frames(error), " ".join(ESCAPE.sub("", _text(error))[:LONGEST].split())
     told = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = frames[-1:] or ([] if message else traceback.extract_tb(error.__traceback__)[-1:])
     return told + "".join(f" ({near(Path(at.filename))}:{at.lineno} in {at.name})" for at in place)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # a user's exception may have a method __str__ of its own
+        return f"no text: its __str__ raised {type(failed).__name__}"
 
 
 def users_traceback(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from pipeline.job.threads import record_threads, thread_environment
 from pipeline.job.watchdog import Watchdog, activity_file
 from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import OuroError, StageError, masked
-from pipeline.store.user_errors import brief, users_frames, users_traceback
+from pipeline.store.user_errors import ESCAPE, brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS, LEAVE_SECONDS = 5.0, 60.0  # for a child that saves nothing when asked to end; to end by itself
@@ -191,7 +191,8 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
 
 def last_line(log: str) -> list[str]:
     """Returns the last line of a log that may be a reason, or none."""
-    return [line for line in log.splitlines() if line.strip() and not AT_EXIT.search(line)][-1:]
+    lines = ESCAPE.sub("", log).splitlines()
+    return [line for line in lines if line.strip() and not AT_EXIT.search(line)][-1:]
 
 
 def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,

@@ -81,3 +81,12 @@ def test_a_message_of_megabytes_is_cut(mine):
     error = ValueError("x" * 10_000_000)
     assert len(brief(error)) < 3000
     assert len(users_traceback(error)) < 3000
+
+
+def test_an_exception_without_a_text_and_one_with_colours_are_told():
+    class Mute(Exception):
+        def __str__(self):
+            raise KeyError("none")
+
+    assert brief(Mute()).startswith("Mute: no text: its __str__ raised KeyError")
+    assert brief(ValueError("\x1b[31mno file\x1b[0m")).startswith("ValueError: no file")
