@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from operators.curation import META, OURS, STATS, Row
+from operators.juicer_kinds import wrong_kinds
 from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
 BATCH = 1000  # rows passed to an operator at once
@@ -108,7 +109,8 @@ def problems(recipe: dict) -> list[str]:
     found, items = [], _items(recipe)
     while True:
         try:
-            _build(*next(items), _text_key(recipe))
+            name, arguments = next(items)
+            found += wrong_kinds(name, type(_build(name, arguments, _text_key(recipe))), arguments)
         except StopIteration:
             return found
         except ConfigError as error:

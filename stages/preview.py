@@ -33,7 +33,7 @@ from stages.sampled_rows import problems as row_problems
 from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
-from stages.unusable_rows import Written, as_read, judged, measured, wanted
+from stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -56,9 +56,7 @@ class Preview:
         from workflows.protocol.prompts import load_tokenizer
 
         if self.limits.init.enable:
-            from stages.model import character_tokenizer
-
-            return character_tokenizer(10**6)
+            return tokenizer_of_init(self.limits, self.found["problems"])
         path = self.limits.model_path
         if not path or not (Path(path) / "config.json").is_file():
             self.found["unjudged"].append("lengths of prompts and responses: the model, and so its tokenizer, is not "

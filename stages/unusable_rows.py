@@ -5,7 +5,9 @@ source: in the format of pipeline/check/samples.py.
 """
 
 import json
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from operators.formats import MEDIA, read_records
@@ -13,7 +15,7 @@ from operators.turns import Unusable
 from pipeline.check.data_sample import Row, Sample
 from pipeline.check.sources import POOL
 from pipeline.settings.data import BufferFormat, Format
-from pipeline.store.errors import DataError
+from pipeline.store.errors import DataError, OuroError
 from pipeline.store.harbor import UNSUPPORTED
 from pipeline.store.records import RawTask
 
@@ -109,3 +111,24 @@ def _write_texts(tokenizer, row: RawTask, source: dict[str, Any], settings) -> N
         whole_conversations(tokenizer, [row], settings)
     else:
         task_texts(tokenizer, [row], settings)
+
+
+def tokenizer_of_init(settings, problems: list[str]):
+    """The tokenizer of a model that the run makes, with the chat template of the section `model`, if it sets one.
+
+    None, with one more of `problems`, for an unusable template.
+    """
+    from workflows.prompts import load_tokenizer
+
+    from stages.model import character_tokenizer
+
+    tokenizer = character_tokenizer(10**6)
+    if settings.custom_chat_template is None and settings.chat_template_path is None:
+        return tokenizer
+    with tempfile.TemporaryDirectory() as directory:  # as the stages read it
+        tokenizer.save_pretrained(directory)
+        try:
+            return load_tokenizer(Path(directory), settings)
+        except OuroError as error:
+            problems.append(str(error))
+            return None

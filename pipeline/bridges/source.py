@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from pipeline.store.errors import ConfigError
-from pipeline.store.yaml_aliases import single_node
+from pipeline.store.yaml_aliases import refuse_large, single_node
 from pipeline.store.yaml_values import Loader, plain
 
 DEEPEST = 60  # nesting of mappings and lists
@@ -31,6 +31,7 @@ class Given:
 
 def read_yaml(text: str, name: str) -> list[Given]:
     """Reads a YAML file's settings. Raises ConfigError, with line and column, unless it is a mapping of settings."""
+    refuse_large(len(text), name)
     try:
         loader = Loader(text)
         node = single_node(loader, name)

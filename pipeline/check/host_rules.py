@@ -1,4 +1,4 @@
-"""What a stage needs of this machine, where it runs here: cores, host memory, variables with keys of servers.
+"""What a stage needs of this machine, where it runs here: cores, host memory, variables with keys of servers, kernels.
 
 Only what cannot go well is reported: many more processes than cores, and steps whose rows cannot be held.
 """
@@ -6,6 +6,7 @@ Only what cannot go well is reported: many more processes than cores, and steps 
 import os
 import shutil
 
+from pipeline.check import engine_rules
 from pipeline.check.fit import trains
 from pipeline.check.sources import explores, tasksets
 from pipeline.check.workload import workload
@@ -16,6 +17,7 @@ from pipeline.settings.data import reward_functions
 from pipeline.store.errors import Problem
 
 MOST_PER_CORE = 4  # processes that compute at the same time; a few more than cores is slow, and useful to try ranks
+POOL = "data_processor.task_pipeline"
 ROW_BYTES = 1 << 10  # of an experience in a process, at least: its fields without its tokens
 TOKEN_BYTES = 16  # of a token, at least: its id and its log-prob
 
@@ -24,8 +26,10 @@ def problems(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists what a stage asks too much of this machine. None where SLURM may run it on another."""
     if shutil.which("sinfo"):
         return []
-    limits = [problem for problem in (_ranks(config, gpus), _engines(config, gpus), _rows(config)) if problem]
-    return limits + _keys(config)
+    curates = _processes(f"{POOL}.num_process", config.data_processor.task_pipeline.num_process)
+    found = (_ranks(config, gpus), _engines(config, gpus), _rows(config), curates)
+    limits = [problem for problem in found if problem]
+    return [*limits, *_keys(config), *engine_rules.problems(config, gpus)]
 
 
 def _keys(config: Config) -> list[Problem]:
@@ -56,7 +60,7 @@ def _engines(config: Config, gpus: Gpus) -> Problem | None:
 def _processes(key: str, asked: int) -> Problem | None:
     if asked <= MOST_PER_CORE * len(cores()):
         return None
-    return Problem(key, f"without GPUs each is a process that computes on a core, and there are {len(cores())} here; "
+    return Problem(key, f"each is a process that computes on a core, and there are {len(cores())} here; "
                    f"needed at most {MOST_PER_CORE * len(cores())}.", "Lower it.", found=asked)
 
 

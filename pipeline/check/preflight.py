@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline.check import (
     batch_rules,
     cluster_rules,
+    engine_rules,
     fit,
     host_rules,
     installation,
@@ -81,8 +82,10 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     needed = [_stage(report, settings, starts[name], name, gpus[name], functions, sizes)
               for name, settings in stages.items()]
     for name, settings in ({} if elsewhere else stages).items():
-        report.add(name, host_rules.problems(settings, gpus[name]) if _made(report.plan, name) is not None else [],
-                   "warnings" if settings.ignore_validator_suggestions else "problems")
+        if _made(report.plan, name) is not None:
+            report.add(name, host_rules.problems(settings, gpus[name]),
+                       "warnings" if settings.ignore_validator_suggestions else "problems")
+            report.add(name, engine_rules.idle(settings), "warnings")
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus[name], sizes)

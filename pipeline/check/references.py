@@ -47,9 +47,23 @@ def _other_models(config: Config) -> list[tuple[str, str]]:
 def wrong_models(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine with an unreadable config.json. start: as for `missing`."""
     named = _models(config, start)
-    found = [line for key, path in named if (line := wrong_model(path, key))]
+    found = [line for key, path in named if (line := wrong_model(path, key) or _no_judge(key, path))]
     own = [wrong_rewriting(path, start) for key, path in named if key == "model.model_path" and not found]
     return [*found, *filter(None, own)]
+
+
+def _no_judge(key: str, path: str) -> Problem | None:
+    """Reports an auxiliary model that gives no single score. workflows/reward_model.py looks at its weights too."""
+    if not key.startswith("explorer.auxiliary_models") or not (Path(path) / CONFIG).is_file():
+        return None
+    said = read_config(path, key)
+    held, labels = said.get("architectures"), said.get("id2label")
+    named = ", ".join(map(str, held)) if held and isinstance(held, list) else "of no architecture"
+    count = len(labels) if isinstance(labels, dict) else 2  # transformers' default
+    if named.endswith("ForSequenceClassification") and count == 1:
+        return None
+    return Problem(key, f"it is {named} with {count} labels; needed a sequence classifier with one label "
+                   "(…ForSequenceClassification, num_labels 1).", found=path)
 
 
 def wrong_weights(config: Config, start: Model) -> list[Problem]:

@@ -218,6 +218,9 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
         raise ConfigError(f"a file of conf/ is no YAML: {flat(error)}") from error
     except MissingConfigException as error:
         raise ConfigError(absent_default(str(error.missing_cfg_file), str(error))) from error
-    except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:  # of a list of defaults
+    except RecursionError as error:
+        raise ConfigError(f"the `defaults` of a file lead back to the file itself, or nest too deep; chosen: "
+                          f"{', '.join(choices)}. Take the entry out.") from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # of a list of defaults
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
         raise ConfigError(f"the configuration cannot be composed: {flat(cause)}") from error

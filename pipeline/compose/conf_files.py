@@ -23,8 +23,13 @@ STORED: dict[str, Path] = {}  # files registered with Hydra, by their registered
 
 
 def directories() -> list[Path]:
-    """Returns the conf/ directories: ours, and that of the current directory when it is a different one."""
+    """Returns the conf/ directories: ours, and that of the current directory when it is a different one.
+
+    Raises ConfigError for a conf that is no directory.
+    """
     own = Path.cwd() / "conf"
+    if os.path.lexists(own) and not own.is_dir():
+        raise ConfigError(f"{own}: is no directory; needed one of recipes there, or nothing. Give it another name.")
     return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 

@@ -12,7 +12,7 @@ import yaml
 from pipeline.compose.interpolation import unreadable
 from pipeline.settings.key_names import keeps_letters
 from pipeline.store.errors import Problem
-from pipeline.store.yaml_aliases import single_node
+from pipeline.store.yaml_aliases import refuse_large, single_node
 from pipeline.store.yaml_values import Loader, scalar
 
 TEXT, WHOLE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
@@ -29,6 +29,7 @@ def read(path: Path, shown_name: str, problems: list[Problem], section: str = ""
     yaml.YAMLError and UnicodeDecodeError for a file that is not YAML, and ConfigError for aliases that expand to too
     many nodes.
     """
+    refuse_large(path.stat().st_size, shown_name)
     with open(path, encoding="utf-8") as file:
         loader = Loader(file)
         node, tree = single_node(loader, shown_name), _Tree()
@@ -94,6 +95,9 @@ class _Tree:
                 self._add(key, place, f"a key here is {kind}{said}; needed a name{', in quotes' * bool(said)}.")
                 continue
             plain = key.tag == TEXT
+            if plain and not key.value.strip():
+                self._add(key, place, "a key here is empty; needed a name.")
+                continue
             first, before = kept.get(key.value, (key, None)) if plain else (key, None)
             if before:
                 self._add(key, (*place, key.value), f"occurs again, first in line {first.start_mark.line + 1}; needed "

@@ -161,11 +161,19 @@ class ExplorerInput(Section):
 
     @rule
     def _names(self):
-        for what in ("tasksets", "eval_tasksets"):
-            names = [one.name for one in getattr(self, what)]
+        for what in ("taskset", "tasksets", "eval_tasksets"):
+            sets = getattr(self, what)
+            names = [one.name for one in (sets if isinstance(sets, list) else [sets])]
             if len(set(names)) < len(names):
                 yield Problem(what, f"are named {', '.join(names)}: rows and scores are identified by name, so needed "
                               "names that differ.")
+            if not all(name.strip() for name in names):
+                yield Problem(what, "needed a name of each, found an empty one.")
+        for place, one in {"": self, "taskset.": self.taskset}.items():
+            given = one.default_reward_fn_type
+            if isinstance(given, list) and len(set(given)) < len(given):
+                yield Problem(f"{place}default_reward_fn_type", "needed each function once: their components are added "
+                              "up.", found=given)
 
     @rule
     def _whole(self):

@@ -140,6 +140,8 @@ class Explorer(Section):
         if self.bench_on_latest_checkpoint and self.bench_steps is not None:
             yield Problem("bench_steps", "with bench_on_latest_checkpoint=true, which evaluates the last step alone.",
                           "Leave out one of the two.", found=self.bench_steps)
+        if any(step < 0 for step in self.bench_steps or ()):
+            yield Problem("bench_steps", "needed numbers of trainer steps, at least 0.", found=self.bench_steps)
 
     @rule
     def _variables(self):

@@ -21,11 +21,11 @@ class Init(Section):
     """A small random model: Qwen2 architecture over a tokenizer with one token per printable ASCII character."""
 
     enable: bool = setting(False, "make the model instead of reading model_path")
-    hidden_size: int = setting(64, "width of the hidden states", ge=8)
-    num_hidden_layers: int = setting(3, "number of decoder layers", ge=1)
+    hidden_size: int = setting(64, "width of the hidden states", ge=8, le=65536)
+    num_hidden_layers: int = setting(3, "number of decoder layers", ge=1, le=1024)
     num_attention_heads: int = setting(2, "number of query heads; hidden_size / heads must be a multiple of 32", ge=1)
     num_key_value_heads: int = setting(2, "number of key/value heads; must divide num_attention_heads", ge=1)
-    intermediate_size: int = setting(256, "width of the gated MLP", ge=8)
+    intermediate_size: int = setting(256, "width of the gated MLP", ge=8, le=262144)
     tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
     rope_theta: float = setting(1e4, "base of the rotary positions; a small one keeps near positions apart", gt=1)
 

@@ -41,16 +41,24 @@ def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[Problem]:
 
 def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[Problem]:
     key = f"monitor.monitor_args.{name}"
+    if not isinstance(value, str) or not value.strip():
+        return [Problem(key, "needed an address, such as https://host:5000.", found=value)]
     try:
-        address = urlsplit(str(value))
+        address = urlsplit(value)
     except ValueError:  # the value and the error are not shown: they may contain a secret
         return [Problem(key, "needed an address, such as https://host:5000.")]
+    if (scheme := address.scheme.partition("+")[0]) not in SCHEMES[name]:
+        return [Problem(key, f"no address that it can write to; needed one that begins with "
+                        f"{', '.join(f'{one}:' for one in SCHEMES[name] if one)}"
+                        f"{', or a path' * ('' in SCHEMES[name])}.", f"'{scheme}:' is unknown." if scheme else "")]
     if address.username or address.password:  # a token is often the user name
         return [Problem(key, "the address holds a user name or a password.", f"Take it out and set "
                         f"{', '.join(secrets.values())} in the environment.")]
     return []
 
 
+SCHEMES = {"uri": ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", ""),
+           "base_url": ("http", "https")}
 # monitor_type -> package, how to install it, arguments, arguments that are secrets -> environment variable
 MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
     "mlflow": ("mlflow", "Install this project again: it belongs to it", ("uri",),

@@ -4,6 +4,7 @@ The schedule counts only the new ones (pipeline/job/schedule.py); the other two 
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -98,11 +99,21 @@ def divided(total: int | None, explored: int, group: int, experts: Fraction, rep
     """
     if total is None:
         rest = 1 - experts - replayed
-        tried = range(math.floor((explored - group) / rest), math.ceil((explored + group + 1) / rest) + 1)
-        fitting = [made for n in tried if (made := divided(n, explored, group, experts, replayed)).fresh == explored]
-        return min(fitting, key=lambda made: abs(made.total - explored / rest))
+        low, high = (math.floor(replayed * (explored + sign * (group + 1)) / rest / group) for sign in (-1, 1))
+        tried = (made for again in range(max(low, 0), high + 1)  # groups replayed, of which there are few
+                 for made in _with_fresh(explored, again * group, experts) if made == divided(
+                     made.total, explored, group, experts, replayed))
+        return min(tried, key=lambda made: abs(made.total - explored / rest))
     shown, again = math.ceil(experts * total), math.floor(replayed * total / group) * group
     return TrainBatch(total - shown - again, again, shown)
+
+
+def _with_fresh(fresh: int, replayed: int, experts: Fraction) -> Iterator[TrainBatch]:
+    """Yields the batches with these rows and ceil(experts total) expert rows, smallest first."""
+    rollouts = fresh + replayed
+    for total in range(math.floor(rollouts / (1 - experts)), math.floor((rollouts + 1) / (1 - experts)) + 1):
+        if total - math.ceil(experts * total) == rollouts:
+            yield TrainBatch(fresh, replayed, total - rollouts)
 
 
 def _refuse_broken_groups(made: TrainBatch, group: int) -> None:

@@ -48,6 +48,12 @@ class Trainer(Section):
             yield Problem("offload_param", f"with zero_stage={self.zero_stage}: only stage 3 partitions the "
                           "parameters and can keep them in host memory.", "Set trainer.zero_stage=3.", found=True)
 
+    @rule
+    def _compiled(self):
+        if self.compile is True and self.zero_stage == 3:
+            yield Problem("compile", "with zero_stage=3 nothing is compiled: a compiled layer would not fetch its "
+                          "weights.", "Set auto or false.", found=True)
+
 
 # entries of the logits' gradient that the GPU kernel of the output head keeps at once (the memory estimate counts them)
 KERNEL_ENTRIES = 2**28

@@ -74,8 +74,11 @@ def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> l
     """
     if tasks := harbor.tasks_in(directory):
         return tasks
-    found = sorted(file for file in directory.rglob("*") if file.suffix in READERS and file.is_file()
+    found = sorted(file for file in directory.rglob("*") if file.suffix in READERS and not file.is_dir()
                    and not any(part.startswith(".") for part in file.relative_to(directory).parts))
+    if odd := [file for file in found if not file.is_file()]:
+        raise DataError(f"{odd[0]} {'leads nowhere' if odd[0].is_symlink() else 'is a pipe, socket or device'}; needed "
+                        "a file. Take it out, or name the files to read.")
     if not found:
         raise DataError(f"{directory} holds no {' or '.join(READERS)} file and no dataset saved by save_to_disk, nor a "
                         f"Harbor task (NAME/{harbor.FILE}).")

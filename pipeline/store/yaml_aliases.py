@@ -1,20 +1,29 @@
-"""Rejects YAML whose aliases expand exponentially, before anything is built from it."""
+"""Rejects YAML of an excessive size, or whose aliases expand exponentially, before anything is built from it."""
 
 import yaml
 
 from pipeline.store.errors import ConfigError
 
 MOST = 20_000  # values that a file's aliases may add when expanded
+LARGEST = 1 << 20  # bytes of a file of settings; some seconds of parsing
 DEEPEST = 100  # nesting of mappings and lists
 
 
 def load(text: str | bytes, told: str):
     """Works as `yaml.safe_load`. told: the file's name in messages. Raises yaml.YAMLError, or ConfigError."""
+    refuse_large(len(text), told)
     loader = yaml.SafeLoader(text)
     try:
         return None if (node := single_node(loader, told)) is None else loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def refuse_large(size: int, told: str) -> None:
+    """Raises ConfigError for a file of more than LARGEST bytes. told: its name."""
+    if size > LARGEST:
+        raise ConfigError(f"{told} has {size / 2**20:,.1f} MiB; needed a file of settings, of at most "
+                          f"{LARGEST >> 20} MiB.")
 
 
 def single_node(loader: yaml.SafeLoader, told: str) -> yaml.Node | None:

@@ -72,6 +72,16 @@ def test_the_good_one_has_no_problem(checked):
     ("model.chat_template_path=data", "model.chat_template_path: data is a directory; needed a file"),
     ("data_processor.task_pipeline.config_path=data", "config_path: data is a directory; needed a file"),
     ("model.model_path=data", "model.model_path=data: the directory has no config.json"),
+    ("algorithm.repeat_times=100000000", "a step holds 800,000,000 experiences"),
+    ("buffer.explorer_input.taskset.name=''", "needed a name of each, found an empty one"),
+    ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward,accuracy_reward]", "needed each function once"),
+    ("explorer.bench_steps=[-1]", "bench_steps=[-1]: needed numbers of trainer steps"),
+    ("model.init.num_hidden_layers=100000000", "needed at most 1024"),
+    ("data_processor.task_pipeline.num_process=100000", "num_process=100000: each is a process"),
+    ("monitor.monitor_args={uri:3}", "monitor_args.uri=3: needed an address"),
+    ("monitor.monitor_args={uri:'gopher://x'}", "'gopher:' is unknown"),
+    ("explorer.rollout_model.external.base_url='http://h:99999/v1'", "base_url: needed http://"),
+    ("explorer.auxiliary_models=[{model_path:model}]", "needed a sequence classifier with one label"),
 ])
 def test_a_setting(checked, override, words):
     code, found = checked(override)
@@ -91,7 +101,8 @@ def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked)
     (RECIPE.encode() + b"~: 4\n", "a key here is null; needed a name. (mine.yaml, line 13)"),
     (RECIPE.encode() + b"\tlog: {}\n", "cannot start any token"), (RECIPE.encode() + b"---\nname: x\n", "is no YAML"),
     (RECIPE.encode() + b"seed: ${buffer.none}\n", "'buffer.none' not found (mine.yaml, line 13)"),
-    (b"", "holds no settings"),
+    (b"", "holds no settings"), (RECIPE.encode() + b"'': 3\n", "a key here is empty; needed a name. (mine.yaml, line"),
+    (RECIPE.encode() + b"#" * (2 << 20), "has 2.0 MiB; needed a file of settings, of at most 1 MiB"),
     (b"defaults: x\n" + RECIPE.encode(), "defaults must be a list"),
     (b"defaults: [3]\n" + RECIPE.encode(), "Unsupported type in defaults"),
     (RECIPE.encode() + b"log: !!python/name:os.system\n", "is no YAML"),
@@ -141,6 +152,28 @@ def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):
     code, found = checked()
     assert code == 2
     assert words in found
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("conf")])
+def test_a_conf_that_is_no_directory_is_not_left_out(checked, tmp_path, make):
+    make(tmp_path / "conf")
+    code, found = checked()
+    assert (code, "conf: is no directory; needed one of recipes" in found) == (2, True)
+
+
+def test_defaults_that_lead_back_to_their_own_file(checked, tmp_path, capsys):
+    (tmp_path / "conf" / "recipe").mkdir(parents=True)
+    (tmp_path / "conf" / "recipe" / "own.yaml").write_text(f"# @package _global_\ndefaults: [/recipe: own]\n{RECIPE}")
+    assert cli.main(["config", "check", "recipe=own", "--no-data"]) == 2
+    assert "recipe=own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/nowhere/at/all")])
+def test_a_file_of_a_directory_that_cannot_be_read_is_not_left_out(tmp_path, make):
+    (tmp_path / "a.jsonl").write_bytes(ROWS)
+    make(tmp_path / "b.jsonl")
+    with pytest.raises(DataError, match=r"b\.jsonl (is a pipe|leads nowhere)"):
+        sample(tmp_path, "train", 10, ["q"])
 
 
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("/nowhere/at/all")])

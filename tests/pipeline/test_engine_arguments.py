@@ -2,6 +2,8 @@
 
 import pytest
 
+from pipeline.check import engine_rules
+from pipeline.job.devices import Gpus
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import OWN_ENGINE_ARGS
 from tests.configs import changed, check, lora, overridden
@@ -20,6 +22,34 @@ def test_what_another_setting_decides_is_refused_with_its_name(name):
 def test_all_that_are_refused_are_problems_of_their_own():
     assert [one.key for one in check(changed({KEY: {"seed": 1, "dtype": "half", "quantization": "fp8"}}))] == [
         f"{KEY}.dtype", f"{KEY}.seed"]
+
+
+CPU, GPU = Gpus(0, None, False), Gpus(1, 80.0, True)
+ENGINE = "explorer.rollout_model"
+
+
+@pytest.mark.parametrize(("settings", "gpus", "keys"), [
+    ({KEY: {"blok_size": 16}}, GPU, [f"{KEY}.blok_size"]), ({KEY: {"block_size": "banana"}}, GPU, [f"{KEY}.block_size"]),
+    ({KEY: {"enable_prefix_caching": 1}}, GPU, [f"{KEY}.enable_prefix_caching"]),
+    ({KEY: {"block_size": 16, "cpu_offload_gb": 1, "quantization": "fp8", "hf_overrides": {"a": 1}}}, GPU, []),
+    ({"explorer.tool_call_parser": "hermess"}, GPU, ["explorer.tool_call_parser"]),
+    ({"explorer.tool_call_parser": "hermes"}, GPU, []),
+    ({f"{ENGINE}.batch_invariant": True}, CPU, [f"{ENGINE}.batch_invariant"]),
+    ({f"{ENGINE}.batch_invariant": True}, GPU, []),
+    ({f"{ENGINE}.kv_cache_mib": 10**9}, CPU, [f"{ENGINE}.kv_cache_mib"]),
+    ({f"{ENGINE}.engine_type": "transformers", f"{ENGINE}.tensor_parallel_size": 2}, GPU,
+     [f"{ENGINE}.tensor_parallel_size"]),
+    ({"trainer.attention": "varlen"}, CPU, ["trainer.attention"]), ({"trainer.attention": "varlen"}, GPU, []),
+    ({"trainer.attention": "padded"}, CPU, []),
+])
+def test_what_an_engine_or_a_trainer_would_refuse_at_its_start(settings, gpus, keys):
+    assert [problem.key for problem in engine_rules.problems(changed(settings), gpus)] == keys
+
+
+def test_arguments_of_vllm_beside_another_engine_are_a_warning():
+    other = {f"{ENGINE}.engine_type": "transformers", KEY: {"block_size": 16}}
+    assert [problem.key for problem in engine_rules.idle(changed(other))] == [KEY]
+    assert engine_rules.problems(changed(other), CPU) == []
 
 
 @pytest.mark.parametrize("gpu", [True, False])

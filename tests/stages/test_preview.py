@@ -245,7 +245,8 @@ def test_without_the_model_columns_are_judged_and_lengths_are_not(previewed, tmp
 def test_request_and_answer_are_files(tmp_path):
     recipe = "process:\n  - text_length_fliter:\n  - text_length_filter: {max_length: 3}\n"
     (tmp_path / "recipe.yaml").write_text(recipe)
-    operators = [{"name": "text_length_fliter"}, {"name": "text_length_filter", "args": {"foo": 1}}]
+    operators = [{"name": "text_length_fliter"}, {"name": "text_length_filter", "args": {"foo": 1}},
+                 {"name": "text_length_filter", "args": {"max_len": "banana", "min_len": 3}}]
     request = {"sources": [], "rows": 200, "model": plain(composed().model), "system_prompt": None,
                "recipes": [str(tmp_path / "recipe.yaml")], "operators": [[operators, []]]}
     (tmp_path / "request.json").write_text(json.dumps(request))
@@ -254,8 +255,9 @@ def test_request_and_answer_are_files(tmp_path):
     first, second, *written_out = found["problems"]
     assert "unknown Data-Juicer operator 'text_length_fliter'. Did you mean 'text_length_filter'?" in first
     assert "operator 'text_length_filter' has no argument 'max_length'. Did you mean 'max_len'?" in second
-    assert ["text_length_fliter" in written_out[0], "no argument 'foo'" in written_out[1], len(written_out)] == [
-        True, True, 2]
+    assert ["text_length_fliter" in written_out[0], "no argument 'foo'" in written_out[1],
+            "max_len='banana': input should be a valid integer" in written_out[2], len(written_out)] == [
+        True, True, True, 3]
     assert all(line.startswith("data_processor.task_pipeline.operators: ") for line in written_out)
 
 
@@ -321,6 +323,13 @@ def test_a_model_without_a_chat_template_is_told_once_with_a_prompt(previewed, d
     (line,) = found["warnings"]
     assert "no chat template" in line
     assert repr("ab\n\n9=3 5 7") in line
+
+
+def test_the_template_beside_a_model_that_the_run_makes_is_tried(previewed):
+    made = plain(composed().model)
+    (line,) = previewed([task()], model=made | {"custom_chat_template": "{% for"})["problems"]
+    assert "model.custom_chat_template or chat_template_path, line 1" in line
+    assert previewed([task()], model=made)["problems"] == []
 
 
 @pytest.mark.parametrize(("template", "split"), [

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from pipeline.settings.arguments.base import Arguments
 
-ADDRESS = re.compile(r"https?://[^/\s@?#]+(/[^\s@?#]*)?")
+PORT = r"(:(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]?\d{1,4}))?"  # at most 65535
+ADDRESS = re.compile(rf"https?://(\[[\da-fA-F:.]+\]|[^/\s@?#:\[\]]+){PORT}(/[^\s@?#]*)?")
 NEEDED_ADDRESS = "needed http:// or https://, a host and a path, without user, password or query"
 VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 NEEDED_VARIABLE = "needed the name of an environment variable, not the key itself"

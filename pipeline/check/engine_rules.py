@@ -1,0 +1,117 @@
+"""What an engine or a trainer would refuse at its start: kernels of GPUs, arguments and parsers that vLLM lacks.
+
+Names of vLLM are read from its source, because importing it takes tens of seconds.
+"""
+
+import ast
+import importlib.util
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from pipeline.check.fit import trains
+from pipeline.job.devices import Gpus
+from pipeline.settings.config import Config
+from pipeline.store.errors import Problem, nearest
+
+ENGINE = "explorer.rollout_model"
+ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
+PLAIN = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
+
+
+def problems(config: Config, gpus: Gpus) -> list[Problem]:
+    """Lists settings of a stage with which it would end when its engine or its trainer starts on this machine."""
+    return [*(_attention(config, gpus) if trains(config) else ()), *_engine(config, gpus)]
+
+
+def idle(config: Config) -> list[Problem]:
+    """Warns of arguments of vLLM beside another engine."""
+    settings = config.explorer.rollout_model
+    if settings.engine_type == "vllm" or not (settings.extra_engine_args or settings.batch_invariant):
+        return []
+    given = [name for name in ("extra_engine_args", "batch_invariant") if getattr(settings, name)]
+    return [] if settings.engine_type == "scripted" else [Problem(
+        " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
+        "it is of vLLM.", "Take it out, or set engine_type=vllm.")]
+
+
+def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:
+    name = config.trainer.attention
+    if name in ("flash_attn", "varlen") and not gpus.any:
+        yield Problem("trainer.attention", "needs a GPU.", "Use auto or padded.", found=name)
+    elif name == "flash_attn" and not importlib.util.find_spec("flash_attn"):
+        yield Problem("trainer.attention", "the package flash-attn is not installed.",
+                      "pip install 'ouroboros-rft[flash-attn]', or set auto.", found=name)
+
+
+def _engine(config: Config, gpus: Gpus) -> Iterator[Problem]:
+    settings = config.explorer.rollout_model
+    if settings.engine_type == "transformers" and settings.tensor_parallel_size > 1:
+        yield Problem(f"{ENGINE}.tensor_parallel_size", "the engine transformers is not divided.",
+                      "Set it to 1, or engine_type=vllm.", found=settings.tensor_parallel_size)
+    if settings.engine_type != "vllm":
+        return
+    yield from _without_gpus(settings) if not gpus.any else ()
+    for name, value in settings.extra_engine_args.items():
+        if why := _refused(name, value):
+            yield Problem(f"{ENGINE}.extra_engine_args.{name}", why, found=value)
+    parser, known = config.explorer.tool_call_parser, _parsers()
+    if parser and known and parser not in known:
+        yield Problem("explorer.tool_call_parser", f"vLLM has no such parser.{nearest(parser, known)} Known: "
+                      f"{', '.join(known)}.", found=parser)
+
+
+def _without_gpus(settings) -> Iterator[Problem]:
+    if settings.batch_invariant:
+        yield Problem(f"{ENGINE}.batch_invariant", "vLLM has such kernels for NVIDIA GPUs alone.", "Set false.",
+                      found=True)
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if settings.kv_cache_mib * settings.engine_num << 20 > room:
+        yield Problem(f"{ENGINE}.kv_cache_mib", f"of {settings.engine_num} engine(s): more than this machine's "
+                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.kv_cache_mib)
+
+
+def _refused(name: str, value) -> str | None:
+    """Returns why vLLM does not take an argument. Types that are more than plain ones are left to vLLM."""
+    known = _arguments()
+    if not known:
+        return None
+    if name not in known:
+        return f"vLLM has no such argument.{nearest(name, known)}"
+    kinds = [PLAIN.get(part.strip()) for part in known[name].split("|")]
+    if None in kinds or any(type(value) is kind if kind in (int, bool) else isinstance(value, kind) for kind in kinds):
+        return None
+    return f"vLLM needs {known[name].replace('None', 'null').replace(' | ', ' or ')}."
+
+
+@cache
+def _arguments() -> dict[str, str]:
+    """Returns the arguments of vllm.LLM and their annotations; empty where vLLM is not installed."""
+    found: dict[str, str] = {}
+    for node in ast.walk(_source("entrypoints/llm.py")):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            found |= {one.arg: ast.unparse(one.annotation) for one in node.args.kwonlyargs if one.annotation}
+    fields = {}
+    for node in ast.walk(_source("engine/arg_utils.py")):
+        if isinstance(node, ast.ClassDef) and node.name in ARGUMENTS:
+            fields |= {one.target.id: ast.unparse(one.annotation) for one in node.body
+                       if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    return fields | found if fields else {}
+
+
+@cache
+def _parsers() -> list[str]:
+    """Returns vLLM's names of parsers for tool calls; empty where they are unknown."""
+    for node in ast.walk(_source("tool_parsers/__init__.py")):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and any(
+                isinstance(one, ast.Name) and one.id == "_TOOL_PARSERS_TO_REGISTER" for one in node.targets):
+            return sorted(key.value for key in node.value.keys if isinstance(key, ast.Constant))
+    return []
+
+
+def _source(name: str) -> ast.AST:
+    """Returns a module of vLLM, parsed; an empty one where it is not there."""
+    there = importlib.util.find_spec("vllm")
+    path = Path(next(iter(there.submodule_search_locations or ()), "/nowhere"), name) if there else None
+    return ast.parse(path.read_text(encoding="utf-8") if path and path.is_file() else "")
