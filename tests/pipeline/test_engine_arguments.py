@@ -29,7 +29,8 @@ ENGINE = "explorer.rollout_model"
 
 
 @pytest.mark.parametrize(("settings", "gpus", "keys"), [
-    ({KEY: {"blok_size": 16}}, GPU, [f"{KEY}.blok_size"]), ({KEY: {"block_size": "banana"}}, GPU, [f"{KEY}.block_size"]),
+    ({KEY: {"blok_size": 16}}, GPU, [f"{KEY}.blok_size"]),
+    ({KEY: {"block_size": "banana"}}, GPU, [f"{KEY}.block_size"]),
     ({KEY: {"enable_prefix_caching": 1}}, GPU, [f"{KEY}.enable_prefix_caching"]),
     ({KEY: {"block_size": 16, "cpu_offload_gb": 1, "quantization": "fp8", "hf_overrides": {"a": 1}}}, GPU, []),
     ({"explorer.tool_call_parser": "hermess"}, GPU, ["explorer.tool_call_parser"]),
