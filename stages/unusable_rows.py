@@ -118,9 +118,8 @@ def tokenizer_of_init(settings, problems: list[str]):
 
     None, with one more of `problems`, for an unusable template.
     """
-    from workflows.prompts import load_tokenizer
-
     from stages.model import character_tokenizer
+    from workflows.protocol.prompts import load_tokenizer
 
     tokenizer = character_tokenizer(10**6)
     if settings.custom_chat_template is None and settings.chat_template_path is None:
