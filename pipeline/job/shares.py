@@ -52,15 +52,16 @@ def first_auxiliary_gpu(config) -> int:
 def answering_gpus(config) -> int:
     """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
     auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
-    remote = config.explorer.rollout_model.engine_type == "openai"  # a server has its own
-    if of_mode(config.mode).only_rewards or remote:
+    if of_mode(config.mode).only_rewards:  # such a stage knows no engine
+        return auxiliary
+    if config.explorer.rollout_model.engine_type == "openai":  # a server has its own
         return auxiliary
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
 
 def held_gpus(kind: Kind, config) -> int:
     """Returns the GPUs that a stage of this kind uses on a GPU machine. config: its settings, by attribute."""
-    if not kind.attempts:
+    if not kind.asks_models:
         return config.trainer.ranks if kind.trains else 0
     answering = answering_gpus(config)
     return needed_gpus(config.mode, answering, config.trainer.ranks) if kind.trains else answering

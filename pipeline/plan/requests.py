@@ -94,7 +94,7 @@ def memory_gib(stage: Stage) -> float:
     trainer, explorer = stage.config.trainer, stage.config.explorer
     engine = explorer.rollout_model
     spread = trainer.ranks if stage.kind.trains else 0
-    if stage.kind.attempts:
+    if stage.kind.asks_models:
         spread += len(explorer.auxiliary_models)
     if stage.kind.engine:
         shared_by = 1 if not stage.gpus else 2 if engine.engines_per_gpu == "auto" else engine.engines_per_gpu

@@ -100,6 +100,11 @@ class Kind(str):
         return next((table for table in ("experience", "samples") if table in self.writes), None)
 
     @cached_property
+    def asks_models(self) -> bool:
+        """Returns whether it may have an engine, or models that its reward functions ask."""
+        return "explorer.auxiliary_models" in self.uses
+
+    @cached_property
     def steps(self) -> str:
         """Returns the table with a step a row, by which its progress is shown."""
         return "rollouts" if self.makes_experience and not self.trains else "steps"

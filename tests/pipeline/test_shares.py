@@ -6,6 +6,8 @@ import pytest
 
 from pipeline.job import devices, shares
 from pipeline.job.shares import answering_environment, deal_cores, share_cores, share_gpus
+from pipeline.settings.config import Config
+from pipeline.settings.kinds import KINDS
 from pipeline.store.errors import ConfigError
 
 EIGHT = list("abcdefgh")
@@ -65,3 +67,9 @@ def test_engines_have_cores_of_their_own_as_long_as_there_are_enough():
     assert deal_cores([0, 1], 2) == [[0], [1]]
     assert deal_cores([3, 4, 5, 6, 7], 2) == [[3, 5, 7], [4, 6]]
     assert deal_cores([3, 4], 3) == [[3], [4], [3]]
+
+
+def test_a_stage_without_an_engine_knows_its_models_to_ask_and_no_engine():
+    given = Config.partial({"mode": "score", "explorer": {"auxiliary_models": [{"engine_num": 2}]}})
+    assert shares.held_gpus(KINDS["scored"], given) == 2
+    assert shares.held_gpus(KINDS["tasks"], given) == 0
