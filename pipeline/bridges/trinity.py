@@ -201,7 +201,8 @@ def _unknown(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.leave(given, said("misplaced"))
     else:
         known = [*SETTINGS, *(key for key, fate in guide.KEYS.items() if not isinstance(fate, Refused))]
-        made.leave(given, f"no key of the guide, and none here.{nearest(general, known)}")
+        loses = "quantization" if given.path[-1] in QUANTIZED and given.value not in (None, False, "auto") else ""
+        made.leave(given, f"no key of the guide, and none here.{nearest(general, known)}", loses)
 
 
 def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
@@ -225,5 +226,6 @@ def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
             made.entries[path] = Entry(meant, entry.comment or f"{entry.value} there")
 
 
+QUANTIZED = ("quantization", "kv_cache_dtype", "load_in_4bit", "load_in_8bit", "quantization_config")  # of vLLM's keys
 FREE = tuple(f"{key}." for key, item in walk()  # mappings with arbitrary keys
              if str(item.annotation).startswith(("dict", "list[dict")) and "Any" in str(item.annotation))

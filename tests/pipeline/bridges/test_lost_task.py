@@ -90,7 +90,9 @@ def test_a_penalty_that_two_versions_of_verl_read_is_not_lost():
     ("buffer: {explorer_input: {default_workflow_type: my_own_workflow}}", "multi-turn"),
     ("{buffer: {explorer_input: {default_workflow_type: math_workflow}}, explorer: {auxiliary_models: "
      "[{model_path: /judge}]}}", "judge or teacher"),
-    ("trainer: {trainer_config: {actor_rollout_ref: {actor: {megatron: {qat: {enable: true}}}}}}", "quantization")])
+    ("trainer: {trainer_config: {actor_rollout_ref: {actor: {megatron: {qat: {enable: true}}}}}}", "quantization"),
+    ("explorer: {rollout_model: {quantization: fp8}}", "quantization"),
+    ("explorer: {rollout_model: {kv_cache_dtype: fp8_e5m2}}", "quantization")])
 def test_a_part_of_trinitys_task_is_lost(text, part):
     assert part in from_trinity(text).lacking
 
