@@ -337,7 +337,8 @@ def test_a_preview_that_dies_says_so(monkeypatch):
 def test_the_data_is_seen_as_the_model_will_see_it():
     Path("tasks.jsonl").write_text("".join(
         json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(300)))
-    report = preflight.check(changed({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}), data=True)
+    report = preflight.check(changed({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"],
+                                      "buffer.explorer_input.default_reward_fn_type": "accuracy_reward"}), data=True)
     assert report.problems == []
     over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than [^\s,]+)", report.warnings[0]).groups()
     assert (abs(int(over) - 100) < 20, words) == (True, "sampled prompts are longer than model.max_prompt_tokens=24")
