@@ -57,7 +57,7 @@ def test_batches_are_full_whatever_was_late_and_the_run_says_that_it_depends_on_
     assert "attempts failed" not in printed
     keys = ["explorer.over_rollout", "buffer.explorer_input.default_workflow_type"]
     assert files.read_json(directory / files.MANIFEST)["depends_on_time"] == keys
-    said = f"{' and '.join(keys)} depends on time"
+    said = f"{' and '.join(keys)} depend on time"
     assert said in ouro("status", "sleepy", "--root", str(tmp_path))
     report = Path(stage_of(plan, "report").directory) / "report.html"
     assert said in report.read_text()
