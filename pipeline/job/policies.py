@@ -112,7 +112,8 @@ def _version(stage: Path, chosen: Policy, out: Path) -> str:
     held.update(chosen.directory)
     held.verify()
     checkpoints.copy_model_files(_like(stage), out)
-    tensor_files.write(out / checkpoints.WEIGHTS, held.tensors)
+    tensor_files.write(out / checkpoints.WEIGHTS, {
+        name: tensor for name, tensor in held.tensors.items() if name not in manifest.get("twice", ())})
     return manifest["hash"]
 
 

@@ -1,15 +1,16 @@
 """Published weights: a full file or a delta for each version, the hash that rows carry, and how a version is rebuilt.
 
     weights/version=000012/   model.safetensors, or delta.safetensors; manifest.json: version, hash, probe, tensors
-                              (xxh3 of the bytes of each, by name), base (version and hash that a delta changes; null
-                              for a full file)
+                              (xxh3 of the bytes of each, by name), twice (names of tensors that are others', such as
+                              a tied output head), base (version and hash that a delta changes; null for a full file)
 
 A delta has two tensors for each changed tensor NAME: `NAME:index`, the flat positions of its changed elements, and
-`NAME:value`. The hash is of names, types, shapes and hashes of all tensors, so it does not depend on the form. A
-manifest without `tensors` (adapters, and releases that knew no deltas) has the sha256 of the weight file as its hash.
+`NAME:value`. The hash is of names, types, shapes and hashes of all tensors except `twice`, which a checkpoint does not
+have, so it does not depend on the form. A manifest without `tensors` (adapters, and releases that knew no deltas) has
+the sha256 of the weight file as its hash.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ INDEX_TYPES = {"I32": np.int32, "I64": np.int64}
 Positions = dict[str, np.ndarray]
 
 
-def root(tensors: Mapping[str, Stored], found: Mapping[str, str]) -> str:
-    """Returns the hash of weights. found: the hashes of the tensors, by name."""
-    return files.hash_json([[name, one.dtype, list(one.shape), found[name]] for name, one in sorted(tensors.items())])
+def root(tensors: Mapping[str, Stored], found: Mapping[str, str], twice: Collection[str] = ()) -> str:
+    """Returns the hash of weights. found: the hashes of the tensors, by name. twice: names that do not count."""
+    return files.hash_json([[name, one.dtype, list(one.shape), found[name]] for name, one in sorted(tensors.items())
+                            if name not in twice])
 
 
 def hash_of(tensors: Mapping[str, Stored]) -> str:

@@ -77,7 +77,8 @@ class Publishing:
             versions.write_delta(directory / versions.DELTA, new, changed)
         found = tensor_files.hashes_of(new)
         base = None if changed is None else list(self._base)
-        entries = {"hash": versions.root(new, found), "tensors": found, "base": base}
+        twice = [policy.HEAD] if policy.is_tied(self.actor.zero.module.model) and policy.HEAD in new else []
+        entries = {"hash": versions.root(new, found, twice), "tensors": found, "twice": twice, "base": base}
         if self.deltas:
             self._last, self._base = new, (version, entries["hash"])
             self._since, self._bytes = (0, 0) if changed is None else (

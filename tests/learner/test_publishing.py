@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.store import checkpoints, files, versions
+from pipeline.store import checkpoints, files, tensor_files, versions
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
+from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
 from stages.learner.publishing import Publishing
 from tests.configs import TINY
@@ -71,6 +72,20 @@ def test_the_first_version_of_a_resumed_trainer_is_whole(publishing):
     settings = ("model.dtype=bfloat16",)
     assert kinds(publishing(*settings), (0, 0.1)) == [FULL, DELTA]
     assert kinds(publishing(*settings), (0, 0.1)) == [FULL, DELTA]
+
+
+def test_a_published_version_has_the_hash_of_the_same_weights_in_a_checkpoint(publishing, tmp_path):
+    """The tiny model's head is its embedding: an engine gets both, a checkpoint has it once."""
+    one = publishing()
+    one.publish(0, TOKENS)
+    directory = versions.version_directory(one.context.directory, 0)
+    manifest = files.read_json(directory / files.MANIFEST)
+    model = one.actor.zero.module.model
+    policy.export(dict(model.named_parameters()), model, tmp_path)
+    checkpoint = tensor_files.read(tmp_path / checkpoints.WEIGHTS)
+    assert tensor_files.read(directory / checkpoints.WEIGHTS).keys() - checkpoint.keys() == {*manifest["twice"]}
+    assert manifest["twice"] == [policy.HEAD]
+    assert versions.hash_of(checkpoint) == manifest["hash"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

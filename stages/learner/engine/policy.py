@@ -192,6 +192,11 @@ def resolve_dtype(name: str, device: str) -> torch.dtype:
     return getattr(torch, config.resolve_dtype(name, device != "cpu"))
 
 
+def is_tied(model: nn.Module) -> bool:
+    """Whether the output head of a causal LM is its embedding."""
+    return model.config.get_text_config().tie_word_embeddings
+
+
 def file_tensors(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a weight file for full weights [name -> tensor] in host memory, the tied output head included.
 
@@ -200,11 +205,10 @@ def file_tensors(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor
     """
     from transformers.core_model_loading import revert_weight_conversion
 
-    tied = model.config.get_text_config().tie_word_embeddings
     embedding = next(name for name, parameter in model.named_parameters()
                      if parameter is model.get_input_embeddings().weight)
     tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, state).items()}
-    if tied and HEAD not in tensors and embedding in state:
+    if is_tied(model) and HEAD not in tensors and embedding in state:
         tensors[HEAD] = state[embedding].contiguous()
     return tensors
 
@@ -214,6 +218,6 @@ def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
     from safetensors.torch import save_file
 
     tensors = file_tensors({name: tensor.detach().to("cpu") for name, tensor in state.items()}, model)
-    if model.config.get_text_config().tie_word_embeddings:
+    if is_tied(model):
         tensors.pop(HEAD, None)  # vLLM's Gemma 2 has no place for it
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
