@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from pipeline.settings.arguments.judging import rubric_of
 from pipeline.store.errors import ConfigError, StageError
 from stages.model import character_tokenizer
-from tests.pipeline.test_docs import BLOCKS
+from tests.house.test_docs import BLOCKS
 from tests.servers import chat_app, serving
 from workflows.engines import remote
 from workflows.protocol.engine import BatchEngine, Reply

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.step_rules import evaluated_versions, step_notes
-from tests.pipeline.test_workload import stage
+from tests.pipeline.check.test_workload import stage
 
 
 @pytest.mark.parametrize(("every", "interval", "train_batch", "versions", "advice"), [

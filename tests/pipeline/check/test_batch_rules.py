@@ -5,7 +5,7 @@ import pytest
 from pipeline.check.batch_rules import batch_notes, problems
 from pipeline.check.preflight import check
 from tests.configs import changed, places
-from tests.pipeline.test_workload import stage
+from tests.pipeline.check.test_workload import stage
 
 LOOK = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4, "total_steps": 3}}  # 4 x 8 x 3 = 96 rows
 

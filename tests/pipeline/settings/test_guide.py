@@ -11,8 +11,8 @@ from pipeline.settings.config import walk
 from pipeline.settings.guide_keys import DIFFERS, MEANT, RENAMED, VALUES, WORKS, Refused, Works
 from pipeline.settings.guide_refused import REFUSED
 
-ROOT = Path(__file__).resolve().parents[2]
-EVERY_KEY = Path(__file__).parent / "bridges" / "sources" / "every_key.yaml"
+ROOT = Path(__file__).resolve().parents[3]
+EVERY_KEY = Path(__file__).parents[1] / "bridges" / "sources" / "every_key.yaml"
 
 
 def is_here(key: str) -> bool:

@@ -11,7 +11,7 @@ from pipeline.compose.stage_settings import effective
 from pipeline.plan.plan import make_plan
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
 from tests.configs import changed, check, lora, places
-from tests.pipeline.test_memory import ADAPTED
+from tests.pipeline.check.test_memory import ADAPTED
 
 
 def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):

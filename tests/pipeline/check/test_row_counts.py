@@ -10,7 +10,7 @@ from operators.generate import GENERATORS
 from pipeline.check import row_counts
 from pipeline.check.row_counts import most_rows
 from pipeline.check.workload import described, workload
-from tests.pipeline.test_workload import stage
+from tests.pipeline.check.test_workload import stage
 
 SET = "buffer__explorer_input__taskset__"
 EPOCHS = {"buffer__total_steps": None, "buffer__total_epochs": 3, "data_processor__task_pipeline__generator": None}

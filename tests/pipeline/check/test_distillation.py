@@ -15,7 +15,7 @@ from pipeline.plan.plan import make_plan
 from pipeline.settings.config import Config
 from pipeline.store.errors import ModelError
 from tests.configs import changed, places
-from tests.pipeline.test_fit import rft
+from tests.pipeline.check.test_fit import rft
 from tests.sizes import LARGE, QWEN2, SMALL, TOY, answered
 
 DISTIL = {"algorithm.algorithm_type": "on_policy_distill"}

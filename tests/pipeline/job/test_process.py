@@ -85,7 +85,7 @@ def test_a_stage_whose_code_calls_exit_fails_with_the_line_of_it(stage, monkeypa
     with pytest.raises(SystemExit) as ended:
         start(stage, lambda context: sys.exit(code), monkeypatch)
     assert ended.value.code == 1
-    assert (stage / "stage.error").read_text().startswith(f"SystemExit: {code} (tests/pipeline/test_process.py:")
+    assert (stage / "stage.error").read_text().startswith(f"SystemExit: {code} (tests/pipeline/job/test_process.py:")
     assert not files.is_complete(stage)
 
 
