@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from torch import Tensor
 
 from pipeline.store.errors import ConfigError, DataError, pick
+from pipeline.store.user_calls import calling
 from pipeline.store.user_errors import load_dotted
 
 LISTS = (pa.list_(pa.float64()), pa.list_(pa.float32()))
@@ -40,7 +41,8 @@ def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callabl
     @functools.wraps(function)
     def checked(batch: pa.Table, **arguments: Any) -> pa.Table:
         try:
-            found = function(batch, **arguments)
+            with calling(name):
+                found = function(batch, **arguments)
         except KeyError as error:
             if "does not exist in schema" not in str(error):  # pyarrow's message for a missing column
                 raise
@@ -75,7 +77,8 @@ def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callabl
 
     @functools.wraps(function)
     def checked(**given: Any):
-        found = function(**given)
+        with calling(name):
+            found = function(**given)
         length = next(len(column) for column in given.values() if isinstance(column, Tensor) and column.ndim == 1)
         parts = tensors(found)
         if not parts or not all(isinstance(part, Tensor) and part.shape == (length,) for part in parts):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from pipeline.store import user_calls
 from pipeline.store.parent import die_with_parent
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,6 +50,7 @@ class Ending:
         """
         def handle(number: int, frame: FrameType | None) -> None:
             if self.stopped is None:
+                user_calls.keep()
                 self.stopped, self.began = Stopped(number), time.monotonic()
                 if self._raises:
                     raise self.stopped

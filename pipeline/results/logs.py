@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.job.error_file import told
 from pipeline.results.view import Node
 from pipeline.store.errors import DataError, nearest
 
@@ -77,7 +78,7 @@ class _Log:
             content = file.read()
         content = content if all_of_it else content[: content.rfind(b"\n") + 1]
         self.at += len(content)
-        return self._records(content.decode(errors="replace").splitlines())
+        return self._records(told(content.decode(errors="replace").splitlines()))
 
     def _records(self, lines: list[str]) -> Iterator[Record]:
         heads = [head[1] for line in lines if (head := HEAD.match(line))]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.job.context import ending, exit_code
 from pipeline.job.ending import INTERRUPTED
-from pipeline.job.error_file import LOG, recorded_error
+from pipeline.job.error_file import LOG, recorded_error, told
 from pipeline.plan.identity import Stage
 from pipeline.results.sweep_view import SweepView, points_with
 from pipeline.results.view import Node, View, shortened
@@ -91,7 +91,7 @@ def _reason(stage: Node, output: str, since: float) -> str | None:
         return LATE.format(late[2], late[1])
     if not re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/", output, re.M):
         return None
-    return _printed(stage, output.splitlines()) or UNEXPLAINED
+    return _printed(stage, told(output.splitlines())) or UNEXPLAINED
 
 
 def _printed(stage: Node, lines: list[str]) -> str | None:

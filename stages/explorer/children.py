@@ -22,12 +22,13 @@ from pipeline.job import step
 from pipeline.job.activity import Activity, show_stack_on_signal
 from pipeline.job.context import Context, advised, ending, open_stage, our_environment
 from pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Stopped, die_with_parent
-from pipeline.job.own_process import ProcessEnded, called
+from pipeline.job.error_file import last_line
+from pipeline.job.own_process import ProcessEnded, called, calls_file, ended_early
 from pipeline.job.threads import record_threads, thread_environment
 from pipeline.job.watchdog import Watchdog, activity_file
-from pipeline.store import checkpoints, files, tables
+from pipeline.store import checkpoints, files, tables, user_calls
 from pipeline.store.errors import OuroError, StageError, masked
-from pipeline.store.user_errors import ESCAPE, brief, users_frames, users_traceback
+from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS, LEAVE_SECONDS = 5.0, 60.0  # for a child that saves nothing when asked to end; to end by itself
@@ -36,9 +37,6 @@ NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
 # on one node: nothing listens to the network
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
-# what libraries print when an interpreter ends, whatever ended it
-AT_EXIT = re.compile(r"^nanobind: |^ - (leaked |\.\.\. skipped)|^See https://nanobind|resource_tracker: |"
-                     r"destroy_process_group\(\) was not called|^ *warnings\.warn\(")
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -127,6 +125,7 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
         _end([process for each in running.values() for process in each.processes])
         for child in children:
             activity_file(context.directory, child.name).unlink(missing_ok=True)
+            calls_file(context.directory, child.name).unlink(missing_ok=True)
 
 
 def _check(directory: Path, running: dict[str, Running], dogs: dict[str, Watchdog]) -> None:
@@ -136,24 +135,27 @@ def _check(directory: Path, running: dict[str, Running], dogs: dict[str, Watchdo
         if hanging == TRAINER:  # it cannot save anything
             _end(running.pop(TRAINER).processes)
         raise error
-    for name, code in [(name, each.code) for name, each in running.items()]:
+    for name, each in list(running.items()):
+        code, where = ended_early(directory, name, each.processes) or (each.code, "")
         function = None if code is None else called(directory, name)
-        if code == 0 and not function:
+        if code == 0 and not function and not where:
             del running[name]
         elif code is not None:
             failure = _failure(directory, name, code, [dogs[other] for other in running if other != name])
-            if isinstance(failure, StageError):  # its other ranks cannot go on
-                _end(running.pop(name).processes)
-            if function and isinstance(failure, Stopped):
+            if (function or where) and isinstance(failure, Stopped):
                 time.sleep(TOGETHER_SECONDS)  # raises where this process was asked to end too
                 code = -failure.number
+            elif isinstance(failure, StageError):  # its other ranks cannot go on
+                _end(running.pop(name).processes)
+            if where and not function:
+                failure = StageError(f"the {name} of stage {directory.name} {ending(code)} {where}")
             raise ProcessEnded(name, function, ending(code)) if function else failure
 
 
 def _start(context: Context, child: Child) -> Iterator[subprocess.Popen]:
     """Starts a child's processes, one for each rank."""
     for old in (context.directory / f"{child.name}.error", activity_file(context.directory, child.name),
-                context.directory / RENDEZVOUS):
+                calls_file(context.directory, child.name), context.directory / RENDEZVOUS):
         old.unlink(missing_ok=True)
     own = child.environment if child.nodes else LOOPBACK | child.environment
     environment = our_environment() | thread_environment(child.threads) | own
@@ -187,12 +189,6 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
     busy = "".join(f"\n  meanwhile the {other.name}: {other.activity}, without a sign of life for {other.seconds:.0f} s"
                    for other in others if other.seconds > NOTABLE_SECONDS)
     return StageError(f"the {name} of stage {directory.name} died: {reason}{note}{busy}\n  its log: {log}")
-
-
-def last_line(log: str) -> list[str]:
-    """Returns the last line of a log that may be a reason, or none."""
-    lines = ESCAPE.sub("", log).splitlines()
-    return [line for line in lines if line.strip() and not AT_EXIT.search(line)][-1:]
 
 
 def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,
@@ -270,6 +266,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     try:
         context.ending.listen()
         show_stack_on_signal()
+        user_calls.open_slot(calls_file(directory, name), int(os.environ.get("RANK", "0")))
         if os.environ.get("RANK", "0") == "0":
             context.activity = Activity(activity_file(directory, name))
         work(context)
@@ -286,6 +283,8 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         full = users_traceback(error)
         _write_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
         code = 1
+    if code <= 2:  # else it was asked to end, maybe by a function that it calls
+        user_calls.done()
     if name != TRAINER:  # which may be writing a checkpoint
         at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
         at_last.daemon = True

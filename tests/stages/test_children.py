@@ -12,13 +12,14 @@ import pytest
 from pipeline.job import activity, own_process, watchdog
 from pipeline.job.activity import Activity, Doing
 from pipeline.job.ending import Stopped
-from pipeline.job.own_process import ProcessEnded
+from pipeline.job.error_file import last_line
+from pipeline.job.own_process import ProcessEnded, calls_file
 from pipeline.job.shares import cores
 from pipeline.job.watchdog import Watchdog, activity_file
-from pipeline.store import files
+from pipeline.store import files, user_calls
 from pipeline.store.errors import StageError
 from stages.explorer import children
-from stages.explorer.children import Child, last_line, supervise
+from stages.explorer.children import Child, supervise
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
@@ -384,6 +385,61 @@ def test_a_signal_that_the_stage_gets_too_ends_it(start, monkeypatch):
     monkeypatch.setattr(time, "sleep", asked)
     with pytest.raises(Stopped):
         start(explorer=CALLING.format(body="os.kill(os.getpid(), signal.SIGTERM)"))
+
+
+CALL = "import os, signal, sys, time\nfrom pipeline.store.user_calls import calling"
+OF_A_LOSS = STAGE_CHILD.replace("import sys", CALL).replace(
+    "    {body}", "    with calling('mine:loss'):\n        {body}")
+
+
+@pytest.mark.parametrize(("body", "how"), [
+    ("os._exit(3)", "ended with exit code 3"), ("os._exit(0)", "ended with exit code 0"),
+    ("signal.raise_signal(signal.SIGSEGV)", "ended by signal SIGSEGV"),
+    ("os.kill(os.getpid(), signal.SIGTERM)", "ended by signal SIGTERM")])
+def test_a_trainer_that_ends_in_a_function_of_the_user_names_it(start, monkeypatch, body, how):
+    monkeypatch.setattr(children, "TOGETHER_SECONDS", 0.0)
+    message, _ = dies(start, trainer=OF_A_LOSS.format(body=body), explorer=CALM)
+    assert message.startswith(f"the trainer of stage rft-1 {how} while it called the user's function mine:loss\n")
+    assert not calls_file(start.directory, "trainer").exists()
+
+
+def test_a_rank_that_ends_well_too_early_ends_those_that_wait_for_it(start, tmp_path):
+    body = "os._exit(0) if os.environ['RANK'] == '1' else time.sleep(60)"
+    (tmp_path / "child_trainer.py").write_text(OF_A_LOSS.format(body=body))
+    with pytest.raises(StageError, match="ended with exit code 0 while it called the user's function mine:loss"):
+        supervise(start.context, [Child("trainer", "child_trainer", cores(), ranks=2)], lambda: None)
+
+
+def test_a_child_that_ends_with_code_0_before_its_work_is_done_has_failed(start):
+    message, _ = dies(start, trainer=STAGE_CHILD.format(body="import os; os._exit(0)"), explorer=CALM)
+    assert message.startswith("the trainer of stage rft-1 ended with exit code 0 before its work was done\n")
+    start(trainer=STAGE_CHILD.format(body="pass"))
+
+
+def test_an_error_in_a_function_of_the_user_is_told_as_an_error(start):
+    message, _ = dies(start, trainer=OF_A_LOSS.format(body="raise ValueError('none')"))
+    assert message.startswith("the trainer of stage rft-1 died: ValueError: none")
+
+
+def test_calls_are_read_by_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr(user_calls, "_place", None)
+    file = tmp_path / "trainer.calls"
+    assert user_calls.unfinished(file) is None
+    user_calls.open_slot(file, 1)
+    assert [user_calls.unfinished(file, rank) for rank in (None, 0, 1)] == [[], None, []]
+    with user_calls.calling("mine:übung"):
+        with user_calls.calling("mine:loss"):
+            assert user_calls.unfinished(file, 1) == ["mine:übung", "mine:loss"]
+        assert user_calls.unfinished(file) == ["mine:übung"]
+        if (copy := os.fork()) == 0:  # what it says is not of this process
+            user_calls.done()
+            os._exit(0)
+        os.waitpid(copy, 0)
+        assert user_calls.unfinished(file, 1) == ["mine:übung"]
+        user_calls.keep()
+    assert user_calls.unfinished(file) == ["mine:übung"]
+    user_calls.done()
+    assert user_calls.unfinished(file) is None
 
 
 STAGE = """

@@ -10,7 +10,8 @@ from pipeline.store.errors import DataError
 
 STAGE = ("2026-11-22 10:00:01,000 INFO started: process 1\n2026-11-22 10:00:05,000 WARNING warning: slow\n"
          "2026-11-22 10:00:07,000 ERROR it failed\nTraceback\n  File x\n")
-TRAINER = "Loading weights\n2026-11-22 10:00:03,500 INFO resumes after step 3\nfrom a library\n"
+TRAINER = ("Loading weights\n2026-11-22 10:00:03,500 INFO resumes after step 3\nfrom a library\n"
+           "nanobind: leaked 2 instances!\n")
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ def last_lines(shown, said: str = "") -> list[str]:
 
 def test_the_recorded_reason_is_shown_without_its_hint(failed):
     shown, directory = failed
-    (directory / "stage.error").write_text("the trainer died: no GPU\n  its log: trainer.log\nlog: x; to go on: y\n")
+    (directory / "stage.error").write_text(
+        "the trainer died: no GPU\nnanobind: leaked 2 instances!\n  its log: trainer.log\nlog: x; to go on: y\n")
     assert last_lines(shown)[:2] == ["ouro: rft failed: the trainer died: no GPU", "  its log: trainer.log"]
 
 
@@ -65,9 +66,11 @@ def test_a_reason_that_could_not_be_written_is_taken_from_what_was_printed(faile
     """As on a full disk. Another stage prints beside it."""
     shown, directory = failed
     printed = (f"rft: step 1/4  loss 1\nrft: no space left for {directory}/x: 0 MiB are free on that disk.\n"
+               "nanobind: leaked 2 instances!\n - leaked instance 0x7f\n"
                f"sft: step 3/4\nrft: log: {directory}/stage.log; to go on: y\n")
     lines = last_lines(shown, printed + SNAKEMAKE.format(place=directory))
     assert lines[0] == f"ouro: rft failed: no space left for {directory}/x: 0 MiB are free on that disk."
+    assert "nanobind" not in "".join(lines)
 
 
 def test_a_manifest_that_did_not_appear_in_time_is_named(failed):
