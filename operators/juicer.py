@@ -8,19 +8,18 @@ operators, OURS in operators/curation.py, are registered in addition to Data-Jui
 """
 
 import inspect
-import multiprocessing
 import os
 import sys
 import time
 import types
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from operators.curation import META, OURS, STATS, Row
 from operators.juicer_kinds import wrong_kinds
+from operators.juicer_processes import OF_THE_USER, share
 from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
 BATCH = 1000  # rows passed to an operator at once
@@ -183,8 +182,9 @@ def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list
         raise ConfigError(f"operator '{operator._name}' neither maps, filters, deduplicates nor selects rows; "
                           "groupers, aggregators and pipelines make other rows, not traceable to the input.")
     try:
-        if run in (_map, _filter) and processes > 1 and len(rows) > BATCH:
-            return _share(run, operator, rows, processes)
+        shares = run in (_map, _filter) and len(rows) > BATCH
+        if rows and (operator._name in OF_THE_USER or (shares and processes > 1)):
+            return share(run, operator, list(_batches(rows)), processes if shares else 1)
         return run(operator, rows) if rows else ([], [])
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
@@ -192,23 +192,6 @@ def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list
         columns = ", ".join(k for k in rows[0] if k not in (STATS, META))
         raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
                          f"{columns}. Correct its arguments in the recipe or take it out.") from error
-
-
-def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[list[Row], list[Dropped]]:
-    """Runs a row-wise operator in several processes: forked, since our operator classes cannot be pickled."""
-    global _shared
-    _shared = run, operator
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:  # raises where one of them ends
-        parts = list(pool.map(_run_shared, _batches(rows)))
-    return [row for kept, _ in parts for row in kept], [d for _, gone in parts for d in gone]
-
-
-_shared: tuple[Callable, Any] | None = None  # read by the forked processes
-
-
-def _run_shared(rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
-    run, operator = _shared
-    return run(operator, rows)
 
 
 def _columns(rows: list[Row]) -> dict[str, list]:

@@ -181,14 +181,26 @@ def test_a_failing_operator_never_drops_rows_even_if_the_recipe_asks_for_it():
             {"text_length_filter": {"min_len": 1, "skip_op_error": True}})
 
 
+MINE = """
+class Mine(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} of {two}")
+
+"""
+
+
 @pytest.mark.parametrize(("line", "processes", "words"), [
-    ("sys.exit(0)", 1, "SystemExit: 0"), ("sys.exit('no licence')", 2, "SystemExit: no licence"),
-    ("os._exit(3)", 2, "BrokenProcessPool: A process in the process pool was terminated")])
+    ("sys.exit(0)", 1, " failed .SystemExit: 0"), ("sys.exit('no licence')", 2, " failed .SystemExit: no licence"),
+    ("raise Mine(1, 2)", 1, " failed .Mine: 1 of 2"), ("os._exit(3)", 2, ": its process ended with exit code 3"),
+    ("os._exit(3)", 1, ": its process ended with exit code 3"),
+    ("os._exit(0)", 1, ": its process ended with exit code 0"),
+    ("os.kill(os.getpid(), 15)", 2, ": its process ended by signal SIGTERM"),
+    ("os.kill(os.getpid(), 9)", 1, ": its process ended by signal SIGKILL in strict of .*mine.py")])
 def test_an_operator_that_ends_its_process_is_named(tmp_path, monkeypatch, line, processes, words):
     monkeypatch.setattr(juicer, "BATCH", 1)
-    (tmp_path / "mine.py").write_text(f"import os, sys\ndef strict(sample):\n    {line}\n")
+    (tmp_path / "mine.py").write_text(f"import os, sys\n{MINE}def strict(sample):\n    {line}\n")
     recipe = {"process": [{"python_file_mapper": {"file_path": str(tmp_path / "mine.py"), "function_name": "strict"}}]}
-    with pytest.raises(StageError, match=f"operator 'python_file_mapper' failed .{words}"):
+    with pytest.raises(StageError, match=f"operator 'python_file_mapper'{words}"):
         juicer.run_recipe(rows_of("a", "b"), recipe, lambda line: None, processes)
 
 
