@@ -32,6 +32,7 @@ class EngineLoop:
 
     async def run(self) -> None:
         """Runs the engine for ever. Raises what it raises; the requests in progress then raise StageError."""
+        self._work = asyncio.Event()  # it belongs to the event loop that waits for it
         try:
             while True:
                 if not (self._new or self._flying):
