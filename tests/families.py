@@ -33,7 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
         "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 32}},
     "llama4_text": {"attention_chunk_size": 16, "intermediate_size_mlp": 96, "no_rope_layers": [1, 1, 1, 0],
-                    "moe_layers": [1, 3]},
+                    "interleave_moe_layer_step": 2},
     "gemma": {}, "gemma2": {"layer_types": WINDOWED, "query_pre_attn_scalar": 32},
     "gemma3_text": {"layer_types": WINDOWED, "query_pre_attn_scalar": 32},
     "gemma3n_text": {"layer_types": WINDOWED, "intermediate_size": [96] * 4, "hidden_size_per_layer_input": 8,
@@ -41,7 +41,9 @@ SHAPES: dict[str, dict[str, Any]] = {
                      "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0]},
     "gemma4_text": {"layer_types": WINDOWED, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384,
                     "global_head_dim": 32},
-    "gpt_oss": {"layer_types": WINDOWED, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "gpt_oss": {"layer_types": WINDOWED, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 32}},
     "glm4": {"partial_rotary_factor": 0.5}, "glm4_moe": {}, "glm4_moe_lite": LATENT,
     "glm_moe_dsa": INDEXED, "deepseek_v2": LATENT, "deepseek_v3": LATENT, "deepseek_v32": INDEXED,
     "deepseek_v4": {}, "minimax_m2": {},
@@ -129,8 +131,14 @@ def make(family: str, path: Path, seed: int = 0) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+    from stages.learner.engine import policy
+
     made = config(family)
     kind = AutoModelForImageTextToText if family in {*SEEING, "mistral4"} else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        kind.from_config(made, dtype=torch.float32).save_pretrained(path)
+        model = kind.from_config(made, dtype=torch.float32)
+        for buffer in policy.saved_buffers(model).values():  # they begin as zeros or ones, which a reader may assume
+            if buffer.is_floating_point():
+                buffer.add_(0.05 * torch.randn_like(buffer))
+        model.save_pretrained(path)

@@ -146,8 +146,12 @@ class Actor:
 
     def full_state(self) -> dict[str, Tensor] | None:
         """All weights by Hugging Face name on rank 0, None elsewhere. An adapter is merged into them."""
-        state = self.zero.full_state(self._parameters())
+        state = self._whole_state()
         return self.adapter.merged(state) if self.adapter and state is not None else state
+
+    def _whole_state(self) -> dict[str, Tensor] | None:
+        state = self.zero.full_state(self._parameters())
+        return None if state is None else state | policy.saved_buffers(self.zero.module.model)
 
     def save(self, directory: Path) -> list[Part]:
         """The exact state, the whole model in `directory`/model and the adapter in `directory`/adapter, as files."""
@@ -162,7 +166,7 @@ class Actor:
 
     def trainable_state(self) -> dict[str, Tensor] | None:
         """The weights that a weight sync publishes: the adapter's, or all without one; rank 0 as above."""
-        return self.zero.full_state(self._trainable() if self.adapter else self._parameters())
+        return self.zero.full_state(self._trainable()) if self.adapter else self._whole_state()
 
     def write_adapter(self, state: dict[str, Tensor], directory: Path) -> None:
         """Writes `trainable_state` of an adapter into an existing directory, in peft's format."""

@@ -24,7 +24,7 @@ from stages.learner.engine.way import decoder
 
 LARGEST_SHARE = 0.2  # of the elements, changed: with more, `auto` writes the whole weights
 ALIGNED = 64  # bytes: where a tensor begins in a buffer
-CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
 
 class Publishing:

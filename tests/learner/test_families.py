@@ -4,10 +4,12 @@
 """
 
 import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tabulate import tabulate
 
 from pipeline.store import model_engine
@@ -18,6 +20,7 @@ from stages import model_size
 from stages.learner import separation
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
+from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
 from stages.learner.engine.way import set_own_attention
 from stages.learner.objective import Objective
@@ -73,7 +76,21 @@ def trained(path, process, family: str) -> tuple[str, str, float]:
         after = actor.score_rows(some)
         far = max(far, *(np.abs(a - own_logprobs(actor, row)).max() for a, row in zip(after, some, strict=True)))
         assert np.abs(np.concatenate(after) - np.concatenate(before)).max() > 1e-4
+    assert_checkpoint_is_whole(path, actor, config, process, after)
     return actor.way.name, actor.way.why, float(far)
+
+
+def assert_checkpoint_is_whole(path, actor, config, process, logprobs) -> None:
+    """A checkpoint has the tensors of the model that was read, buffers too, and gives the same log-probs."""
+    out = path / "checkpoint"
+    shutil.copytree(path, out, ignore=shutil.ignore_patterns("*.safetensors"))
+    policy.export(actor.full_state(), actor.zero.module.model, out)
+    read, written = (load_file(directory / "model.safetensors") for directory in (path, out))
+    assert {name: tensor.shape for name, tensor in written.items()} == {
+        name: tensor.shape for name, tensor in read.items()}
+    again = Actor(out, config, process)
+    separation.prove_policy(again, config)
+    np.testing.assert_allclose(np.concatenate(again.score_rows(rows())), np.concatenate(logprobs), atol=1e-5)
 
 
 @pytest.mark.parametrize(("family", "way"), FEW.items())

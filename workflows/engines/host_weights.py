@@ -37,7 +37,7 @@ class HostWeights:
 def _tensor(stored: Stored):
     import torch
 
-    dtype = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}[stored.dtype]
+    dtype = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I64": torch.int64}[stored.dtype]
     return torch.from_numpy(stored.data).view(dtype).view(stored.shape)
 
 

@@ -192,9 +192,16 @@ def resolve_dtype(name: str, device: str) -> torch.dtype:
     return getattr(torch, config.resolve_dtype(name, device != "cpu"))
 
 
+def saved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a checkpoint that are no parameters: no step changes them (DeepSeek V3's routing bias, Gemma 4's
+    scalar of a layer), but a model read without them computes something else."""
+    saved = model.state_dict(keep_vars=True).keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}
+
+
 def is_tied(model: nn.Module) -> bool:
     """Whether the output head of a causal LM is its embedding."""
-    return model.config.get_text_config().tie_word_embeddings
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def file_tensors(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
