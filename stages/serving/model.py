@@ -28,7 +28,7 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
     place = Path(os.path.expanduser(named))
     if place.is_dir() and not any((place / plan).is_file() for plan in sweep_view.PLANS):
         return whole_model(place, "CHECKPOINT")
-    if place.is_file():
+    if place.exists() and not place.is_dir():
         raise DataError(f"{named} is no directory; needed a model directory, a stage or checkpoint of the store, or "
                         "the name of a run.")
     shown = sweep_view.find(root, named)

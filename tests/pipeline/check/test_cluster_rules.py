@@ -11,6 +11,7 @@ from pipeline.job import slurm
 from pipeline.plan import requests
 from pipeline.run.snakefile import follow_steadily
 from pipeline.settings.config import Config
+from pipeline.settings.kinds import KINDS
 
 NODES = {"gpu": [slurm.Nodes(128, 512_000, 8, 2880)], "cpu": [slurm.Nodes(32, 64_000, 0, None)]}
 
@@ -24,7 +25,7 @@ def stage(kind="rft", gpus=8, node_num=1, per_gpu=1, **asked):
         "trainer": {"ranks": 4, "offload_optimizer": False},
         "explorer": {"rollout_model": {"engine_num": 4, "tensor_parallel_size": 1, "engines_per_gpu": per_gpu},
                      "auxiliary_models": []}})
-    return SimpleNamespace(name="rft", kind=kind, gpus=gpus, threads=64, config=config, inputs={})
+    return SimpleNamespace(name="rft", kind=KINDS[kind], gpus=gpus, threads=64, config=config, inputs={})
 
 
 @pytest.fixture(autouse=True)

@@ -391,7 +391,7 @@ def test_solutions_beside_answers_are_a_warmup_on_rows_that_are_not_held_out(tmp
     (["the year of the rat"] * 9, "rft"),  # five words
     (["Paris", "the left bank of the river Seine"], "rft"),  # seven, and half of them have one
     (["It is a city that lies on a river"] * 9, "sft"),  # nine
-    (["Yes"] * 9 + ["word " * 17], "sft")])
+    (["Yes"] * 9 + ["word " * 17], "rft"), (["Yes"] * 8 + ["word " * 17] * 2, "sft")])  # nine tenths decide
 def test_short_answers_are_compared_and_long_ones_imitated(answers, kind):
     found = guess([{"question": str(number), "answer": answer} for number, answer in enumerate(answers)])
     assert found.kind == kind

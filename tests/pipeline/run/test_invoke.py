@@ -16,6 +16,7 @@ from pipeline.run.console import STARTED
 from pipeline.run.override_words import split_overrides
 from pipeline.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep
 from pipeline.settings.config import Config
+from pipeline.settings.kinds import KINDS
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from tests.configs import composed
@@ -75,7 +76,7 @@ def plan(run, monkeypatch):
     """A plan over the fake run, without composing; what snakemake would do is `snakemake`."""
     from types import SimpleNamespace
 
-    nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=(),
+    nodes = [SimpleNamespace(name=s["name"], kind=KINDS[s["kind"]], directory=s["directory"], hub=(),
                              root=str(run.root), run="toy/first", error=f"{s['directory']}/stage.error",
                              config=composed())
              for s in run.stages]

@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from pipeline.job.inputs import require_intact
+from pipeline.settings.kinds import KINDS
 from pipeline.store import files, hashes, records, tables
 from pipeline.store.errors import DataError
 from tests.damage import cut_short, flip
@@ -137,7 +138,7 @@ class Log:
 
 def checked(stage, kind="rft", verify="hash"):
     log = Log()
-    require_intact(kind, {"model": stage, "own": stage.parents[1] / "model"}, str(stage.parents[1]), verify, log)
+    require_intact(KINDS[kind], {"model": stage, "own": stage.parents[1] / "model"}, str(stage.parents[1]), verify, log)
     return log.lines
 
 
