@@ -74,14 +74,6 @@ COMPARING = ("sql", "constant", "tasks", "attribute", "ours", "inner", "wrapped"
 OTHERS = ("alone", "library", "denied")
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    for name, text in MODULES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-
-
 def of(name: str, *more: str):
     return overridden(f"algorithm.advantage_fn='mine.parts:{name}'", *more)
 

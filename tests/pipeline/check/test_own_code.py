@@ -35,15 +35,6 @@ MODULES = {
                        "def trl(prompts, completions, truth, scale): ...\n"}
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    for name, text in MODULES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def stages(*names: str) -> list[dict]:
     return [overridden(f"algorithm.policy_loss_fn='{name}'") for name in names]
 
