@@ -14,6 +14,7 @@ from pipeline.settings import schema
 from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
 from pipeline.settings.config import RUN_WIDE, Config
 from pipeline.settings.environment_values import parsed_environment
+from pipeline.settings.kinds import REWRITES
 from pipeline.settings.setting import at, given
 from pipeline.store.errors import Problem
 
@@ -82,10 +83,9 @@ def names_model(entry: dict) -> bool:
 
 
 def _rewriting_problems(entry: dict) -> list[Problem]:
-    return [Problem(f"model.{key}", "changes the config.json of a model, and this stage names none: it continues with "
+    return [Problem(key, "changes the config.json of a model, and this stage names none: it continues with "
                     "that of the run or of a stage above.", "Set it for the run, or beside model.model_path.")
-            for key in ("rope_scaling", "rope_theta", "override_config")
-            if sets(entry, f"model.{key}") and not sets(entry, "model.model_path")]
+            for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
 
 
 def sets(entry: Any, key: str) -> bool:

@@ -119,7 +119,8 @@ class Kind(str):
         return f"stages.{self}"
 
 
-REWRITES = ("model.rope_scaling", "model.rope_theta", "model.override_config")  # of config.json, by the stage model
+REWRITING = ("rope_scaling", "rope_theta", "override_config")  # of the section model: changes of config.json
+REWRITES = tuple(f"model.{name}" for name in REWRITING)  # made by the stage model
 LIMITS = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len")
 SAMPLING = (*LIMITS, "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",

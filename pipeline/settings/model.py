@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pipeline.settings.kinds import REWRITING
 from pipeline.settings.lora import WHOLE
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem
@@ -123,11 +124,11 @@ class Model(Section):
     @property
     def rewrites(self) -> bool:
         """Returns whether config.json of the model is changed."""
-        return bool(self.rope_scaling or self.rope_theta or self.override_config)
+        return any(getattr(self, key) for key in REWRITING)
 
     @rule
     def _rewritten(self):
-        for key in ("rope_scaling", "rope_theta", "override_config"):
+        for key in REWRITING:
             if self.init.enable and getattr(self, key):
                 yield Problem(key, "changes the config.json of model.model_path; with model.init.enable=true there is "
                               "none.", "Set the key of model.init, or leave it out.", found=getattr(self, key))
