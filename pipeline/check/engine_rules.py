@@ -9,11 +9,15 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from pipeline.check import sources
 from pipeline.check.fit import trains
 from pipeline.job.devices import Gpus
 from pipeline.settings.config import Config
 from pipeline.store.errors import Problem, nearest
+from pipeline.store.model_engine import engine_problem
+from pipeline.store.model_shape import head_problem
 
 ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
@@ -34,6 +38,23 @@ def idle(config: Config) -> list[Problem]:
     return [] if settings.engine_type == "scripted" else [Problem(
         " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
         "it is of vLLM.", "Take it out, or set engine_type=vllm.")]
+
+
+def of_model(config: Config, plain: dict[str, Any], gpus: Gpus) -> list[Problem | None]:
+    """Lists what of a model (plain: its config.json) vLLM cannot run, where the stage samples by it."""
+    answers = sources.explores(config) or config.buffer.explorer_input.eval_tasksets
+    if not answers or config.explorer.rollout_model.engine_type != "vllm":
+        return []
+    return [engine_problem(plain, config.model.longest), None if gpus.any else head_problem(plain)]
+
+
+def in_chunks(config: Config) -> Problem | None:
+    """Reports prompts in parts, for a stage without a GPU."""
+    key, engine = "enable_chunked_prefill", config.explorer.rollout_model
+    if engine.engine_type != "vllm" or not engine.extra_engine_args.get(key):
+        return None
+    return Problem(f"explorer.rollout_model.extra_engine_args.{key}", "needs a GPU: on a CPU vLLM cannot rewind the "
+                   "random generator of a prompt that is prefilled in parts.", "Leave it out.", found=True)
 
 
 def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:

@@ -21,7 +21,6 @@ from pipeline.check import (
     recorded_rules,
     references,
     samples,
-    sources,
     stage_rules,
     teacher_rules,
     workload,
@@ -45,8 +44,7 @@ from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, Problem
-from pipeline.store.model_engine import engine_problem
-from pipeline.store.model_shape import head_problem, plain_config, room_problem, split_problem
+from pipeline.store.model_shape import plain_config, room_problem, split_problem
 
 
 def check(config: Config, elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
@@ -212,8 +210,9 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
-                          split_problem(plain, parallel) if gpus.any else None, *_engine_problems(config, plain, gpus)])
-    judged.add(name, [] if gpus.any else [_chunks_problem(config)])
+                          split_problem(plain, parallel) if gpus.any else None,
+                          *engine_rules.of_model(config, plain, gpus)])
+    judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))
     size = sizes and sizes.of(start, config.model.lora_configs)
@@ -230,22 +229,6 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     taken = workload.disk(config, size, fit.element_bytes(config, gpus))
     facts.append(("disk", _words(taken)))
     return 0.0 if made is None else max(taken.total - made, 0.0)
-
-
-def _engine_problems(config: Config, plain: dict, gpus: Gpus) -> list[Problem | None]:
-    """Lists what of a model vLLM cannot run, where the stage samples by it."""
-    answers = sources.explores(config) or config.buffer.explorer_input.eval_tasksets
-    if not answers or config.explorer.rollout_model.engine_type != "vllm":
-        return []
-    return [engine_problem(plain, config.model.longest), None if gpus.any else head_problem(plain)]
-
-
-def _chunks_problem(config: Config) -> Problem | None:
-    key, engine = "enable_chunked_prefill", config.explorer.rollout_model
-    if engine.engine_type != "vllm" or not engine.extra_engine_args.get(key):
-        return None
-    return Problem(f"explorer.rollout_model.extra_engine_args.{key}", "needs a GPU: on a CPU vLLM cannot rewind the "
-                   "random generator of a prompt that is prefilled in parts.", "Leave it out.", found=True)
 
 
 def _teacher(report: Report, config: Config, models: tuple[Model, Model], name: str, gpus: Gpus,
