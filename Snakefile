@@ -71,4 +71,4 @@ for rule_name, stage in named_rules(PLAN.stages):
             module=stage.kind.module,
             directory=subpath(output[0], parent=True),
         shell:
-            "{params.before}python -m {params.module} {params.directory:q}"
+            "{params.before}python -P -m {params.module} {params.directory:q}"

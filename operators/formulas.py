@@ -8,14 +8,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import Future
 from functools import lru_cache
 from queue import SimpleQueue
 
 from operators.formula_worker import LIMIT
-from pipeline.store import files
+from pipeline.store import launch
 from pipeline.store.errors import StageError
 
 MOST_WORKERS = 4
@@ -77,11 +76,10 @@ class _Worker:
         return LIMIT
 
     def _start(self) -> None:
-        path = os.pathsep.join(filter(None, [str(files.HOME), os.environ.get("PYTHONPATH")]))
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            stderr=subprocess.PIPE, env=kept | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"})
+            launch.command(MODULE), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE, env=kept | {"PYTHONPATH": launch.python_path(), "PYTHONHASHSEED": "0"})
         if self.process.stdout.readline().strip() != "ready":
             last = self.process.stderr.read().strip().splitlines()[-1:]
             raise StageError("the process that compares formulas with math_verify ended with exit code "

@@ -116,7 +116,7 @@ def parse(text: str, name: str) -> list[Node]:
 
     def located(node: Node) -> Node:
         if isinstance(node.get("Op"), int):
-            raise ConfigError(f"{program} is too old: pip install --upgrade ouroboros-rft[import].")
+            raise ConfigError(f"{program} is too old: pip install --upgrade shfmt-py.")
         if "End" in node:
             node["line"], node["last"] = node["Pos"]["Line"], node["End"]["Line"]
             node["raw"] = source[node["Pos"]["Offset"]:node["End"]["Offset"]].decode(errors="replace")

@@ -63,7 +63,7 @@ def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:
         yield Problem("trainer.attention", "needs a GPU.", "Use auto or padded.", found=name)
     elif name == "flash_attn" and not importlib.util.find_spec("flash_attn"):
         yield Problem("trainer.attention", "the package flash-attn is not installed.",
-                      "pip install 'ouroboros-rft[flash-attn]', or set auto.", found=name)
+                      "pip install flash-attn, or set auto.", found=name)
 
 
 def _engine(config: Config, gpus: Gpus) -> Iterator[Problem]:

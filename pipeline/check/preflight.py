@@ -42,7 +42,7 @@ from pipeline.plan.repositories import NO_ID
 from pipeline.settings.config import Config, Slurm
 from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
-from pipeline.store import files
+from pipeline.store import files, launch
 from pipeline.store.errors import ConfigError, OuroError, Problem
 from pipeline.store.model_shape import plain_config, room_problem, split_problem
 
@@ -105,7 +105,7 @@ def _of_run(report: Report, config: Config, stages: dict[str, Config], elsewhere
     report.add("", unusable)
     report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
-    report.add("", [] if elsewhere else [installation.absent_engine(stages)])
+    report.add("", [] if elsewhere else [installation.absent_engine(stages), *launch.hidden_modules()])
     broken = broken_models(config, elsewhere)
     report.add("", broken + missing_model(config) + batch_rules.problems(config))
     return bool(wrong_code or unusable or broken)

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from pipeline.settings import secrets
 from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
 from pipeline.settings.setting import plain
-from pipeline.store import files
+from pipeline.store import files, launch
 from pipeline.store.digests import nothing_at
 from pipeline.store.errors import Problem
 
@@ -76,7 +75,7 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
         files.write_json(asked, question)
         with open(log, "wb") as output, ending_orphans():
             process = subprocess.Popen(
-                [sys.executable, "-m", "stages.own_code", "--call", str(asked), str(answer)], stdin=subprocess.DEVNULL,
+                launch.command("stages.own_code", "--call", str(asked), str(answer)), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent,
                 env=our_environment() | variables | {"CUDA_VISIBLE_DEVICES": ""})
             limit = _wait(process, answer)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,9 @@ from pipeline.plan.hub import is_here
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, SHOWN, Rows, TaskPipeline
 from pipeline.settings.setting import at, plain
-from pipeline.store import files
+from pipeline.store import files, launch
 from pipeline.store.digests import below, nothing_at, resolve
 from pipeline.store.errors import StageError
-from pipeline.store.files import CONF
 
 ROWS = 200  # rows sampled from each source
 LIMITS = ("max_prompt_tokens", "max_response_tokens")  # the widest of any stage: a longer row is of use to none
@@ -61,9 +59,8 @@ def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, An
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
-        path = os.pathsep.join([str(CONF.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run([sys.executable, "-m", module, str(asked), str(answer)], capture_output=True,
-                              text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
+        done = subprocess.run(launch.command(module, str(asked), str(answer)), capture_output=True, text=True,
+                              env=os.environ | {"PYTHONPATH": launch.python_path()}, check=False)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")

@@ -16,7 +16,7 @@ from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.config import TOOLS, Config, users_code
 from pipeline.settings.data import reward_functions
-from pipeline.store import files
+from pipeline.store import files, launch
 from pipeline.store.digests import module_file
 from pipeline.store.user_errors import STANDARD_LIBRARY
 
@@ -77,7 +77,7 @@ def _ask(questions: list[tuple[str, bool]], variables: dict[str, str]) -> tuple[
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, questions)
         try:
-            done = subprocess.run([sys.executable, "-m", "stages.own_code", str(asked), str(answer)], text=True,
+            done = subprocess.run(launch.command("stages.own_code", str(asked), str(answer)), text=True,
                                   capture_output=True, env=our_environment() | variables, check=False, timeout=WAIT)
             last = done.stderr.strip().splitlines()[-1:]
             how = ": ".join([ending(done.returncode), *last])

@@ -37,7 +37,7 @@ from pipeline.settings import secrets
 from pipeline.settings.config import Config
 from pipeline.settings.explorer import depends_on_time
 from pipeline.settings.kinds import KINDS
-from pipeline.store import consistency, files, hashes, recovery
+from pipeline.store import consistency, files, hashes, launch, recovery
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.secret_names import conceal_secrets
 from pipeline.store.user_errors import brief, users_frames, users_traceback
@@ -255,22 +255,24 @@ def open_log(path: Path, name: str, level: str, terminal: bool = True) -> loggin
 
 @cache
 def commit() -> str:
-    """Returns the git commit of the code; '+dirty' if tracked files differ, 'unknown' outside a checkout."""
+    """Returns the git commit of the code; '+dirty' if tracked files differed. 'unknown' in a copy without git."""
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=files.HOME, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        head = git("rev-parse", "--short=12", "HEAD")
-        return (head + ("+dirty" if git("status", "--porcelain", "-uno") else "")) if head else "unknown"
+        top, _, head = git("rev-parse", "--show-toplevel", "--short=12", "HEAD").partition("\n")
+        if not head or Path(top) != files.HOME:  # installed, perhaps below a repository of the user
+            built = files.HOME / "COMMIT"  # by ouroboros/wheel.py
+            return built.read_text() if built.is_file() else "unknown"
+        return head + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except FileNotFoundError:
         return "unknown"
 
 
 def our_environment() -> dict[str, str]:
-    """Returns the environment for a subprocess: our packages come first, whatever its current directory contains."""
-    path = os.pathsep.join(filter(None, [str(files.HOME), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **OFFLINE, "PYTHONPATH": path}
+    """Returns the environment for a process of ours."""
+    return {**os.environ, **OFFLINE, "PYTHONPATH": launch.python_path()}
 
 
 def ending(code: int) -> str:

@@ -16,6 +16,7 @@ from pipeline.job import slurm
 from pipeline.job.devices import visible_gpus
 from pipeline.job.shares import cores, deal_cores
 from pipeline.job.threads import thread_environment
+from pipeline.store import launch
 from pipeline.store.errors import StageError
 
 
@@ -38,7 +39,7 @@ def command(module: list[str], first: int, count: int, on: list[str], tasks: int
     """
     return ["srun", "--overlap", f"--nodes={len(on)}", f"--nodelist={','.join(on)}", f"--ntasks={tasks}",
             f"--ntasks-per-node={tasks // len(on)}", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=1",
-            "--unbuffered", sys.executable, "-m", "pipeline.job.step", str(first), str(count), *module]
+            "--unbuffered", *launch.command("pipeline.job.step", str(first), str(count), *module)]
 
 
 def rendezvous() -> dict[str, str]:
@@ -63,7 +64,7 @@ def become(first: int, count: int, module: list[str]) -> None:
             raise StageError(f"node {platform.node()} gave the job {len(gpus)} GPUs, too few: is cluster.gpu_per_node "
                              "the number of GPUs of each node?")
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[begin : begin + count])
-    os.execve(sys.executable, [sys.executable, "-m", *module], os.environ | environment)
+    os.execve(sys.executable, launch.command(*module), os.environ | environment)
 
 
 def _tasks_here() -> int:

@@ -4,7 +4,6 @@ stages/counterfactual.py does the work, in a separate process. Nothing is writte
 """
 
 import subprocess
-import sys
 import tempfile
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +18,7 @@ from pipeline.results.view import Node, View
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
 from pipeline.settings.setting import plain
-from pipeline.store import checkpoints, files, tables
+from pipeline.store import checkpoints, files, launch, tables
 from pipeline.store.errors import DataError, ModelError, StageError, nearest
 
 ORIGINAL = "as it was"  # label of the stage's own algorithm in the output
@@ -106,7 +105,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         files.write_json(asked, request)
         threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
         quiet = {"TQDM_DISABLE": "1"}  # otherwise its last output would be progress bars
-        done = subprocess.run([sys.executable, "-m", "stages.counterfactual", str(asked), str(answer)],
+        done = subprocess.run(launch.command("stages.counterfactual", str(asked), str(answer)),
                               capture_output=True, text=True, check=False,
                               env=our_environment() | thread_environment(threads) | quiet)
         if done.returncode:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.run.override_words import encoded
+from pipeline.store import launch
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME, near
 
@@ -79,10 +80,10 @@ def start_detached(plan: "Plan | Sweep", shown: "View | SweepView", command: lis
     plan.freeze()
     log = shown.path / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pipeline.cli", *command[1:]]
+    command = launch.command("pipeline.cli", *command[1:])
     with open(log, "ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                   start_new_session=True, env=os.environ | {"PYTHONPATH": _python_path()})
+                                   start_new_session=True, env=os.environ | {"PYTHONPATH": launch.python_path()})
     root = shown.path.parents[2]
     name = shlex.join([shown.run, *([] if root == Path() else ["--root", str(root)])])
     print(f"ouro: {shown.run} runs in the background as process {process.pid}; what it prints: {near(log)}\n"
@@ -162,7 +163,7 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     from pipeline.run.planning import SUMMARY_FOLLOWS
 
     command = snakemake_command(overrides, extra)
-    environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": launch.python_path()}
     began, grace = time.time(), max(stage.config.log.grace_seconds for stage in plan.stages)
     # on SLURM a job's end concerns its stage alone
     asked = partial(asked_to_end, [] if to_slurm(extra) else plan.stages, began)
@@ -191,14 +192,9 @@ def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
     """
     elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
     config = ["--config", f"overrides={encoded(overrides)}"] if overrides else []
-    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", "--keep-going", *extra]
+    return launch.command("snakemake", *elsewhere, *config, "--cores", "all", "--keep-going", *extra)
 
 
 def _made(plan) -> dict[str, int]:
     """Maps each complete stage to its completion time."""
     return {m: os.stat(m).st_mtime_ns for m in plan.targets if os.path.exists(m)}
-
-
-def _python_path() -> str:
-    """Puts our packages first: `workflows` is also the name of an unrelated package."""
-    return os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from pipeline.job.context import our_environment
@@ -14,7 +13,7 @@ from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
 from pipeline.run.sweep import Sweep
 from pipeline.settings.kinds import REPORT
-from pipeline.store import files
+from pipeline.store import files, launch
 from pipeline.store.errors import StageError
 
 
@@ -94,7 +93,7 @@ def report_what_is_there(shown: View | SweepView) -> str:
     trained = [s for s in shown.stages if s.kind.trains and files.is_complete(s.directory)]
     if not trained or files.is_complete(report.directory) or not (report.directory / "stage.json").exists():
         return ""
-    done = subprocess.run([sys.executable, "-m", "stages.report", "--partial", str(report.directory)],
+    done = subprocess.run(launch.command("stages.report", "--partial", str(report.directory)),
                           env=our_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         return f"no report of what is there: {done.stderr.strip().splitlines()[-1]}"

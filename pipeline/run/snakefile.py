@@ -13,7 +13,7 @@ from pipeline.job.ending import RUNNER, end_with_runner
 from pipeline.run.override_words import split_overrides
 from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
-from pipeline.store import files
+from pipeline.store import files, launch
 from pipeline.store.errors import ConfigError, OuroError, message
 from pipeline.store.secret_names import conceal_secrets
 
@@ -51,6 +51,7 @@ def load_plan(given: dict[str, Any], ask: bool = True):
     conceal_secrets()
     os.environ[RUNNER] = str(os.getpid())
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    os.environ["PYTHONPATH"] = launch.python_path()
     with mistakes_printed():
         _refuse_bare(given)
         return make_plan_or_sweep(split_overrides(given.get("overrides", "")), partial(checked_plan, ask=ask))

@@ -63,8 +63,8 @@ SCHEMES = {"uri": ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "f
 MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
     "mlflow": ("mlflow", "Install this project again: it belongs to it", ("uri",),
                {"username": "MLFLOW_TRACKING_USERNAME", "password": "MLFLOW_TRACKING_PASSWORD"}),
-    "tensorboard": ("tensorboard", "Install the extra: pip install 'ouroboros-rft[tensorboard]'", (), {}),
-    "wandb": ("wandb", "Install the extra: pip install 'ouroboros-rft[wandb]'", ("base_url",),
+    "tensorboard": ("tensorboard", "Install it: pip install tensorboard", (), {}),
+    "wandb": ("wandb", "Install it: pip install wandb", ("base_url",),
               {"api_key": "WANDB_API_KEY"}),
     "none": (None, "", (), {}),
 }

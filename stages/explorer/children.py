@@ -26,7 +26,7 @@ from pipeline.job.error_file import last_line
 from pipeline.job.own_process import ProcessEnded, called, calls_file, ended_early
 from pipeline.job.threads import record_threads, thread_environment
 from pipeline.job.watchdog import Watchdog, activity_file
-from pipeline.store import checkpoints, files, tables, user_calls
+from pipeline.store import checkpoints, files, launch, tables, user_calls
 from pipeline.store.errors import OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
@@ -63,7 +63,7 @@ class Child:
         module = [self.module, str(directory)]
         if self.nodes:
             return [(step.command(module, 0, self.gpus, self.nodes, self.ranks), {})]
-        return [([sys.executable, "-m", *module],
+        return [(launch.command(*module),
                  {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.ranks),
                   "LOCAL_WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
                 for rank in range(self.ranks)]

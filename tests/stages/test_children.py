@@ -16,7 +16,7 @@ from pipeline.job.error_file import last_line
 from pipeline.job.own_process import ProcessEnded, calls_file
 from pipeline.job.shares import cores
 from pipeline.job.watchdog import Watchdog, activity_file
-from pipeline.store import files, user_calls
+from pipeline.store import files, launch, user_calls
 from pipeline.store.errors import StageError
 from stages.explorer import children
 from stages.explorer.children import Child, supervise
@@ -509,7 +509,7 @@ def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatc
 
 def test_every_rank_is_a_process_that_knows_its_place(tmp_path):
     commands = Child("trainer", "stages.learn", [0], ranks=2).commands(tmp_path)
-    assert [command for command, _ in commands] == [[sys.executable, "-m", "stages.learn", str(tmp_path)]] * 2
+    assert [command for command, _ in commands] == [launch.command("stages.learn", str(tmp_path))] * 2
     assert [(place["RANK"], place["LOCAL_RANK"], place["WORLD_SIZE"]) for _, place in commands] == [
         ("0", "0", "2"), ("1", "1", "2")]
 

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from pipeline.job.context import ending, our_environment
+from pipeline.store import launch
 from pipeline.store.errors import StageError
 
 READY = b"ready"
@@ -25,7 +26,7 @@ class Forker:
     def __init__(self, module: str, environment: Mapping[str, str] | None = None, given: Any = None):
         """module: started with the number of the socket of its orders. given: pickled, its standard input."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", module, str(theirs.fileno())]
+        command = launch.command(module, str(theirs.fileno()))
         with theirs, tempfile.TemporaryFile() as file:
             pickle.dump(given, file)
             file.seek(0)

@@ -11,7 +11,6 @@ SLURM's `srun` carries them to other nodes, so that nothing listens on a network
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pipeline.job.devices import visible_gpus
 from pipeline.job.ending import SIGNALS, Stopped
 from pipeline.job.shares import cores, deal, deal_cores
 from pipeline.job.threads import thread_environment
+from pipeline.store import launch
 from pipeline.store.errors import StageError
 from workflows.protocol.engine import ERROR, PRESSURE, REPLIES, VALUE, WAIT_SECONDS, Engine, Pressure, Reply, Request
 
@@ -276,7 +276,7 @@ def _commands(config, shared_by: int) -> list[tuple[list[str], dict[str, str]]]:
                   for i in range(number) for _ in range(shared_by)]
     else:
         shares = [(thread_environment(len(own)), own) for own in deal_cores(available, number)]
-    return [([sys.executable, "-m", PROCESS, ",".join(map(str, own))], environment) for environment, own in shares]
+    return [(launch.command(PROCESS, ",".join(map(str, own))), environment) for environment, own in shares]
 
 
 def _start(name: str, command: list[str], environment: dict[str, str], logs: Path) -> Member:

@@ -27,7 +27,7 @@ AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both
 def as_snakemake_reads(command: list[str]):
     from snakemake.cli import get_argument_parser
 
-    return get_argument_parser().parse_args(command[3:])
+    return get_argument_parser().parse_args(command[4:])
 
 
 @pytest.mark.parametrize("overrides", [["seed=2"], AWKWARD, AWKWARD[1:2], AWKWARD[2:3], []])
@@ -59,10 +59,10 @@ def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
     assert cli.split_at_dashes(["run", "a=1", "--", "-n", "--", "x"]) == (["run", "a=1"], ["-n", "--", "x"])
     monkeypatch.chdir(invoke.HOME)
     assert invoke.snakemake_command([], ["-n"]) == [
-        sys.executable, "-m", "snakemake", "--cores", "all", "--keep-going", "-n"]
+        sys.executable, "-P", "-m", "snakemake", "--cores", "all", "--keep-going", "-n"]
     monkeypatch.chdir(tmp_path)
     elsewhere = invoke.snakemake_command(["seed=2"], [])
-    assert elsewhere[3:7] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
+    assert elsewhere[4:8] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
 
 
 @pytest.mark.parametrize("words", [["--config", "seed=2"], ["-n", "--config=seed=2"], ["-C", "seed=2"]])
@@ -158,7 +158,7 @@ def test_a_failed_stage_leaves_a_report_of_what_is_there(plan, monkeypatch, caps
     snakemake(monkeypatch, 1, rft)
     os.utime(rft, ns=(1, 1))
     assert cli.main(["run"]) == 1
-    assert asked == [["-m", "stages.report", "--partial", str(report)]]
+    assert asked == [["-P", "-m", "stages.report", "--partial", str(report)]]
     assert f"report of what is there: {plan.view / 'report.html'}" in capsys.readouterr().out
 
 

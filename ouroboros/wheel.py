@@ -1,0 +1,29 @@
+"""Build hook of hatchling: what an installed wheel needs beside the packages; an editable install has the checkout."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+BESIDE = ("Snakefile", "requirements.lock", "requirements-gpu.lock", "requirements-gpu-next.lock")
+IMPORT_NAMES = "ouroboros_rft.pth"  # makes the directory of the package one where Python looks for modules
+COMMIT = "COMMIT"  # of the checkout that the wheel was built in: pipeline/job/context.py
+
+
+class Files(BuildHookInterface):
+    """Adds files to a wheel."""
+
+    def initialize(self, version: str, build_data: dict) -> None:
+        """version: `editable` or `standard`. build_data: maps files to their place in the wheel, among other things."""
+        if version == "editable":
+            return
+        made = Path(tempfile.mkdtemp())
+        (made / IMPORT_NAMES).write_text("ouroboros\n")
+        build_data["force_include"] |= {str(Path(self.root, name)): f"ouroboros/{name}" for name in BESIDE}
+        build_data["force_include"][str(made / IMPORT_NAMES)] = IMPORT_NAMES
+        described = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+dirty"],
+                                   cwd=self.root, capture_output=True, text=True, check=False)
+        if described.returncode == 0 and Path(self.root, ".git").exists():
+            (made / COMMIT).write_text(described.stdout.strip())
+            build_data["force_include"][str(made / COMMIT)] = f"ouroboros/{COMMIT}"
