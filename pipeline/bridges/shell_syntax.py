@@ -106,7 +106,7 @@ def parse(text: str, name: str) -> list[Node]:
     program = shutil.which("shfmt", path=str(Path(sys.executable).parent)) or shutil.which("shfmt")
     if program is None:
         raise ConfigError(f"{name} is read by means of shfmt, which is not installed: pip install "
-                          "ouroboros-rft[import].")
+                          "shfmt-py.")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\\").split("\n")
     source = "\n".join(line.rstrip("\\") if _ends_in_comment(line) else line for line in lines).encode()
     done = subprocess.run([program, "-ln", "bash", "--to-json"], input=source, capture_output=True, timeout=60)

@@ -128,9 +128,9 @@ def test_wrong_settings_are_refused_with_what_to_do(kind, arguments, words):
     assert "secret@" not in str(caught.value)
 
 
-def test_a_monitor_that_is_not_installed_names_the_extra(monkeypatch):
+def test_a_monitor_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr(monitors.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"ouroboros-rft\[wandb\]"):
+    with pytest.raises(ConfigError, match="monitor.monitor_type=wandb"):
         check_monitor("wandb", {})
 
 

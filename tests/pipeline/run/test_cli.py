@@ -4,6 +4,7 @@ import resource
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -98,4 +99,4 @@ def test_report_names_the_file_or_says_how_to_make_it(run, capsys):
 def test_the_version_has_the_commit_of_the_checkout(capsys, monkeypatch):
     monkeypatch.setattr("pipeline.job.context.commit", lambda: "0123456789ab+dirty")
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == "ouro 0.1.0 (commit 0123456789ab+dirty)\n"
+    assert capsys.readouterr().out == f"ouro {version('ouroboros-rft')} (commit 0123456789ab+dirty)\n"
