@@ -130,7 +130,7 @@ def test_wrong_settings_are_refused_with_what_to_do(kind, arguments, words):
 
 def test_a_monitor_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr(monitors.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="monitor.monitor_type=wandb"):
+    with pytest.raises(ConfigError, match=r"monitor\.monitor_type=wandb"):
         check_monitor("wandb", {})
 
 
