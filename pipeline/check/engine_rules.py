@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check import sources
+from pipeline.check.cpu_rules import cpu_problem
 from pipeline.check.fit import trains
 from pipeline.job.devices import Gpus
-from pipeline.settings.config import Config
+from pipeline.settings.config import Config, resolve_dtype
 from pipeline.store.errors import Problem, nearest
 from pipeline.store.model_engine import engine_problem
-from pipeline.store.model_shape import head_problem
 
 ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
@@ -45,7 +45,9 @@ def of_model(config: Config, plain: dict[str, Any], gpus: Gpus) -> list[Problem 
     answers = sources.explores(config) or config.buffer.explorer_input.eval_tasksets
     if not answers or config.explorer.rollout_model.engine_type != "vllm":
         return []
-    return [engine_problem(plain, config.model.longest), None if gpus.any else head_problem(plain)]
+    dtype, arguments = resolve_dtype(config.model.dtype, gpus.any), config.explorer.rollout_model.extra_engine_args
+    listed = engine_problem(plain, config.model.longest)
+    return [listed, None if gpus.any or listed else cpu_problem(plain, dtype, arguments)]
 
 
 def in_chunks(config: Config) -> Problem | None:

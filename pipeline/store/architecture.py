@@ -6,21 +6,10 @@ soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 
 from typing import Any
 
+from pipeline.store.family_defaults import completed
 from pipeline.store.packable import unknown_type, unpackable
 from pipeline.store.recurrence import recurrent_layers
 
-DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: configuration_<model_type>.py, 5.19
-    "mistral": {"sliding_window": 4096},
-    "gemma2": {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-    "gemma3_text": {"sliding_window": 4096},
-    "cohere": {"logit_scale": 0.0625},
-    "cohere2": {"logit_scale": 0.0625, "sliding_window": 4096},
-    "gpt_neo": {"attention_types": ["global", "local"], "window_size": 256},
-    "llama4_text": {"attention_chunk_size": 8192},
-    "modernbert-decoder": {"local_attention": 128},
-    "t5": {"is_encoder_decoder": True},
-    "bart": {"is_encoder_decoder": True},
-}
 BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}  # unless `is_decoder` is set
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")
@@ -32,7 +21,7 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
 
     config: the content of config.json, as written or completed by transformers.
     """
-    said = _text(config)
+    said = text_part(config)
     if said.get("is_encoder_decoder"):
         return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
     if said.get("model_type") in BIDIRECTIONAL and not said.get("is_decoder"):
@@ -50,7 +39,7 @@ def unpacked(config: dict[str, Any], longest: int) -> str | None:
 
     config: as for `untrainable`. The sentence goes on after "because".
     """
-    said = _text(config)
+    said = text_part(config)
     if recurrent := recurrent_layers(said):
         return (f"the model has state-space, convolution or linear-attention layers ({', '.join(recurrent[:4])}), "
                 "which carry a state from one row into the next")
@@ -62,11 +51,12 @@ def unpacked(config: dict[str, Any], longest: int) -> str | None:
     return unpackable(str(said.get("model_type", ""))) or _windowed(said, longest)
 
 
-def _text(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of the text of a model, with the defaults of its family, quantization and kind of the whole."""
+def text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the configuration of the text of a model, with the defaults of its family, quantization and kind of the
+    whole."""
     inner = config.get("text_config")
     said = {**inner, **{key: config[key] for key in OF_WHOLE if key in config}} if isinstance(inner, dict) else config
-    return {**DEFAULTS.get(said.get("model_type", ""), {}), **said}
+    return completed(said)
 
 
 def _windowed(said: dict[str, Any], longest: int) -> str | None:

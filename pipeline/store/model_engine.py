@@ -6,9 +6,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.architecture import unpacked
+from pipeline.store.architecture import text_part, unpacked
 from pipeline.store.errors import Problem
 
+READS = {  # model_type -> keys of the hub's config.json that vLLM 0.32 needs, and transformers does not write
+    "deepseek_v3": ("topk_method",), "glm4_moe": ("head_dim",), "glm4_moe_lite": ("first_k_dense_replace",),
+    "lfm2": ("conv_dim", "block_dim"), "minimax_m2": ("rotary_dim",), "longcat_flash": ("mla_scale_q_lora",),
+    "mimo_v2_flash": ("hybrid_layer_pattern",)}
+SEEING = {"Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"}  # of text alone, in modules of vLLM that read images too
+WIDER = ("cohere2", "cohere2_moe")  # vLLM attends to one token more than transformers: its commandr.py
 OTHER = "Set explorer.rollout_model.engine_type=transformers, which generates with transformers itself."
 
 
@@ -24,9 +30,23 @@ def engine_problem(config: dict[str, Any], longest: int) -> Problem | None:
     if not known.intersection(named) and (obstacle := unpacked(config, longest)):
         return Problem("explorer.rollout_model.engine_type", f"the installed vLLM does not list {named[0]}, and its "
                        f"transformers backend does attention alone: {obstacle}.", OTHER, found="vllm")
-    if isinstance(config.get("text_config"), dict) and importlib.util.find_spec("torchvision") is None:
-        return Problem("explorer.rollout_model.engine_type", f"vLLM reads a model with a tower ({named[0]}) only where "
-                       "torchvision is installed.", f"Install the torchvision of this torch, or: {OTHER}", found="vllm")
+    seen = isinstance(config.get("text_config"), dict) or SEEING.intersection(named)
+    if seen and importlib.util.find_spec("torchvision") is None:
+        return Problem("explorer.rollout_model.engine_type", f"vLLM's code for {named[0]} reads images too, and needs "
+                       "torchvision, which is not installed.", f"Install the torchvision of this torch, or: {OTHER}",
+                       found="vllm")
+    words = _differing(text_part(config), longest)
+    return words and Problem("explorer.rollout_model.engine_type", words, OTHER, found="vllm")
+
+
+def _differing(said: dict[str, Any], longest: int) -> str | None:
+    """Returns what vLLM reads of config.json that transformers does not, or otherwise."""
+    kind = said.get("model_type")
+    if lacking := [key for key in READS.get(kind, ()) if said.get(key) is None]:
+        return f"vLLM's code for {kind} needs {', '.join(lacking)} in config.json."
+    if kind in WIDER and isinstance(window := said.get("sliding_window"), int) and window < longest:
+        return (f"vLLM's windows of {kind} have a token more than those of transformers (sliding_window={window}), and "
+                f"rows have up to {longest}.")
     return None
 
 

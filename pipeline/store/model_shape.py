@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.store.digests import address
 from pipeline.store.errors import ModelError, Problem
+from pipeline.store.family_defaults import completed
 
 CONFIG = "config.json"
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -16,10 +17,6 @@ SHAPES = {"layer_types": (list, "a list of texts"), "rope_scaling": (dict, "an o
           "max_window_layers": (int, "a whole number"),
           "sliding_window": (int, "a whole number or null")}  # what is read of their content elsewhere
 POSITIVE = ("rope_theta", "rms_norm_eps", "layer_norm_eps", "partial_rotary_factor")
-
-# widths of attention heads that vLLM 0.32 has CPU kernels for (v1/attention/backends/cpu_attn.py)
-CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-HIDDEN_BY_HEADS = ("llama", "qwen2", "qwen2_moe", "mistral", "mixtral", "phi", "phi3")  # head_dim: hidden_size / heads
 
 
 def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
@@ -95,8 +92,8 @@ def _indivisible(found: dict[str, Any]) -> str | None:
     if heads and shared and heads % shared:
         return (f"num_attention_heads={heads} and num_key_value_heads={shared}; needed a number of key/value heads "
                 f"that divides {heads}")
-    width = found.get("hidden_size")
-    if heads and width and width % heads and not found.get("head_dim") and found["model_type"] in HIDDEN_BY_HEADS:
+    width, said = found.get("hidden_size"), completed(found)
+    if heads and width and width % heads and not said.get("head_dim") and not said.get("kv_lora_rank"):
         return f"hidden_size={width} and num_attention_heads={heads}; needed a number of heads that divides {width}"
     return None
 
@@ -187,18 +184,3 @@ def split_problem(config: dict[str, Any], tensor_parallel: int) -> Problem | Non
     return Problem("explorer.rollout_model.tensor_parallel_size", f"the model has {own} attention heads and {shared} "
                    "key/value heads, which must be split evenly; needed one of "
                    f"{', '.join(map(str, fitting))}.", found=tensor_parallel)
-
-
-def head_problem(config: dict[str, Any]) -> Problem | None:
-    """Reports attention heads of a width that vLLM has no CPU kernel for. config: config.json.
-
-    Nothing where config.json does not say the width: transformers leaves out defaults, which differ by architecture.
-    """
-    width, heads = config.get("head_dim"), config.get("num_attention_heads")
-    if not width and heads and config.get("model_type") in HIDDEN_BY_HEADS:
-        width = config.get("hidden_size", 0) // heads
-    if not width or width in CPU_HEADS:
-        return None
-    return Problem("model.model_path", f"its attention heads are {width} wide (head_dim); vLLM on CPU has kernels for "
-                   f"{', '.join(map(str, CPU_HEADS))}.", "Set explorer.rollout_model.engine_type=transformers, or make "
-                   "the model with another width.")

@@ -30,7 +30,7 @@ CAUSAL = re.compile(r"^MODEL_FOR_(?:CAUSAL_LM|IMAGE_TEXT_TO_TEXT)_MAPPING_NAMES 
 def unpackable(model_type: str) -> str | None:
     """Returns why the trainer cannot pack rows for an architecture, or None; also None for one whose classes are in no
     file of that name, which the trainer judges by its class."""
-    source = _source(model_type.replace("-", "_").removesuffix("_text"))
+    source = _source(family_directory(model_type))
     lacking = [lack for lack, pattern in TRAITS.items() if source and not pattern.search(source)]
     undone = [what for what, pattern in UNDONE.items() if source and pattern.search(source)]
     if not lacking and not undone:
@@ -53,15 +53,21 @@ def unknown_type(model_type: str) -> str | None:
 @cache
 def _types() -> frozenset[str]:
     """Returns every model_type that transformers has a causal language model of, alone or with a tower for images."""
-    listed = [found.group() for found in CAUSAL.finditer(_file("auto", "modeling_auto.py") or "")]
+    listed = [found.group() for found in CAUSAL.finditer(transformers_file("auto", "modeling_auto.py") or "")]
     return frozenset(re.findall(r'^ +\("([^"]+)", ', "".join(listed), re.M))
 
 
+def family_directory(model_type: str) -> str:
+    """Returns the directory of transformers' models where a family is looked for."""
+    return model_type.replace("-", "_").removesuffix("_text")
+
+
 def _source(name: str) -> str | None:
-    return _file(name, f"modeling_{name}.py") if name.isidentifier() else None
+    return transformers_file(name, f"modeling_{name}.py") if name.isidentifier() else None
 
 
-def _file(directory: str, name: str) -> str | None:
+def transformers_file(directory: str, name: str) -> str | None:
+    """Returns the text of a file of transformers' models, or None."""
     package = importlib.util.find_spec("transformers")
     if package is None or package.origin is None:
         return None

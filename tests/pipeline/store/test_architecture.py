@@ -80,7 +80,7 @@ UNPACKED = {
     "BLOOM": ({"model_type": "bloom"}, "no replaceable attention and no decoder"),
     "StableLM": ({"model_type": "stablelm"}, "no replaceable attention"),
     "Qwen3-Next": ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
-                   "layers (model_type=qwen3_next, layer_types=linear_attention)"),
+                   "layer_types=linear_attention"),
     "chunks": ({"model_type": "llama4_text", "layer_types": ["chunked_attention"]}, "layers of chunked_attention"),
     "gpt-oss": ({"model_type": "gpt_oss", "sliding_window": 4096}, "attention sinks"),
 }
@@ -97,11 +97,11 @@ REFUSED = {
 }
 
 RECURRENT = {  # what says that some layer carries a state along the sequence -> how it is named
-    "a family whose config.json may leave all at its default": ({"model_type": "nemotron_h"}, "model_type=nemotron_h"),
-    "another": ({"model_type": "bamba"}, "model_type=bamba"),
-    "Jamba": ({"model_type": "jamba"}, "model_type=jamba"),
-    "Falcon-H1": ({"model_type": "falcon_h1", "lm_head_multiplier": 0.04}, "model_type=falcon_h1"),
-    "ZAYA": ({"model_type": "zaya"}, "model_type=zaya"),
+    "a family whose config.json may leave all at its default": ({"model_type": "nemotron_h"}, ""),
+    "another": ({"model_type": "bamba"}, ""),
+    "Jamba": ({"model_type": "jamba"}, ""),
+    "Falcon-H1": ({"model_type": "falcon_h1", "lm_head_multiplier": 0.04}, "mamba_"),
+    "ZAYA": ({"model_type": "zaya"}, ""),
     "Mamba": ({"model_type": "falcon_mamba"}, "model_type=falcon_mamba"),
     "RWKV": ({"model_type": "rwkv7"}, "model_type=rwkv7"),
     "Kimi": ({"model_type": "kimi_linear"}, "model_type=kimi_linear"),
@@ -120,7 +120,7 @@ RECURRENT = {  # what says that some layer carries a state along the sequence ->
                          ("layer_types", "hybrid_sliding"), ("attention_types", "gated_deltanet"),
                          ("mixer_types", "mamba2"), ("attn_types", "linear")]},
     "one kind for all": ({"model_type": "unheard_of", "token_mixer": "gated_delta_net"}, "token_mixer=gated_delta_net"),
-    "nested": ({"model_type": "unheard_of", "text_config": {"model_type": "qwen3_5_text"}}, "model_type=qwen3_5_text"),
+    "nested": ({"model_type": "unheard_of", "text_config": {"model_type": "qwen3_5_text"}}, "linear_conv_kernel_dim"),
     "nested twice": ({"model_type": "unheard_of", "a_config": {"b_config": {"layer_types": ["mamba"]}}},
                      "a_config.b_config.layer_types=mamba"),
 }

@@ -30,6 +30,15 @@ def test_a_hybrid_that_it_does_not_list():
     assert "BambaForCausalLM" in problem
 
 
+@pytest.mark.parametrize(("lacking", "given"), [
+    ({"model_type": "lfm2", "conv_dim": 64}, {"block_dim": 64}),
+    ({"model_type": "cohere2", "sliding_window": 100}, {"sliding_window": 128})], ids=str)
+def test_what_it_reads_otherwise_than_transformers(lacking, given):
+    listed = {"architectures": ["LlamaForCausalLM"]}
+    assert model_engine.engine_problem(lacking | listed, 128).key == "explorer.rollout_model.engine_type"
+    assert model_engine.engine_problem(lacking | given | listed, 128) is None
+
+
 def test_without_vllm_nothing_is_known(monkeypatch):
     monkeypatch.setattr(model_engine, "_listed", frozenset)
     assert model_engine.engine_problem(BAMBA, 128) is None
@@ -37,7 +46,9 @@ def test_without_vllm_nothing_is_known(monkeypatch):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_tower_needs_torchvision(monkeypatch, there):
-    monkeypatch.setattr(model_engine.importlib.util, "find_spec", lambda name: object() if there else None)
+    found = model_engine.importlib.util.find_spec
+    monkeypatch.setattr(model_engine.importlib.util, "find_spec",
+                        lambda name: (object() if there else None) if name == "torchvision" else found(name))
     config = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
               "text_config": {"model_type": "gemma3_text"}}
     assert (model_engine.engine_problem(config, 128) is None) == there

@@ -8,7 +8,6 @@ from pipeline.settings.model import Model
 from pipeline.store.errors import ModelError
 from pipeline.store.model_shape import (
     absent_model,
-    head_problem,
     plain_config,
     read_config,
     room_problem,
@@ -68,13 +67,3 @@ def test_a_directory_that_is_there_is_no_name_of_the_hub(tmp_path, monkeypatch):
     assert "it is no directory" in absent_model("org/name/tokenizer.json")
     (tmp_path / "org" / "name" / "adapter_config.json").write_text("{}")
     assert "model.lora_configs" in absent_model("org/name")
-
-
-@pytest.mark.parametrize(("config", "width"), [
-    ({"model_type": "llama", "hidden_size": 96, "num_attention_heads": 4}, 24), ({"head_dim": 16}, 16),
-    ({"model_type": "llama", "hidden_size": 96, "num_attention_heads": 3}, None),  # 32
-    ({"model_type": "gemma", "hidden_size": 96, "num_attention_heads": 4}, None),  # its default is 256
-    ({"model_type": "llama", "hidden_size": 96, "num_attention_heads": 4, "head_dim": 64}, None)])
-def test_heads_without_a_cpu_kernel_are_a_problem(config, width):
-    problem = head_problem(config)
-    assert (problem is None) if width is None else f"are {width} wide (head_dim)" in problem
