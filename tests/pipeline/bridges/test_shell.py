@@ -147,7 +147,7 @@ def test_what_is_not_bash_is_refused(script):
 
 def test_without_shfmt_one_sentence_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    with pytest.raises(ConfigError, match=r"shfmt, which is not installed: pip install ouroboros-rft\[import\]"):
+    with pytest.raises(ConfigError, match=r"shfmt, which is not installed: pip install shfmt-py"):
         read_script("run this-text-was-not-read-before")
 
 
