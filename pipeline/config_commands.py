@@ -51,31 +51,12 @@ def check(overrides, no_data, no_call, elsewhere, form):
 
     Judges the settings, the data and the fit to the machine.
     """
-    from pipeline.check import incomplete, preflight
-    from pipeline.check.judge import judged
-    from pipeline.check.report import Report
+    from pipeline.check.incomplete import report_on
     from pipeline.compose.compose import TITLE
-    from pipeline.compose.origins import located
 
-    try:
-        composed, problems = judged(overrides)
-    except ConfigError as error:
-        composed, problems = None, error.problems
-    if problems:
-        if composed:  # otherwise a file cannot be read
-            more = incomplete.further_problems(composed, problems, elsewhere, not no_data)
-            problems = located([*problems, *more], overrides)
-        if form == "text":
-            raise ConfigError.of(TITLE, problems)
-        print(Report("", problems=problems).as_json())
-        return 2
-    report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
-                             call=not (no_data or no_call or elsewhere), ask=not no_data)
-    if no_data:
-        report.add("", ["rows of data files, sizes of models (GPU memory, disk), Data-Juicer operators, code of yours: "
-                        "--no-data leaves them out."], "unjudged")
-    found, number = located([*report.problems, *report.warnings], overrides), len(report.problems)
-    report.problems, report.warnings = found[:number], found[number:]
+    report = report_on(overrides, elsewhere, not no_data, not no_call)
+    if form == "text" and not report.run:
+        raise ConfigError.of(TITLE, report.problems)
     print(report.text() if form == "text" else report.as_json())
     return 2 if report.problems else 0
 

@@ -1,20 +1,44 @@
-"""Checks the valid parts of a configuration that already has problems, to report all problems together."""
+"""All findings on a recipe; of one whose settings have problems, the valid parts are checked all the same."""
 
 from pipeline.check import fit, preflight
+from pipeline.check.judge import judged
+from pipeline.check.report import Report
 from pipeline.check.samples import preview
+from pipeline.compose.origins import located
 from pipeline.compose.stage_settings import are_ordered, effective
 from pipeline.job.devices import gpus_by_stage
 from pipeline.plan.identity import is_below
 from pipeline.plan.models import missing_model
 from pipeline.plan.modes import planned
 from pipeline.settings.config import Config
-from pipeline.store.errors import UNSAID, Problem
+from pipeline.store.errors import UNSAID, ConfigError, Problem
 
 # settings that the number of GPUs and the data sample depend on
 OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
            "algorithm.algorithm_type")
 OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model",
            "algorithm.sample_strategy_args")
+
+
+def report_on(overrides: list[str], elsewhere: bool = False, data: bool = True, call: bool = True) -> Report:
+    """Returns what `ouro config check` says: of settings that do not compose, their problems alone, and no run.
+
+    elsewhere, data, call: as in preflight.check; without data, no code of the user is imported either.
+    """
+    try:
+        composed, problems = judged(overrides)
+    except ConfigError as error:  # a file cannot be read
+        return Report("", problems=error.problems)
+    if problems:
+        more = further_problems(composed, problems, elsewhere, data)
+        return Report("", problems=located([*problems, *more], overrides))
+    report = preflight.check(composed, elsewhere, data=data, code=data, call=data and call and not elsewhere, ask=data)
+    if not data:
+        report.add("", ["rows of data files, sizes of models (GPU memory, disk), Data-Juicer operators, code of yours: "
+                        "--no-data leaves them out."], "unjudged")
+    found, number = located([*report.problems, *report.warnings], overrides), len(report.problems)
+    report.problems, report.warnings = found[:number], found[number:]
+    return report
 
 
 def further_problems(config: Config, problems: list[Problem], elsewhere: bool = False, data: bool = False

@@ -1,0 +1,90 @@
+"""`import ouroboros`: the page docs/notebook.md, and what its functions return and refuse."""
+
+import re
+import sys
+
+import pytest
+
+import ouroboros
+from pipeline.run import invoke
+from pipeline.store.errors import ConfigError, DataError, QueryError, StageError
+from pipeline.store.files import HOME
+
+PAGE = (HOME / "docs" / "notebook.md").read_text()
+BLOCKS = re.findall(r"(<!-- not run.*-->\n)?```python\n(.*?)```", PAGE, re.S)
+
+
+@pytest.fixture
+def here(run, monkeypatch):
+    """A finished run, in the current directory."""
+    monkeypatch.chdir(run.root)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return run
+
+
+def test_the_page_runs_from_top_to_bottom(here, capsys):
+    assert [bool(kept) for kept, _ in BLOCKS] == [False, False, False, False, True]
+    names: dict = {}
+    for kept, block in BLOCKS:
+        if not kept:
+            exec(compile(block, "docs/notebook.md", "exec"), names)
+    assert len(names["per_version"]) > 0
+    assert names["report"].problems == []
+    assert (names["judge"]("\\boxed{42}", "42"), names["strict"]("<answer>7</answer>", "7")) == (1.0, 0.5)
+
+
+def test_tables_are_those_of_the_command_line(here):
+    tables = ouroboros.tables(ouroboros.runs()[0])
+    assert {"tasks", "experience", "steps", "scores"} <= {*tables}
+    assert tables["steps"].df().equals(tables.sql("SELECT * FROM steps").df())
+    with pytest.raises(KeyError):
+        tables["nothing"]
+    with pytest.raises(QueryError):
+        tables.sql("DROP VIEW steps")
+
+
+def test_without_a_run_it_says_so(tmp_path):
+    assert ouroboros.runs(tmp_path) == []
+    with pytest.raises(DataError):
+        ouroboros.tables(root=tmp_path)
+
+
+def test_a_reward_has_its_components():
+    found = ouroboros.reward("accuracy_reward")("\\boxed{42}", "42")
+    assert found == 1
+    assert found.components == {"accuracy": 1.0}
+
+
+def test_a_reward_of_the_users_is_read_as_the_explorer_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_notebook_rewards.py").write_text(
+        "def plain(response, answer, scale=2): return scale * len(response)\n"
+        "async def later(response, answer): return {'a': 0.25, 'b': 0.5}\n"
+        "def batch(responses, answers): return [1.0 for _ in responses]\n"
+        "def broken(response, answer): return 'high'\n")
+    reward = {name: ouroboros.reward(f"my_notebook_rewards:{name}") for name in ("plain", "later", "batch", "broken")}
+    assert [reward[name]("abc", "x") for name in ("plain", "later", "batch")] == [6, 0.75, 1]
+    with pytest.raises(DataError):
+        reward["broken"]("abc", "x")
+    assert ouroboros.reward("my_notebook_rewards:plain", scale=3)("abc", "x") == 9
+    for name, arguments in (("my_notebook_rewards:plain", {"size": 1}), ("accuracy_reward", {"tmeout": 1}), ("no", {})):
+        with pytest.raises(ConfigError):
+            ouroboros.reward(name, **arguments)
+
+
+def test_check_returns_problems_with_their_keys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = ouroboros.check(None, "seed=x", "mode=sideways", data=False)
+    assert {problem.key for problem in report.problems} == {"seed", "mode"}
+    assert report.plan is None
+
+
+def test_run_returns_the_name_or_raises(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked, codes = [], [0, 1]
+    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append((words, extra)) or codes.pop(0))
+    assert ouroboros.run("countdown", "name=again") == "ouroboros/again"
+    with pytest.raises(StageError):
+        ouroboros.run(snakemake=("-n",))
+    assert asked == [(["recipe=countdown", "name=again"], []), ([], ["-n"])]
