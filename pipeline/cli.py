@@ -23,17 +23,11 @@ RUNS = words("runs", "[RUN]...")
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
     conceal_secrets()
-    given = sys.argv[1:] if argv is None else list(argv)
-    own, extra = split_at_dashes(given)
     try:
-        _refuse_shell(given)
-        if "_OURO_COMPLETE" in os.environ:
-            return shell_complete(ouro, {}, "ouro", "_OURO_COMPLETE", os.environ["_OURO_COMPLETE"])
-        _refuse_dashes(own, extra)
-        with ouro.make_context("ouro", own, obj=extra) as context:
-            return ouro.invoke(context) or 0
-    except click.exceptions.Exit as done:  # --help, --version
-        return done.exit_code
+        code = _invoke(sys.argv[1:] if argv is None else list(argv))
+        if sys.stdout is not None:  # closed by the shell (>&-)
+            sys.stdout.flush()  # a disk that is full, and a reader that left, are noticed here
+        return code
     except click.ClickException as mistake:
         mistake.message = shortened(mistake.message)
         mistake.show()
@@ -41,14 +35,37 @@ def main(argv: list[str] | None = None) -> int:
             print("Arguments for snakemake come after --", file=sys.stderr)
         return mistake.exit_code
     except BrokenPipeError:  # the reader of our output left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
     except (OuroError, OSError) as error:
         print(message(error), file=sys.stderr)
+        _drop_output()
         return getattr(error, "exit_code", 2)
     except KeyboardInterrupt:
         print("\nouro: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _invoke(given: list[str]) -> int:
+    own, extra = split_at_dashes(given)
+    _refuse_shell(given)
+    if "_OURO_COMPLETE" in os.environ:
+        return shell_complete(ouro, {}, "ouro", "_OURO_COMPLETE", os.environ["_OURO_COMPLETE"])
+    _refuse_dashes(own, extra)
+    try:
+        with ouro.make_context("ouro", own, obj=extra) as context:
+            return ouro.invoke(context) or 0
+    except click.exceptions.Exit as done:  # --help, --version
+        return done.exit_code
+
+
+def _drop_output() -> None:
+    """Writes what is left of the output, or drops what cannot be written: Python would try again at its end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -38,6 +38,8 @@ def _of_sets(made: Translation) -> None:
         names = [name or "simple_workflow"] if not isinstance(name, list) else name
         found = [(workflow_taker if is_workflow else reward_taker)(str(n), {}) for n in names]
         if why := _why(", ".join(map(str, names)), found, str(path[size + 1])):
+            if not is_workflow and made.entries[path].value is not None:
+                made.lack("reward", ".".join(map(str, path[size:])))
             made.withdraw(path, why)
 
 

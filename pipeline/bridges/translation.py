@@ -17,7 +17,8 @@ from pipeline.store.errors import UNSAID
 
 Path = tuple[str | int, ...]
 # what a task is made of: without one of these a recipe is another training, in the order in which they are named
-TASK = ("dataset class", "reward", "tools", "multi-turn", "judge or teacher", "quantization", "images")
+TASK = ("mode", "dataset class", "demonstrations", "reward", "tools", "multi-turn", "judge or teacher", "quantization",
+        "images")
 
 
 @dataclass(frozen=True)
@@ -222,10 +223,11 @@ def directory_name(value: Any) -> Any:
     text = str(value)
     if "${" in text:
         return value
-    cut = re.sub(r"[^\w.,=-]+", "-", text).lstrip(".,=-")
-    return value if cut == text else cut or "run"
+    cut = re.sub(r"[^\w.,=-]+", "-", text).lstrip(".,=-")[:LONGEST_NAME]
+    return value if cut == text != "" else cut or "run"
 
 
+LONGEST_NAME = 100  # characters of a directory's or a file's name, which has 255 bytes
 SETTINGS = dict(walk())
 BOUNDS = (("ge", operator.ge, "at least"), ("gt", operator.gt, "more than"), ("le", operator.le, "at most"))
 UNCUT = {"model.top_p": 1, "model.top_k": -1, "model.repetition_penalty": 1}

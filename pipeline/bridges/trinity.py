@@ -6,9 +6,9 @@ from typing import Any
 
 from pipeline.bridges import (
     arguments,
-    trinity_adapter,
     trinity_data,
     trinity_older,
+    trinity_services,
     trinity_values,
     trinity_verl,
     trinity_whole,
@@ -97,7 +97,8 @@ def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool
     general = guide.general(given.key)
     stage = _stage(given.path)[0]
     if (trinity_data.teacher(made, given, stage, values) or trinity_data.replay(made, given, values)
-            or trinity_adapter.tinker(made, given, stage, values)
+            or trinity_services.tinker(made, given, stage, values)
+            or trinity_services.external(made, given, values)
             or trinity_data.dapo_reward(made, given, values) or trinity_data.columns(made, given, values)):
         return True
     if reason := trinity_values.of_judge(general, values):
@@ -125,7 +126,7 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
     reason = guide.explain_value(given.key, value) or trinity_values.of_value(general, given, values)
     meant = {} if isinstance(value, (list, dict)) else MEANT.get(general) or trinity_data.workflows_of(general)
     if reason:
-        made.leave(given, reason)
+        made.leave(given, reason, "mode" if general == "mode" else "")
     elif meant and value in meant:
         made.rename(given, given.path, meant[value], f"{value} there")
     elif misfit := trinity_values.misfit(given.key, value):

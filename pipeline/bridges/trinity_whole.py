@@ -231,8 +231,8 @@ def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
     kind, mode = values.get(KIND), values.get(("mode",))
     if kind is not None and kind not in GIVEN and ("algorithm", "repeat_times") not in values:
         made.note("repeat_times")
-    if not names and mode == "bench":
-        made.note("bench")
+    if not names and mode == "bench" and values.get(("model", "external_model", "enable")) is not True:
+        made.ask("bench")
     if not names and (mode == "explore" or (mode == "train" and kind not in GIVEN)):
         made.note("half", mode=mode, alone=said(f"{mode}_alone"))
 

@@ -15,7 +15,7 @@ from pipeline.bridges.tables import keys, table
 from pipeline.bridges.translation import SETTINGS, Entry, Translation
 from pipeline.bridges.trinity_verl import refuse_others
 from pipeline.bridges.verl_entry import SFT
-from pipeline.bridges.verl_launch import Launch, kind_of_keys, read_launch
+from pipeline.bridges.verl_launch import OWN_CONFIGURATION, Launch, kind_of_keys, read_launch
 from pipeline.bridges.verl_objective import Facts
 from pipeline.bridges.verl_source import Verl
 from pipeline.settings.guide import general
@@ -38,8 +38,10 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
         settings = read_yaml(text, name)
         refuse_others(settings, name)
         files = [one for one in settings if one.path[0] == "defaults" or one.key == "hydra.searchpath"]
-        made.skipped += [(one.line, f"{one.key}={one.value}: names files of veRL's configuration, which are not read; "
+        made.skipped += [(one.line, f"{one.key}={one.value}: names files of the configuration, which are not read; "
                                     "only what this file itself says is") for one in files]
+        made.unread += [one.line for one in files if one.path == ("defaults",) and isinstance(one.value, list) and any(
+            not OWN_CONFIGURATION.match(f"--config-name={name}") for name in one.value if name != "_self_")]
         given = {one.key: one for one in settings if one not in files}
         launch = Launch(kind_of_keys(list(given)), given=given)
     else:

@@ -39,6 +39,11 @@ def tasksets(verl: Verl, facts: Facts) -> Facts:
             verl.leave(key, "null there too." if sets else "there is no evaluation set.", idle=True)
         else:
             _of_sets(verl, key, "eval_tasksets", to, verl.value(key))
+    for key, files in (("data.train_max_samples", "data.train_files"), ("data.val_max_samples", "data.val_files")):
+        if len(verl.made.below(*SETS[files])) == 1 and key not in verl.unknown and verl.whole(key, None):
+            _of_sets(verl, key, SETS[files][-1], "limit", verl.whole(key, None))
+            if verl.is_on("data.shuffle", True):
+                verl.made.note("first_rows", key=key)
     _reward_model(verl)
     for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed") if truths else ():
         verl.fold(key, "buffer.explorer_input.tasksets.*")
@@ -155,18 +160,22 @@ def overlong(verl: Verl, facts: Facts) -> None:
     verl.say(f"{prefix}.enable", REWARD, ["accuracy_reward", "overlong_penalty"])
     factor = verl.value(f"{prefix}.penalty_factor", 1.0)
     is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+    is_halved = not all(re.search(table("verl")["of_zero_and_one"], str(file))
+                        for file in listed(verl.value("data.train_files")))
     longest = next((key for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len")
                     if key in verl.values), "data.max_response_length")
     for key, name, value in ((f"{prefix}.len", "cache_length", verl.value(f"{prefix}.len")),
                              (longest, "max_response_length", verl.value(longest)),
-                             (f"{prefix}.penalty_factor", "penalty_factor", factor / 2 if is_number else factor)):
+                             (f"{prefix}.penalty_factor", "penalty_factor",
+                              factor / 2 if is_number and is_halved else factor)):
         if key in verl.unknown or value is not None:
             _of_sets(verl, key, "tasksets", f"reward_fn_args.{name}", value)
     for other in (one for one in table("verl")["penalties"] if one != prefix):  # in the section of another version too
         for name in ("enable", "len", "penalty_factor"):
             if verl.value(f"{other}.{name}") == verl.value(f"{prefix}.{name}"):
                 verl.leave(f"{other}.{name}", f"{prefix} says it.", idle=True)
-    verl.made.note("half_penalty")
+    if is_halved:
+        verl.made.note("half_penalty")
 
 
 # ------------------------------------------------------------------------------------------------------------ the task

@@ -173,8 +173,9 @@ def _note(made: Translation, argument: Argument, before: str | None) -> None:
     """Reports words of the launch command that are not overrides. before: the preceding word, after veRL's entry."""
     is_unknown = argument.problem or ENVIRONMENT.fullmatch(argument.text)  # not the value of an option, as far as known
     if option := HYDRA.fullmatch(argument.text):
-        made.skipped.append((argument.line, f"{option[0]}: names a file of veRL's configuration, which is not read; "
-                                            "only what the command itself says is"))
+        made.unread += [argument.line] if option[1] not in ("config-dir", "cd") else []
+        made.skipped.append((argument.line, f"{option[0]}: names a file of the configuration, which is not read; only "
+                                            "what the command itself says is"))
     elif DELETION.fullmatch(argument.text):
         made.skipped.append((argument.line, f"{argument.text}: deletes a key of veRL's own configuration"))
     elif is_unknown and before is not None and not before.startswith("--"):

@@ -143,7 +143,7 @@ def run(verl: Verl, facts: Facts) -> Facts:
     every, interval = verl.whole("rollout.test_freq", None), verl.interval
     return {"project": directory_name(project), "name": directory_name(name), "place": place, "number": number,
             "is_nameless": "trainer.experiment_name" not in verl.values, "known": known[0],
-            "source": directory_name(verl.made.source.rpartition(".")[0] or "verl"),
+            "source": directory_name(verl.made.source.rpartition(".")[0].replace("$", "") or "verl"),
             "all": " (all are kept)" if number is None else "", "listed": f"={', '.join(loggers)}" if is_listed else "",
             "is_one_of": len(known) > 2 or bool(set(loggers) - {*MONITORS, "console", "None"}),
             "monitors": ", ".join(MONITORS), "loggers": ", ".join(loggers), "val_only": verl.is_on("trainer.val_only"),

@@ -19,6 +19,8 @@ from pipeline.store.files import CONF, hash_text
 
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are not config groups
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
+WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a text in Hydra's grammar of overrides, unless
+TYPED = ("null", "true", "false", "nan", "inf")
 STORED: dict[str, Path] = {}  # files registered with Hydra, by their registered names
 
 
@@ -155,7 +157,7 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
     in_place = package is not None or not whole  # a recipe applies to the whole configuration, with or without @package
-    readable = re.fullmatch(r"[\w.-]+", path.stem, re.ASCII)  # in Hydra's grammar of overrides
+    readable = WORD.fullmatch(path.stem) and path.stem.lower() not in TYPED
     if shown_name == str(path) and in_place and readable and not changed and fitting == (
             plain if whole else {group: plain}):
         return f"{group}={path.stem}"

@@ -12,6 +12,7 @@ from pipeline.settings.train_batch import taken_groups
 from pipeline.store.errors import Problem, nearest
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
+LONGEST_NAME = 200  # bytes; file systems take 255, and names of files are made of it
 Found = Iterator[Problem]
 
 
@@ -20,6 +21,9 @@ def names(c) -> Found:
         if not re.fullmatch(r"\w[\w.,=-]*", getattr(c, key)):
             yield Problem(key, "needed letters, digits, '_', '-' and '.', beginning with none of the last two; it "
                           "becomes a directory name.", found=getattr(c, key))
+        elif len(getattr(c, key).encode()) > LONGEST_NAME:
+            yield Problem(key, f"needed at most {LONGEST_NAME} bytes; it becomes a directory name.",
+                          found=getattr(c, key))
     if re.search(r"[{}]", c.checkpoint_root_dir):
         yield Problem("checkpoint_root_dir", "braces have a meaning to Snakemake; needed a path without.",
                       found=c.checkpoint_root_dir)

@@ -70,7 +70,7 @@ REFUSED: dict[str, Refused] = {
     "buffer.trainer_input.sft_warmup_dataset": Refused("write a stage of its own before this one: stages, with "
                                                        "algorithm_type sft and this path in experience_buffer."),
     "buffer.trainer_input.sft_warmup_steps": Refused("write a stage of its own before this one: stages, with "
-                                                     "algorithm_type sft and total_steps.", (0,)),
+                                                     "algorithm_type sft and total_steps.", (0,), "demonstrations"),
     "buffer.max_retry_times": Refused(_SQL_ONLY),
     "buffer.max_retry_interval": Refused(_SQL_ONLY),
     "explorer.name": Refused(_NO_ACTORS),

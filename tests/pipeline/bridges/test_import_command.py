@@ -57,6 +57,18 @@ def test_what_is_left_out_is_told_with_line_and_reason_and_without_secrets(here,
     assert "hunter2" not in told.out + (here / "conf/recipe/small.yaml").read_text()
 
 
+@pytest.mark.parametrize("name", ["0", "1e5", "null", "true", "${x}", "-x", "a b", "Ü", "_self_", "x" * 250])
+@pytest.mark.parametrize(("kind", "suffix", "text"), [
+    ("trinity", ".yaml", SMALL.replace("name: small\n", "")), ("verl", ".sh", "data.train_batch_size=8"),
+    ("verl", ".sh", "trainer.experiment_name=''")])
+def test_a_recipe_is_found_by_the_name_of_any_file(here, capsys, kind, suffix, text, name):
+    (here / f"{name}{suffix}").write_text(text)
+    ouro(capsys, kind, f"./{name}{suffix}")
+    path, = (here / "conf/recipe").iterdir()
+    config = compose([f"recipe={path.stem}"])
+    assert config.buffer.batch_size != compose([]).buffer.batch_size or config.name != "run"
+
+
 def test_to_the_standard_output(here, capsys):
     _, told = ouro(capsys, "trinity", "small.yaml", "--stdout")
     assert yaml.safe_load(told.out)["project"] == "p"

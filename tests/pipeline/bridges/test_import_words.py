@@ -4,7 +4,7 @@
 import pytest
 
 from pipeline.store.errors import ConfigError
-from tests.bridges import from_trinity, from_verl
+from tests.bridges import from_trinity, from_verl, launch
 
 
 def test_a_configuration_of_trinity_is_not_read_as_one_of_verl():
@@ -24,7 +24,10 @@ def test_files_that_a_yaml_names_are_not_read_which_is_said():
     made = from_verl("hydra: {searchpath: [file://verl/trainer/config], run: {dir: out}}\n"
                      "defaults: [ppo_trainer, _self_]\ndata: {train_batch_size: 64}\n", "c.yaml")
     assert [(line, text.partition("=")[0]) for line, text in made.skipped] == [(1, "hydra.searchpath"), (2, "defaults")]
-    assert all("names files of veRL's configuration, which are not read" in text for _, text in made.skipped)
+    assert made.unread == []
+    assert from_verl("defaults: [mine]\ndata: {train_batch_size: 64}\n", "c.yaml").unread == [1]
+    assert from_verl(launch("--config-name=mine", "data.train_batch_size=64")).unread == [2]
+    assert from_verl(launch("--config-name=ppo_trainer", "data.train_batch_size=64")).unread == []
     assert [given.key for given, _ in made.idle] == ["hydra.run.dir"]
 
 

@@ -18,6 +18,7 @@ buffer: {explorer_input: {taskset: {path: /d/gsm8k, format: {prompt_key: questio
 
 
 @pytest.mark.parametrize(("override", "part"), [
+    ("reward_model.reward_kwargs.num_examine=3", "reward"),
     ("data.custom_cls.path=my/data.py", "dataset class"), ("data.datagen.path=my/gen.py", "dataset class"),
     ("data.sampler.class_path=my.sampler", "dataset class"), ("custom_reward_function.path=my/reward.py", "reward"),
     ("reward.custom_reward_function.path=$(pwd)/reward.py", "reward"), ("reward_model.reward_manager=mine", "reward"),
@@ -91,7 +92,10 @@ def test_a_penalty_that_two_versions_of_verl_read_is_not_lost():
     ("{buffer: {explorer_input: {default_workflow_type: math_workflow}}, explorer: {auxiliary_models: "
      "[{model_path: /judge}]}}", "judge or teacher"),
     ("trainer: {trainer_config: {actor_rollout_ref: {actor: {megatron: {qat: {enable: true}}}}}}", "quantization"),
-    ("explorer: {rollout_model: {quantization: fp8}}", "quantization"),
+    ("explorer: {rollout_model: {quantization: fp8}}", "quantization"), ("mode: serve", "mode"),
+    ("buffer: {trainer_input: {sft_warmup_steps: 9}}", "demonstrations"),
+    ("buffer: {explorer_input: {taskset: {path: /d, default_reward_fn_type: math_reward, reward_fn_args: {weights: "
+     "{accuracy: 0.9}}}}}", "reward"),
     ("explorer: {rollout_model: {kv_cache_dtype: fp8_e5m2}}", "quantization")])
 def test_a_part_of_trinitys_task_is_lost(text, part):
     assert part in from_trinity(text).lacking

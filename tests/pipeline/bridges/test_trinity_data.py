@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bridges import left_out_of_trinity, values_of_trinity
+from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
 
 SETS, SHOWN = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
 
@@ -62,6 +62,26 @@ def test_a_stages_demonstrations_keep_the_format_of_all(given):
 def test_a_set_without_a_path_has_no_columns():
     found = values_of_trinity("buffer: {explorer_input: {taskset: {path: null, format: {prompt_key: q}}}}")
     assert not [key for key in found if ".format." in key]
+
+
+EXTERNAL = "model: {external_model: {enable: %s, model_name: m, base_url_env: URL, api_key_env: KEY}}\nmode: %s\n"
+SERVER = "explorer.rollout_model"
+
+
+def test_a_server_is_evaluated_and_not_trained():
+    found = values_of_trinity(EXTERNAL % ("true", "bench"))
+    assert {key: found[key] for key in found if key.startswith(SERVER)} == {
+        f"{SERVER}.engine_type": "openai", f"{SERVER}.external.model_name": "m",
+        f"{SERVER}.external.api_key_env": "KEY", f"{SERVER}.external.base_url": "${oc.env:URL}"}
+    assert values_of_trinity(EXTERNAL % ("true", "bench") + "explorer: {rollout_model: {engine_type: external}}")[
+        f"{SERVER}.engine_type"] == "openai"
+    for switch, mode in (("false", "bench"), ("true", "both")):
+        assert not [key for key in values_of_trinity(EXTERNAL % (switch, mode)) if key.startswith(SERVER)]
+
+
+def test_checkpoints_of_the_original_are_not_there_to_be_evaluated():
+    assert from_trinity("mode: bench\nmodel: {model_path: /m}").asked
+    assert not from_trinity(EXTERNAL % ("true", "bench")).asked
 
 
 def test_the_algorithm_is_ppo_where_none_is_named():

@@ -28,7 +28,8 @@ def test_a_project_in_a_directory_of_such_a_name_is_composed(tmp_path, monkeypat
     assert origin([], "seed") == str(tmp_path / name / "conf" / "recipe" / "project.yaml")
 
 
-@pytest.mark.parametrize("name", ["ümlaut", "a (1)", "it's", "日本語", "x.y"])
+@pytest.mark.parametrize("name", ["ümlaut", "a (1)", "it's", "日本語", "x.y", "0", "1e5", "1_000", "null", "True",
+                                  "nan", "-x", "_self_"])
 def test_a_recipe_of_such_a_name(tmp_path, monkeypatch, name):
     written(tmp_path, "# @package _global_\ndefaults: [base, _self_]\nseed: 7\n", name, name)
     (tmp_path / "conf" / "recipe" / "base.yaml").write_text("# @package _global_\nmodel: {max_prompt_tokens: 9}\n")
