@@ -1,5 +1,6 @@
 """`ouro serve` and `ouro debug`: a model for agents, and one attempt of a workflow in detail."""
 
+import math
 import os
 import secrets
 import sys
@@ -36,6 +37,8 @@ def serve(model, overrides, root, stage, engine, token, token_env, without_feedb
     from stages.serving.model import model_of, settings_of
     from stages.serving.server import Options, serve
 
+    if math.isnan(given["wait"]):
+        raise click.UsageError("--wait nan: needed a number of seconds.")
     directory = model_of(model, stage, root)
     options = Options(token=_token(token, token_env), keep=without_feedback == "keep", **given)
     serve(directory, settings_of(directory, engine, overrides), options)

@@ -39,6 +39,8 @@ def finish(made: Translation, arguments) -> int:
     if there and path.read_bytes() != text.encode() and not arguments.force:
         raise OuroError(f"{path} exists already and says something else. Write --force to replace it, or --name or "
                         "--output for another file.")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise OuroError(f"{path}: {path.parent} is no directory. Name another place by --output.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     _print_account(made, out)

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation
+from pipeline.settings.kinds import of_mode
 
 TINKER, ADAPTER = ("model", "tinker"), ("model", "lora_configs", 0)
 EXTERNAL, ENGINE = ("model", "external_model"), ("explorer", "rollout_model")
@@ -42,9 +43,9 @@ def tinker(made: Translation, given: Given, stage: Path, values: dict[Path, Any]
 def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     """Writes a key of an enabled `model.external_model` as one of the server to evaluate; False for any other key.
 
-    Only mode=bench can have one, there as here.
+    Only an evaluation can have one, there as here.
     """
-    is_on = values.get((*EXTERNAL, "enable")) is True and values.get(("mode",)) == "bench"
+    is_on = values.get((*EXTERNAL, "enable")) is True and of_mode(str(values.get(("mode",)))).evaluates
     if is_on and given.path == (*ENGINE, "engine_type"):
         made.rename(given, given.path, "openai", f"{given.value} there")
         return True

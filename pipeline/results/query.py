@@ -228,7 +228,8 @@ def short(value: float, digits: int = 6) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if text.isprintable() else "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def as_csv(answer: Answer, header: bool = True) -> str:

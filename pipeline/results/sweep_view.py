@@ -56,7 +56,7 @@ def open_sweep(path: Path) -> SweepView:
 
 def known(root: Path) -> list[View | SweepView]:
     """Returns every run and sweep below root/runs, the one launched last first; optionally only of one name."""
-    found = [*view.views(root), *view.opened(open_sweep, Path(root).glob(f"runs/*/*/{SWEEP}"))]
+    found = [*view.views(root), *view.opened(open_sweep, view.plans(root, SWEEP))]
     found.sort(key=lambda one: one.launched, reverse=True)
     latest: dict[str, View | SweepView] = {}
     for one in found:

@@ -1,5 +1,6 @@
 """`ouro gc`: finds what no run needs in store/: stages, checkpoints, leftovers of killed processes."""
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,16 +30,19 @@ def find(root: Path) -> list[Unneeded]:
     plan cannot be read."""
     if not (root / "store").is_dir():
         raise DataError(f"no store/ below {root}. Say with --root where runs/ and store/ are (checkpoint_root_dir).")
-    runs = [view.open_view(path.parent) for path in root.glob("runs/*/*/plan.json")]  # all: others' stages are listed
+    places = _runs(root)  # all: others' stages are listed
+    runs = [view.open_view(place) for place in places if (place / view.View.PLAN).exists()]
     # by name in all that a run names: a setting may be the path of a model in another run's stage
-    named = "".join(path.read_text(encoding="utf-8") for run in runs
-                    for path in (run.path / "plan.json", run.path / "config.yaml") if path.exists())
+    named = "".join(path.read_text(encoding="utf-8") for place in places
+                    for path in (place / view.View.PLAN, place / "config.yaml") if path.exists())
+    named += "".join(os.readlink(link) for place in places for link in (place / "stages").glob("*")
+                     if link.is_symlink())
     benched = {Path(directory).name for run in runs for stage in run.stages if stage.kind.benches
                for directory in _inputs(stage.directory)}
     left = [path for pattern in (".mlflow.db.*.tmp*", "store/.*.tmp", "runs/*/*/.*.tmp") for path in root.glob(pattern)]
     found = [_unneeded(path, KILLED) for path in sorted(left)
              if path.is_file() and time.time() - path.stat().st_mtime > OLD_SECONDS]
-    for stage in sorted(path for path in (root / "store").glob("*") if path.is_dir() and not path.is_symlink()):
+    for stage in (path for path in view.below(root / "store") if not path.is_symlink()):
         if view.is_locked(stage / ".lock"):
             continue
         if stage.name.endswith(".tmp"):
@@ -48,6 +52,12 @@ def find(root: Path) -> list[Unneeded]:
         else:
             found += _inside(stage, stage.name in benched)
     return found
+
+
+def _runs(root: Path) -> list[Path]:
+    """Returns the directories of runs. Raises OSError for one that cannot be read: its stages would be deleted."""
+    runs = root / "runs"
+    return [run for project in view.below(runs) for run in view.below(project)] if os.path.lexists(runs) else []
 
 
 def _inputs(stage: Path) -> list[str]:

@@ -46,6 +46,10 @@ def _verdict(stage: Node, damaged: set[str]) -> Verdict:
     place, complete = stage.directory, files.is_complete(stage.directory)
     if not place.exists():
         return Verdict(stage, 0, 0, "not there", [])
+    if complete and not (place / "stage.json").exists():
+        return Verdict(stage, 0, 0, "DAMAGED", [f"{files.near(place)}/stage.json is damaged: it is missing"])
+    if not place.is_dir():
+        return Verdict(stage, 0, 0, "DAMAGED", [f"{files.near(place)} is no directory"])
     try:
         entries, lost = hashes.contents(place) if complete else _so_far(place), recovery.lost(place)
         for step in checkpoints.complete_checkpoints(place):

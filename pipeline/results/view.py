@@ -5,6 +5,7 @@ Nothing here writes files.
 """
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from pipeline.settings.config import Config
 from pipeline.settings.explorer import because_of_time, depends_on_time
 from pipeline.settings.kinds import KINDS, Kind
 from pipeline.store import files, tables
-from pipeline.store.errors import DataError, StageError, nearest
+from pipeline.store.errors import DataError, OuroError, StageError, message, nearest
 from pipeline.store.records import TABLES
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -73,10 +74,12 @@ def open_view(path: Path) -> View:
     """Opens the run whose directory under runs/ is `path`. Raises DataError when its plan.json is invalid."""
     again = "`ouro run` with the words of that run makes it again."
     plan = files.read_json(path / "plan.json", again)
-    if not isinstance(plan, dict) or not {"stages", "project", "name"} <= plan.keys():
-        raise DataError(f"{path / 'plan.json'} is no plan of a run. {again}")
-    stages = [Node(s["name"], KINDS[s["kind"]], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
-    return View(f"{plan['project']}/{plan['name']}", path, stages)
+    try:
+        stages = [Node(s["name"], KINDS[s["kind"]], Path(os.path.realpath(path / "stages" / s["name"])))
+                  for s in plan["stages"]]
+        return View(f"{plan['project']}/{plan['name']}", path, stages)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path / 'plan.json'} is no plan of a run. {again}") from error
 
 
 def of_plan(plan) -> View:
@@ -88,8 +91,24 @@ def of_plan(plan) -> View:
 def views(root: Path) -> list[View]:
     """Returns every run below root/runs, the most recently launched first; without those whose plan.json is damaged,
     of each of which it warns."""
-    found = list(opened(open_view, Path(root).glob("runs/*/*/plan.json")))
+    found = list(opened(open_view, plans(root, View.PLAN)))
     return sorted(found, key=lambda run: run.launched, reverse=True)
+
+
+def plans(root: Path, name: str) -> Iterator[Path]:
+    """Yields root/runs/*/*/name, and warns of directories that cannot be read."""
+    runs = Path(root) / "runs"
+    projects = below(runs) if runs.is_dir() else []
+    for project in projects:
+        try:
+            yield from (run / name for run in below(project) if (run / name).exists())
+        except OSError as error:
+            _tell(error)
+
+
+def below(directory: Path) -> list[Path]:
+    """Returns the directories in a directory. Raises OSError where it cannot be read: pathlib's glob finds nothing."""
+    return [Path(entry.path) for entry in sorted(os.scandir(directory), key=lambda one: one.name) if entry.is_dir()]
 
 
 def opened(open_one: Callable[[Path], Any], paths: Iterable[Path]) -> Iterator[Any]:
@@ -97,8 +116,12 @@ def opened(open_one: Callable[[Path], Any], paths: Iterable[Path]) -> Iterator[A
     for path in paths:
         try:
             yield open_one(path.parent)
-        except (DataError, StageError) as error:
-            print(f"ouro: left out: {error}", file=sys.stderr)
+        except (DataError, StageError, OSError) as error:
+            _tell(error)
+
+
+def _tell(error: OuroError | OSError) -> None:
+    print(f"ouro: left out: {message(error).removeprefix('ouro: ')}", file=sys.stderr)
 
 
 def find_view(root: Path, name: str | None = None) -> View:

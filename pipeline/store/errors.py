@@ -4,6 +4,8 @@ Every message says what was found, what was needed and what to change. Internal 
 """
 
 import difflib
+import re
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -161,6 +163,8 @@ def pick(table: dict, name: str, what: str):
 
 def message(error: OuroError | OSError) -> str:
     """Returns a one-line message for a user's mistake or an operating system error: its text and the path."""
+    if isinstance(error, shutil.Error):  # of a copied tree: a list of (source, target, reason)
+        return shortened("ouro: " + re.sub(r"^\[Errno \d+\] ", "", str(error.args[0][0][-1])))
     if isinstance(error, OSError) and error.strerror:
         return shortened(f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
     return f"ouro: {error}"

@@ -1,6 +1,7 @@
 """Which model `ouro serve` answers with, and the settings by which it does."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:
             section, name = key.split(".")
             if (value := at(config, key)) is not None:
                 tree.setdefault(section, {})[name] = value
+    if foreign := [word for word in overrides if not re.match(r"(model|explorer)\.", word)]:
+        raise ConfigError(f"{', '.join(foreign)}: a server takes settings of model and explorer alone, as "
+                          "model.temperature=0.7.")
     try:
         words = OmegaConf.from_dotlist(list(overrides))
         tree = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), words))

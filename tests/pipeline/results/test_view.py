@@ -163,6 +163,43 @@ def test_a_damaged_plan_hides_its_run_alone_and_says_so(tmp_path, capsys):
         unreferenced.find(tmp_path)
 
 
+@pytest.mark.parametrize("plan", [b'{"project": "toy", "name": "x", "stages": [{"name": null, "kind": "alien"}]}',
+                                  b'{"project": "toy", "name": "x", "stages": 5}', b'{"stages": []}'])
+def test_a_plan_of_other_types_is_a_damaged_one(tmp_path, plan):
+    FakeRun(tmp_path, "toy/whole").view()
+    (FakeRun(tmp_path, "toy/damaged").view() / "plan.json").write_bytes(plan)
+    assert [one.run for one in view.views(tmp_path)] == ["toy/whole"]
+
+
+def test_a_stage_that_is_a_link_to_itself_is_missing(tmp_path):
+    run = FakeRun(tmp_path)
+    directory = run.stage("tasks", "tasks")
+    path = run.view()
+    rename = directory.with_name("elsewhere")
+    directory.rename(rename)
+    directory.symlink_to(directory.name)
+    assert [view.state(stage).state for stage in view.open_view(path).stages] == ["missing"]
+
+
+@pytest.mark.parametrize("damage", ["no plan", "loop", "no directory"])
+def test_gc_deletes_no_stage_of_a_run_that_it_cannot_read(tmp_path, damage):
+    """Without its plan a run keeps what its links name; where the runs cannot be listed, nothing is deleted."""
+    run = FakeRun(tmp_path)
+    kept, unneeded = run.stage("tasks", "tasks"), FakeRun(tmp_path, "toy/other").stage("other", "tasks")
+    plan = run.view() / "plan.json"
+    plan.unlink()
+    if damage == "loop":
+        plan.symlink_to("plan.json")
+    if damage == "no directory":
+        (tmp_path / "runs").rename(tmp_path / "moved")
+        (tmp_path / "runs").touch()
+        with pytest.raises(NotADirectoryError):
+            unreferenced.find(tmp_path)
+        return
+    assert [one.path for one in unreferenced.find(tmp_path)] == [unneeded]
+    assert kept.exists()
+
+
 def test_gc_lists_old_temporary_files_outside_of_stages(tmp_path):
     run = FakeRun(tmp_path).whole()
     run.view()
