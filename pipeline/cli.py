@@ -10,14 +10,14 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from pipeline.agent_commands import debug, serve
-from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
+from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, names, stages, words
 from pipeline.process_commands import logs, name_and_overrides, status, stop
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message, shortened
 from pipeline.store.secret_names import conceal_secrets
-from pipeline.store_commands import evaluate, gc, verify, weights
+from pipeline.store_commands import evaluate, export, gc, verify, weights
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
-RUNS = words("runs", "[RUN]...")
+RUNS = words("runs", "[RUN]...", names)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -243,7 +243,7 @@ def report(runs, root, browse):
 
 
 @click.command()
-@words("names", "[RUN | SWEEP]...")
+@words("names", "[RUN | SWEEP]...", names)
 @HERE
 @click.option("--metric", metavar="NAME", help="default: sampled_accuracy, or sampled_reward without accuracies")
 @FORMAT
@@ -302,11 +302,13 @@ def replay(given, root, step, stage, form):
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell):
     """Print a completion script: eval "$(ouro completion bash)"."""
-    print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
+    source = get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source()
+    # the value of key= follows without a space
+    print(source.replace("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value != *= ]] || compopt -o nospace"))
 
 
-for command in (init, run, status, logs, stop, sql, report, compare, replay, weights, evaluate, serve, debug, verify,
-                gc, config, import_, stages, completion):
+for command in (init, run, status, logs, stop, sql, report, compare, replay, weights, export, evaluate, serve, debug,
+                verify, gc, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

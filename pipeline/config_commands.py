@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,10 @@ import click
 from pipeline.store.errors import ConfigError, masked
 
 
-def words(name: str, metavar: str):
-    """A click argument that takes any number of words, as a list."""
-    return click.argument(name, nargs=-1, metavar=metavar, callback=lambda *given: list(given[-1]))
+def words(name: str, metavar: str, complete: Callable | None = None):
+    """A click argument that takes any number of words, as a list. complete: as click's shell_complete."""
+    return click.argument(name, nargs=-1, metavar=metavar, callback=lambda *given: list(given[-1]),
+                          shell_complete=complete)
 
 
 class _Path(click.Path):
@@ -25,9 +27,33 @@ class _Path(click.Path):
         return Path(os.path.expanduser(super().convert(value, param, context)))  # `~x` of no user is a name
 
 
+def names(context: click.Context, _, begun: str) -> list[str]:
+    """Completes the name of a run or sweep below --root."""
+    from pipeline.results.sweep_view import known
+
+    names = [one.run for one in known(context.params.get("root") or Path())]
+    return [name for whole in names for name in (whole, whole.partition("/")[2]) if name.startswith(begun)]
+
+
+def _overrides(context: click.Context, _, begun: str) -> list[str]:
+    """Completes `key=` with groups of conf/ and keys of settings, and `recipe=NAME` and others with what is there."""
+    from pipeline.compose.conf_files import groups
+    from pipeline.settings.schema import defaults
+    from pipeline.settings.setting import leaves
+
+    known, before = groups(), context.params.get("overrides") or []
+    if before[-1:] == ["="]:  # bash splits words at =
+        return [name for name in known.get(before[-2], ()) if name.startswith(begun)]
+    group, equals, name = begun.partition("=")
+    if equals:
+        return [f"{group}={one}" for one in known.get(group, ()) if one.startswith(name)]
+    keys = dict.fromkeys((*known, *(key for key, _ in leaves(defaults()))))
+    return [f"{key}=" for key in keys if key.startswith(begun)]
+
+
 PATH = _Path()
-RUN = click.argument("name", required=False, metavar="[RUN]")
-OVERRIDES = words("overrides", "[key=value]...")
+RUN = click.argument("name", required=False, metavar="[RUN]", shell_complete=names)
+OVERRIDES = words("overrides", "[key=value]...", _overrides)
 HERE = click.option("--root", type=PATH, default=Path(), metavar="DIR",
                     help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")
 

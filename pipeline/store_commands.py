@@ -67,6 +67,24 @@ def weights(name, root, step, out, stage):
 @click.command()
 @RUN
 @HERE
+@click.option("--out", type=PATH, metavar="DIR", required=True, help="a new directory")
+@click.option("--stage", metavar="NAME", help="default: the last training stage")
+@click.option("--push", metavar="ORG/NAME", help="upload it to the Hugging Face hub, to a private repository if new")
+def export(name, root, out, stage, push):
+    """Write the trained model of a run, with a model card, to a directory for transformers and vLLM.
+
+    The card has data, rewards, scores with intervals, and hashes. A LoRA is merged. Weights of other steps: ouro
+    weights.
+    """
+    from pipeline.results import model_export, sweep_view
+
+    for line in model_export.export(sweep_view.find(root, name), out, stage, push):
+        print(line, flush=True)
+
+
+@click.command()
+@RUN
+@HERE
 @click.option("--steps", required=True, metavar="N,N,…", help="trainer steps whose weights are kept (ouro weights)")
 @click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
 def evaluate(name, root, steps, profile):

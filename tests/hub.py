@@ -1,5 +1,6 @@
 """A Hugging Face hub on loopback: what huggingface_hub asks of one, for repositories that a test makes."""
 
+import base64
 import hashlib
 import json
 import threading
@@ -13,6 +14,7 @@ import pytest
 class Hub:
     """Repositories by name (`org/name`, `datasets/org/name`), each with commits: sha -> {file: bytes}.
 
+    private: repositories that clients made -> whether they are private.
     requests: (method, path) of each, in order. refuse: repository -> (status, X-Error-Code). cut: files whose body ends
     halfway, with how many times more. flip: files of which one bit is wrong on the way.
     """
@@ -25,6 +27,8 @@ class Hub:
         self.refuse: dict[str, tuple[int, str]] = {}
         self.cut: dict[str, int] = {}
         self.flip: set[str] = set()
+        self.private: dict[str, bool] = {}  # repositories that clients made
+        self.address = ""
 
     def push(self, repository: str, files: dict[str, bytes | str], branch: str = "main") -> str:
         """Commits files; returns the commit."""
@@ -59,6 +63,28 @@ class Hub:
         if api:
             return 200, {}, json.dumps({"id": "/".join(parts[length - 2:length]), "sha": sha}).encode()
         return self._file(files, "/".join(rest[2:]), sha, method, range_)
+
+    def upload(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of what a client posts that makes a repository and commits files to it."""
+        parts = path.strip("/").split("/")[1:]
+        if parts == ["repos", "create"]:
+            asked = json.loads(body)
+            name = f"{asked['organization']}/{asked['name']}"
+            if name in self.refuse:
+                return self.refuse[name][0], b"{}"
+            self.private[name] = asked.get("private", asked.get("visibility") == "private")
+            return 200, json.dumps({"url": f"{self.address}/{name}", "name": name}).encode()
+        if parts == ["validate-yaml"]:
+            return 200, json.dumps({"errors": [], "warnings": []}).encode()
+        name = "/".join(parts[1:3])
+        if parts[3] == "preupload":
+            files = [one | {"uploadMode": "regular", "shouldIgnore": False} for one in json.loads(body)["files"]]
+            return 200, json.dumps({"files": files}).encode()
+        assert parts[3] == "commit", path
+        lines = [json.loads(line) for line in body.splitlines()]
+        sha = self.push(name, {one["value"]["path"]: base64.b64decode(one["value"]["content"]) for one in lines
+                               if one["key"] == "file"})
+        return 200, json.dumps({"commitUrl": f"{self.address}/{name}/commit/{sha}", "commitOid": sha}).encode()
 
     def _file(self, files, name: str, sha: str, method: str, range_: str | None):
         if name not in files:
@@ -100,6 +126,16 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         do_HEAD = do_GET
+
+        def do_POST(self):
+            hub.requests.append((self.command, self.path))
+            hub.tokens.add(self.headers.get("Authorization"))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status, answer = hub.upload(urlsplit(self.path).path, body)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
 
         def log_message(self, *words):
             pass

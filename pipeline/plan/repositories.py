@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.store.data_files import READERS, SAVED, of_split
 from pipeline.store.digests import HubPath, hashes_of
-from pipeline.store.errors import DataError, ModelError, nearest
+from pipeline.store.errors import ConfigError, DataError, ModelError, StageError, nearest
 
 SCHEME, DATASETS = "hf://", "hf://datasets/"
 NO_ID = "not an id of the Hugging Face hub"
@@ -212,3 +212,35 @@ def fetch(repository: str, names: Iterable[str]) -> None:
 
     uri = _parsed(repository)
     _called(snapshot_download, uri, uri.revision, True, allow_patterns=[glob.escape(name) for name in names])
+
+
+def require_name(name: str) -> str:
+    """Returns the name of a repository to push to. Raises ConfigError unless it is `org/name`."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        name = ""
+    if name.count("/") != 1:
+        raise ConfigError("--push needs ORG/NAME, a name of the Hugging Face hub.")
+    return name
+
+
+def push(name: str, directory: Path) -> str:
+    """Uploads a directory as a model repository, which is made private if it is new; returns its address.
+
+    Raises StageError where the hub refuses or cannot be reached.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        made = HfApi().create_repo(name, private=True, exist_ok=True)
+        HfApi().upload_folder(repo_id=name, folder_path=directory, commit_message="Upload the model and its card")
+        return str(made)
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise StageError(f"--push {name}: {said} `hf auth login` or the variable HF_TOKEN gives the right to write. "
+                         f"The directory is complete: hf upload {name} {directory}") from error

@@ -9,6 +9,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from pipeline import cli
+from pipeline.job.progress import SAMPLED, interval
+from pipeline.results import learnt
+from pipeline.results.view import of_plan
 from pipeline.store import records, tables
 from tests.toy.conftest import REPOSITORY, snakemake, stage_of
 
@@ -154,3 +158,25 @@ def test_the_model_can_be_used_by_transformers(finished):
     assert model.generate(**asked, max_new_tokens=4).shape[1] > asked["input_ids"].shape[1]
     manifest = json.loads((directory.parent / "manifest.json").read_text())
     assert manifest["steps"] == 6
+
+
+def test_the_exported_model_has_the_weights_and_a_card_of_its_provenance(finished, tmp_path):
+    import yaml
+    from transformers import AutoModelForCausalLM
+
+    root, plan, _ = finished
+    out = tmp_path / "given"
+    assert cli.main(["export", "--root", str(root), "--out", str(out)]) == 0
+    rft = Path(stage_of(plan, "rft").directory)
+    kept, given = (AutoModelForCausalLM.from_pretrained(place).state_dict() for place in (rft / "model", out))
+    assert all(kept[name].equal(given[name]) for name in kept)
+    card = (out / "README.md").read_text()
+    assert yaml.safe_load(card.split("---")[1])["tags"] == ["ouroboros", "sft", "grpo"]
+    manifest = json.loads((rft / "manifest.json").read_text())
+    (score,) = [one for one in learnt.scores(of_plan(plan)) if one.model == rft.name and one.metric == SAMPLED[0]]
+    for fact in (rft.name, Path(stage_of(plan, "sft").directory).name, manifest["weights_hash"], interval(score),
+                 "countdown_reward"):
+        assert fact in card
+    assert cli.main(["export", "--root", str(root), "--out", str(out)]) == 2  # it exists
+    assert cli.main(["export", "--root", str(root), "--out", str(tmp_path / "b"), "--push", "no name"]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["given"]

@@ -17,7 +17,7 @@ from pipeline.run.planning import checked_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.store.checkpoints import model_name
 from pipeline.store.digests import HubPath, digest_input, digest_tree
-from pipeline.store.errors import ConfigError, OuroError
+from pipeline.store.errors import ConfigError, OuroError, StageError
 from stages.model import character_tokenizer
 from tests.configs import changed
 from tests.damage import flip
@@ -405,3 +405,25 @@ def test_a_run_whose_plan_is_damaged_keeps_the_commits_that_it_had(served, confi
         checked_plan(config())
     (plan.view / "plan.json").unlink()
     assert identities(checked_plan(config())) == identities(plan)
+
+
+def test_a_directory_is_pushed_to_a_private_repository(served, tmp_path, monkeypatch):
+    use(monkeypatch, served.address, tmp_path / "cache")
+    given = tmp_path / "given"
+    given.mkdir()
+    files = {"README.md": b"---\ntags:\n- ouroboros\n---\n", "config.json": b"{}",
+             "model.safetensors": bytes(range(256))}
+    for name, body in files.items():
+        (given / name).write_bytes(body)
+    assert repositories.push("org/given", given) == f"{served.address}/org/given"
+    (pushed,) = served.commits["org/given"].values()
+    assert (pushed, served.private) == (files, {"org/given": True})
+    served.refuse["org/other"] = (403, "")
+    with pytest.raises(StageError):
+        repositories.push("org/other", given)
+
+
+@pytest.mark.parametrize("name", ["given", "org/", "/given", "a/b/c", "org/gi ven", "hf://org/given", ""])
+def test_a_name_to_push_to_is_checked_first(name):
+    with pytest.raises(ConfigError):
+        repositories.require_name(name)

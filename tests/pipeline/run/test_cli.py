@@ -100,3 +100,18 @@ def test_the_version_has_the_commit_of_the_checkout(capsys, monkeypatch):
     monkeypatch.setattr("pipeline.job.context.commit", lambda: "0123456789ab+dirty")
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"ouro {version('ouroboros-rft')} (commit 0123456789ab+dirty)\n"
+
+
+@pytest.mark.parametrize(("typed", "offered"), [
+    ("ouro run algorithm.optimizer.lr_warmup_steps_", {"algorithm.optimizer.lr_warmup_steps_ratio="}),
+    ("ouro run recipe=count", {"recipe=countdown"}), ("ouro run recipe = count", {"countdown"}),
+    ("ouro config check synchronizer.keep", {"synchronizer.keep="}), ("ouro sql q to", {"toy/first"}),
+    ("ouro verify to", {"toy/first"}), ("ouro verify fi", {"first"}), ("ouro export fi", {"first"})])
+def test_keys_recipes_and_runs_are_completed(typed, offered, run, monkeypatch, capsys):
+    words = typed.split()
+    monkeypatch.chdir(run.root)
+    monkeypatch.setenv("_OURO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert cli.main([]) == 0
+    assert {line.partition(",")[2] for line in capsys.readouterr().out.split()} == offered

@@ -1,0 +1,127 @@
+"""`ouro export`: the model of a run as a directory to give away, with a model card made of the run's provenance.
+
+The model of a training stage is a Hugging Face directory already, of LoRA with the adapter merged into its weights. It
+is copied here, after its files were compared with their hashes, and README.md is written beside it.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.job.inputs import require_intact
+from pipeline.job.progress import interval, is_reward
+from pipeline.plan import repositories
+from pipeline.results import learnt
+from pipeline.results.difference import flatten
+from pipeline.results.policies import single
+from pipeline.results.sweep_view import SweepView
+from pipeline.results.view import Node, View
+from pipeline.settings import secrets
+from pipeline.settings.config import Config
+from pipeline.settings.data import reward_functions
+from pipeline.store import files
+from pipeline.store.errors import DataError, nearest
+
+CARD = "README.md"  # what the hub shows of a model repository
+MODEL = "model"
+
+
+def choose_stage(view: View, name: str | None) -> Node:
+    """Returns the complete training stage of that name, or the last one. Raises DataError without one."""
+    able = {one.name: one for one in view.stages if one.kind.trains and files.is_complete(one.directory)
+            and (one.directory / MODEL).is_dir()}
+    if name in able or (name is None and able):
+        return able[name] if name else [*able.values()][-1]
+    which = f"no complete training stage '{name}'.{nearest(name, able)}" if name else "no complete training stage."
+    raise DataError(f"{view.run} has {which} Those with a model: {', '.join(able) or 'none'}. `ouro status` shows how "
+                    "far the run is.")
+
+
+def export(shown: View | SweepView, out: Path, stage_name: str | None = None, push: str | None = None
+           ) -> Iterator[str]:
+    """Writes the model of a training stage with its card to a new directory; yields a line for each thing done.
+
+    push: `org/name` on the Hugging Face hub, to which it is then uploaded. Raises DataError for a directory that exists
+    or a run without such a stage, ModelError for damaged weights, ConfigError for a name that is none.
+    """
+    repository = push and repositories.require_name(push)
+    view = single(shown)
+    stage = choose_stage(view, stage_name)
+    if out.exists():
+        raise DataError(f"{out} exists; needed a new directory.")
+    # what another such stage would read of it
+    require_intact(stage.kind, {"model": stage.directory}, str(stage.directory.parents[1]), "hash",
+                   logging.getLogger(__name__))
+    temporary = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed export
+    with files.explained(out):
+        shutil.copytree(stage.directory / MODEL, temporary, copy_function=shutil.copyfile)
+        (temporary / CARD).write_text(card(view, stage), encoding="utf-8")
+        temporary.rename(out)
+    yield f"{out}: the model of stage {stage.name} ({stage.directory.name}), with its card {CARD}"
+    if repository:
+        yield f"pushed to {repositories.push(repository, out)}"
+
+
+def card(view: View, stage: Node) -> str:
+    """Returns the model card: metadata of the hub in YAML, then what trained the model, on what, and its scores."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), undefined=StrictUndefined, trim_blocks=True,
+                              lstrip_blocks=True, keep_trailing_newline=True)
+    return environment.get_template("model_card.md.j2").render(content(view, stage))
+
+
+def content(view: View, stage: Node) -> dict[str, Any]:
+    """Returns what the card says; secrets are masked."""
+    frozen = files.read_json(stage.directory / "stage.json")
+    made = files.read_json(stage.directory / files.MANIFEST)
+    line = [*_line(view, stage)]
+    settings = {one.name: Config.partial(files.read_json(one.directory / "stage.json")["config"]) for one in line}
+    return {
+        "run": view.run, "stage": stage.name, "base": _base(line, settings), "made": made, "hub": frozen["hub"],
+        "stages": [{"name": one.name, "kind": str(one.kind), "identity": one.directory.name,
+                    "algorithm": settings[one.name].algorithm.algorithm_type if one.kind.trains else ""}
+                   for one in line],
+        "data": _data(line), "rewards": _rewards(line, settings),
+        "overrides": [secrets.typed(one) for one in files.read_json(view.path / View.PLAN).get("overrides", [])],
+        "scores": [{"taskset": one.taskset, "metric": one.metric, "words": interval(one), "tasks": one.tasks,
+                    "runs": one.runs, "share": not is_reward(one.metric), "value": one.value}
+                   for one in learnt.scores(view) if one.model == stage.directory.name],
+        "learnt": [change.words() for change in learnt.changes(view) if change.last.model == stage.directory.name],
+    }
+
+
+def _line(view: View, stage: Node) -> Iterator[Node]:
+    """Yields the stages that the model depends on, itself last, in the order of the run."""
+    by_identity = {one.directory.name: one for one in view.stages}
+    needed, waiting = {stage.directory.name}, [stage]
+    while waiting:
+        inputs = files.read_json(waiting.pop().directory / "stage.json")["inputs"].values()
+        new = {*map(os.path.basename, inputs)} & {*by_identity} - needed
+        needed |= new
+        waiting += [by_identity[name] for name in new]
+    yield from (one for one in view.stages if one.directory.name in needed)
+
+
+def _base(line: list[Node], settings: dict[str, Config]) -> str | None:
+    """Returns the model that the first training stage began with; None where a stage of the run made it."""
+    first = next(settings[one.name] for one in line if one.kind.trains)
+    return getattr(first.model, "model_path", None)
+
+
+def _data(line: list[Node]) -> list[dict[str, str]]:
+    """Returns name and path of each set of rows that a stage of the line learnt from."""
+    buffers = [files.read_json(one.directory / "stage.json")["config"]["buffer"] for one in line if one.kind.trains]
+    found = [(key.rpartition(".")[0].rpartition(".")[2], path) for one in buffers for key, path in flatten(one).items()
+             if key.endswith(".path") and path and "eval_tasksets" not in key]
+    return [{"name": name, "path": path} for name, path in dict.fromkeys(found)]
+
+
+def _rewards(line: list[Node], settings: dict[str, Config]) -> list[str]:
+    explored = [settings[one.name].buffer.explorer_input for one in line if one.kind.explores]
+    return list(dict.fromkeys(name for source in explored for one in (source.tasksets or [source.taskset])
+                              for name in reward_functions(one, source)))
