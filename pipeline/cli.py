@@ -1,5 +1,6 @@
 """The command `ouro`: parses the command line with click, runs one command, and turns mistakes into exit codes."""
 
+import io
 import os
 import shlex
 import signal
@@ -23,6 +24,9 @@ RUNS = words("runs", "[RUN]...", names)
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
     conceal_secrets()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale without Unicode shows the rest as \xdc, and ends nothing
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _invoke(sys.argv[1:] if argv is None else list(argv))
         if sys.stdout is not None:  # closed by the shell (>&-)
@@ -81,6 +85,9 @@ def _refuse_shell(given: list[str]) -> None:
     except FileNotFoundError as error:
         raise OuroError("the current directory was deleted. Go to one that exists (cd).") from error
     if word := next((one for one in given if any("\ud800" <= letter <= "\udfff" for letter in one)), None):
+        encoding = sys.getfilesystemencoding()
+        if encoding != "utf-8":
+            raise OuroError(f"{word!a} cannot be read by this locale, whose encoding is {encoding}. Set PYTHONUTF8=1.")
         raise OuroError(f"{word!a} is no valid UTF-8. Give the file or the name another name.")
 
 

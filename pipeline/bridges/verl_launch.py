@@ -4,6 +4,7 @@ Unread parts that may matter are `skipped`, assumptions are `assumed`, and what 
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,32 +142,43 @@ def _option(launch: Launch, command: Command, position: int, option: re.Match) -
 
 def _take(launch: Launch, made: Translation, match: re.Match, argument: Argument) -> None:
     """Applies one override: as in Hydra the last of a key counts, which is reported."""
-    key = match["key"]
-    value = match["value"] if argument.problem else value_of(match["value"])
-    given = Given(tuple(key.split(".")), value, argument.line)
-    if match["sign"] == "~":
-        made.leave(given, "deletes a key of veRL's own configuration, which is not read.")
-        return
-    first = launch.given.pop(key, None) or launch.unknown.pop(key, (None, ""))[0]
-    if first and (first.value != given.value or argument.problem):
-        made.assumed.append((argument.line, f"{key} is given again, first in line {first.line}: the last one counts"))
-    if argument.problem:
-        launch.unknown[key] = (given, argument.problem)
-    else:
-        launch.given[key] = given
+    value, problem = (match["value"], argument.problem) if argument.problem else _parsed(match["value"])
+    for key, part in _leaves(match["key"], value):
+        given = Given(tuple(key.split(".")), part, argument.line)
+        if match["sign"] == "~":
+            made.leave(given, "deletes a key of veRL's own configuration, which is not read.")
+            continue
+        first = launch.given.pop(key, None) or launch.unknown.pop(key, (None, ""))[0]
+        if first and (first.value != given.value or problem):
+            made.assumed.append((argument.line, f"{key} is given again, first in line {first.line}: the last one "
+                                                "counts"))
+        if problem:
+            launch.unknown[key] = (given, problem)
+        else:
+            launch.given[key] = given
 
 
-def value_of(text: str) -> Any:
-    """Returns the value of an override as parsed by Hydra; the text itself if Hydra cannot parse it."""
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the settings of a mapping, which Hydra merges key by key; another value is one itself."""
+    for name, below in value.items() if isinstance(value, dict) and value else ():
+        yield from _leaves(f"{key}.{name}", below)
+    if not isinstance(value, dict) or not value:
+        yield key, value
+
+
+def _parsed(text: str) -> tuple[Any, str | None]:
+    """Returns the value of an override as parsed by Hydra, or the text itself, and why it is not known."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
         parsed = OverridesParser.create().parse_override(f"k={text}")
-        value = text if parsed.is_sweep_override() else parsed.value()
+        if parsed.is_sweep_override():
+            return text, "the values of a sweep, one for each run"
+        value = parsed.value()
     except (HydraException, ValueError, RecursionError):
-        return scalar(text) if not text.lstrip().startswith(("[", "{", "&", "*", "!")) else text
-    return None if value == "None" else value
+        return scalar(text) if not text.lstrip().startswith(("[", "{", "&", "*", "!")) else text, None
+    return None if value == "None" else value, None
 
 
 def _note(made: Translation, argument: Argument, before: str | None) -> None:

@@ -25,6 +25,8 @@ def test_files_that_a_yaml_names_are_not_read_which_is_said():
                      "defaults: [ppo_trainer, _self_]\ndata: {train_batch_size: 64}\n", "c.yaml")
     assert [(line, text.partition("=")[0]) for line, text in made.skipped] == [(1, "hydra.searchpath"), (2, "defaults")]
     assert made.unread == []
+    swept = from_verl(launch("data.train_batch_size=64", "actor_rollout_ref.actor.optim.lr=1e-6,1e-5"))
+    assert [unread.to for unread in swept.unknown] == [["algorithm.optimizer.lr"]]
     assert from_verl("defaults: [mine]\ndata: {train_batch_size: 64}\n", "c.yaml").unread == [1]
     assert from_verl(launch("--config-name=mine", "data.train_batch_size=64")).unread == [2]
     assert from_verl(launch("--config-name=ppo_trainer", "data.train_batch_size=64")).unread == []

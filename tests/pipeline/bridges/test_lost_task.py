@@ -18,7 +18,8 @@ buffer: {explorer_input: {taskset: {path: /d/gsm8k, format: {prompt_key: questio
 
 
 @pytest.mark.parametrize(("override", "part"), [
-    ("reward_model.reward_kwargs.num_examine=3", "reward"),
+    ("reward_model.reward_kwargs.num_examine=3", "reward"), ("'custom_reward_function={path:r.py}'", "reward"),
+    (f"'{ROLLOUT}.multi_turn={{tool_config_path:t.yaml}}'", "tools"),
     ("data.custom_cls.path=my/data.py", "dataset class"), ("data.datagen.path=my/gen.py", "dataset class"),
     ("data.sampler.class_path=my.sampler", "dataset class"), ("custom_reward_function.path=my/reward.py", "reward"),
     ("reward.custom_reward_function.path=$(pwd)/reward.py", "reward"), ("reward_model.reward_manager=mine", "reward"),
