@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {
-    "vocab_size": 384, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256, "sliding_window": 16,
+    "vocab_size": 384, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256, "sliding_window": 16,
     "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4,
     "n_routed_experts": 4, "n_shared_experts": 1, "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1,
     "n_group": 1, "topk_group": 1, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 16,
@@ -21,7 +21,7 @@ SIZES = {
 }
 WINDOWED = ["sliding_attention", "full_attention"] * 2
 LINEAR = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
-LATENT = {"head_dim": 16, "num_key_value_heads": 4}
+LATENT = {"head_dim": 16, "num_key_value_heads": 2}
 INDEXED = {**LATENT, "index_topk": 8, "index_head_dim": 32, "index_n_heads": 16}
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ TEXTS: dict[str, dict[str, Any]] = {  # families that are the text of such model
     "qwen3_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}},
     "glm5_next_text": {**INDEXED, "index_kpool": 2, "linear_head_dim": 16, "linear_num_heads": 4, "qk_rope_head_dim": 0,
                        "layer_types": LINEAR},
-    "step3p5": {"num_sliding_attention_heads": 4, "share_expert_dim": 32},
+    "step3p5": {"num_sliding_attention_heads": 2, "share_expert_dim": 32},
 }
 
 

@@ -10,7 +10,6 @@ RUN = {
     "heads of 32": {"model_type": "llama", **WIDE},
     "Gemma: its default is 256": {"model_type": "gemma", "hidden_size": 96, "num_attention_heads": 4},
     "an explicit width": {"model_type": "llama", "hidden_size": 96, "num_attention_heads": 4, "head_dim": 64},
-    "DeepSeek V3": {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64},
     "without experts": {**HYBRID, "layers_block_type": ["mamba", "mlp", "attention"]},
     "chunks of a block": {"model_type": "llama4_text", "attention_chunk_size": 256},
     "no linear layer": {"model_type": "qwen3_next", "layer_types": ["full_attention"] * 4},
@@ -24,7 +23,7 @@ REFUSED = {
     "of the text of a model that reads images": {"model_type": "gemma3", "text_config": {
         "model_type": "gemma3_text", "head_dim": 16}},
     "one of two widths": {"model_type": "gemma4_text", "head_dim": 32, "global_head_dim": 48},
-    "latent": {"model_type": "deepseek_v3", "kv_lora_rank": 16, "qk_rope_head_dim": 16},
+    "latent": {"model_type": "deepseek_v3"},
     "chosen keys": {"model_type": "deepseek_v32", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_topk": 2048},
     "chunks": {"model_type": "llama4_text", "attention_chunk_size": 16},
     "Mamba 1": {"model_type": "falcon_mamba"},
