@@ -76,7 +76,7 @@ def rewrite(context: Context) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(file.resolve())
     files.write_json(context.directory / CONFIG, written)
-    read, before = read_config(context.directory), read_config(base)
+    read, before = (read_config(place, model.trust_remote_code) for place in (context.directory, base))
     for key in model.override_config:
         if not hasattr(before, key) and key not in json_object(base / CONFIG, str(base)):
             raise ModelError(f"model.override_config.{key}: {type(read).__name__} has no such key.")

@@ -31,11 +31,11 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
     """Returns question -> size of each model; problems and uncounted models go into the lists of `found`."""
     made = {}
     for text in asked:
-        named, adapter = json.loads(text)
+        named, adapter, trust = json.loads(text)
         try:
-            model = build(named)
-            if isinstance(named, str) and problem_of(named) not in found["problems"]:
-                found["problems"] += filter(None, [problem_of(named)])
+            model = build(named, trust)
+            if isinstance(named, str) and (wrong := problem_of(named, trust)) not in found["problems"]:
+                found["problems"] += filter(None, [wrong])
             made[text] = asdict(measure(model, adapter and Lora.partial(adapter)))
         except OuroError as error:
             found["problems"].append(str(error))
@@ -47,21 +47,22 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
 
 
 @cache
-def problem_of(named: str) -> str | None:
+def problem_of(named: str, trust: bool = False) -> str | None:
     """Returns why the weights of a directory do not fit its config.json, or None; None for a classifier, too."""
     directory = Path(named)
     held = (json_object(directory / CONFIG, named).get("architectures") or [""])[0]
     if str(held).endswith("ForSequenceClassification") or not any(directory.glob("*.safetensors")):
         return None
     try:
-        causal_model(directory, device_map="meta")  # shapes alone
+        causal_model(directory, trust=trust, device_map="meta")  # shapes alone
     except ModelError as error:
         return str(error)
     return None
 
 
-def build(named: str | dict[str, Any]):
-    """The model on the meta device. named: a Hugging Face directory, or the settings of model.init."""
+def build(named: str | dict[str, Any], trust: bool = False):
+    """The model on the meta device. named: a Hugging Face directory, or the settings of model.init. trust:
+    model.trust_remote_code."""
     import torch
 
     if isinstance(named, dict):
@@ -69,10 +70,10 @@ def build(named: str | dict[str, Any]):
 
         config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
     else:
-        config = read_config(named)
+        config = read_config(named, trust)
     try:
         with torch.device("meta"):
-            return model_class(config).from_config(config)
+            return model_class(config).from_config(config, trust_remote_code=trust)
     except ImportError as error:  # of a package that this architecture alone needs
         raise ModelError(f"{named}: the code of {config.model_type} in transformers needs a package that is not "
                          f"installed: {' '.join(str(error).split())}") from error

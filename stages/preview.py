@@ -21,6 +21,7 @@ from pipeline.settings import data
 from pipeline.settings.config import Config
 from pipeline.settings.model import Model
 from pipeline.store import files, yaml_aliases
+from pipeline.store.architecture import has_code
 from pipeline.store.digests import resolve
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
@@ -79,7 +80,7 @@ class Preview:
             shape = read_config(path)
         except OuroError:  # a malformed config.json is reported by its own check
             return
-        if unknown := unknown_type(shape["model_type"]):
+        if not has_code(shape) and (unknown := unknown_type(shape["model_type"])):
             self.found["problems"].append(f"model.model_path={path}: {unknown}")
         rows = shape.get("vocab_size")
         if isinstance(rows, int) and rows < tokens:

@@ -45,7 +45,7 @@ def _attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> I
     if (chunk := said.get("attention_chunk_size")) and chunk % block:
         yield f"its attention goes by chunks of {chunk} tokens (attention_chunk_size); needed a multiple of {block}"
     if said.get("kv_lora_rank") and said.get("model_type") != "minicpm3":
-        yield ("its latent attention (kv_lora_rank) has other log-probs there than in transformers, with random weights "
+        yield ("its latent attention (kv_lora_rank) gives other log-probs there than transformers, with random weights "
                "by 2 to 4 nats")
         return
     heads, hidden = said.get("num_attention_heads"), said.get("hidden_size")

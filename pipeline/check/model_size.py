@@ -95,9 +95,11 @@ def named(auxiliary: AuxiliaryModel) -> Model:
 
 
 def question(model: Model, adapters: list[Lora] | None = None) -> str:
-    """Returns what the preview process is asked about a model: [directory or settings of model.init, adapter]."""
+    """Returns what the preview process is asked about a model: [directory or settings of model.init, adapter,
+    model.trust_remote_code]."""
     source = plain(model.init) if model.init.enable else str(resolve(model.model_path or ""))
-    return json.dumps([source, plain(adapters[0].but("path", None)) if adapters else None], sort_keys=True)
+    adapter = plain(adapters[0].but("path", None)) if adapters else None
+    return json.dumps([source, adapter, not model.init.enable and model.trust_remote_code], sort_keys=True)
 
 
 def questions(stages: dict[str, Config], starts: dict[str, Model], teachers: dict[str, Model | None]) -> list[str]:

@@ -20,6 +20,7 @@ from pipeline.check import (
     named_functions,
     recorded_rules,
     references,
+    remote_code,
     samples,
     stage_rules,
     teacher_rules,
@@ -211,7 +212,8 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
         parallel = config.explorer.rollout_model.tensor_parallel_size
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
                           split_problem(plain, parallel) if gpus.any else None,
-                          *engine_rules.of_model(config, plain, gpus)])
+                          remote_code.untrusted(plain, start), *engine_rules.of_model(config, plain, gpus)])
+        judged.add(name, [remote_code.trusted(plain, start)], "warnings")
     judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))

@@ -20,7 +20,7 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
     "gpu_memory_utilization": _MEMORY, "kv_cache_memory_bytes": _MEMORY, "enable_sleep_mode": "mode=colocate",
     **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank"), "model.lora_configs"),
     "generation_config": "model.temperature, model.top_p or model.top_k",
-    "disable_log_stats": "explorer.runner_concurrency=auto",
+    "disable_log_stats": "explorer.runner_concurrency=auto", "trust_remote_code": "model.trust_remote_code",
     **dict.fromkeys(("tokenizer_mode", "structured_outputs_config", "max_logprobs", "logprobs_mode",
                      "worker_extension_cls", "language_model_only")),
 }

@@ -72,7 +72,7 @@ WORKS = [
     *_below("algorithm.optimizer", "lr betas weight_decay lr_scheduler_type lr_warmup_steps lr_warmup_steps_ratio "
                                    "min_lr_ratio"),
     *_below("model", "model_path critic_model_path custom_chat_template chat_template_path enable_thinking "
-                     "rope_scaling rope_theta "
+                     "rope_scaling rope_theta trust_remote_code "
                      "max_model_len max_prompt_tokens max_response_tokens min_response_tokens "
                      "enable_prompt_truncation repetition_penalty temperature top_p top_k lora_configs"),
     *_below("model.lora_configs.*", "name path lora_rank lora_alpha lora_dtype target_modules"),

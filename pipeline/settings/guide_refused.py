@@ -39,7 +39,6 @@ REFUSED: dict[str, Refused] = {
     "algorithm.enable_router_replay": Refused("not there yet: leave it out; the trainer routes each token anew."),
     "algorithm.optimizer.optimizer_type": Refused("the optimizer is AdamW: leave it out.", ("adam",)),
     "model.logprobs": Refused("the log-prob of every sampled token is always kept: leave it out."),
-    "model.trust_remote_code": Refused("no code of a model is run: use a model that transformers and vLLM know."),
     "model.lora_configs.*.base_model_name": Refused("an adapter is for the model that its stage begins with: leave it "
                                                     "out."),
     "model.tinker": Refused(_TINKER, (("enable", False),)),

@@ -121,7 +121,7 @@ class Kind(str):
 
 REWRITING = ("rope_scaling", "rope_theta", "override_config")  # of the section model: changes of config.json
 REWRITES = tuple(f"model.{name}" for name in REWRITING)  # made by the stage model
-LIMITS = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len")
+LIMITS = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.trust_remote_code")
 SAMPLING = (*LIMITS, "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
@@ -211,7 +211,7 @@ MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
 WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
 
 # settings that older stages did not have -> the default under which those keep their identity
-LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {},
+LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
          "explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")

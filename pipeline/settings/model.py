@@ -87,6 +87,8 @@ class Model(Section):
                                              "trainer and engine; null: as there", gt=1)
     override_config: dict[str, Any] = setting({}, "keys of config.json, nested ones too, with the values that trainer "
                                                   "and engine read in place of the model's own")
+    trust_remote_code: bool = setting(False, "run the Python files that the model's config.json names (auto_map) in "
+                                             "tokenizer, trainer and engine, with the rights of who starts the run")
     lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
                                            "a critic learns all of its own")
     custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "

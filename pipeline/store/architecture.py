@@ -31,7 +31,13 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
         return f"its weights are quantized ({how}); needed those that they were made of, in bfloat16 or float32."
     if said.get("use_bidirectional_attention"):
         return "it attends in both directions (use_bidirectional_attention); needed a causal language model."
-    return unknown_type(str(config.get("model_type", ""))) or _stretched(said, longest)
+    unknown = None if has_code(config) else unknown_type(str(config.get("model_type", "")))
+    return unknown or _stretched(said, longest)
+
+
+def has_code(config: dict[str, Any]) -> bool:
+    """Returns whether Python files beside a config.json have a causal language model for it."""
+    return isinstance(named := config.get("auto_map"), dict) and "AutoModelForCausalLM" in named
 
 
 def unpacked(config: dict[str, Any], longest: int) -> str | None:

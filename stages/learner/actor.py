@@ -56,7 +56,8 @@ class Actor:
         self.process, self.budget, self.graphs = process, Budget(config.trainer.max_token_len_per_gpu), 0
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
-        model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest)
+        model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest,
+                            config.model.trust_remote_code)
         self.adapter: Adapter | None = None
         for settings in config.model.lora_configs:
             self.adapter = inject(model.model, model_path, settings, config.seed)

@@ -89,7 +89,8 @@ class Critic:
         self.budget = budget or Budget(config.trainer.max_token_len_per_gpu)
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
-        model, self.way = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True)
+        model, self.way = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True,
+                                      trust=config.model.trust_remote_code)
         module = ValueModel(decoder(model), self.way)
         self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
 

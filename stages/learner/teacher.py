@@ -33,11 +33,14 @@ class Teacher(FixedScores):
         Raises ModelError when teacher and policy disagree on token ids.
         """
         config, model = context.config, model_directory(context.inputs["teacher"])
-        refuse_other_vocabulary(read_tokenizer(model).get_vocab(), read_tokenizer(student).get_vocab(), model)
+        trust = config.model.trust_remote_code
+        own, policys = (read_tokenizer(place, trust).get_vocab() for place in (model, student))
+        refuse_other_vocabulary(own, policys, model)
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
-        self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest)
+        self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest,
+                                  trust)
         self.policy.requires_grad_(False).eval()
         for buffer in self.policy.buffers():  # small enough to stay
             buffer.data = buffer.data.to(process.device)

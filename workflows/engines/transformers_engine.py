@@ -32,10 +32,11 @@ class TransformersEngine(BatchEngine):
         self.torch, self.ends = torch, set(end_tokens)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
-        self.model = causal_model(model, dtype=dtype)
+        trust = config.model.trust_remote_code
+        self.model = causal_model(model, dtype=dtype, trust=trust)
         self.model.to(self.device).eval()
         self.host_weights = HostWeights()
-        self._tokenizer, self._masks = read_tokenizer(model), None  # now: a bench deletes the directory
+        self._tokenizer, self._masks = read_tokenizer(model, trust), None  # now: a bench deletes the directory
         arguments = inspect.signature(self.model.forward).parameters
         self.cache = next(name for name in CACHES if name in arguments)
         self.pads = self._pads()

@@ -219,7 +219,8 @@ class VllmEngine(Engine):
 
 def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     """Arguments of vllm.LLM."""
-    settings, limits, known = config.explorer.rollout_model, config.model, read_config(model)
+    settings, limits = config.explorer.rollout_model, config.model
+    known = read_config(model, limits.trust_remote_code)
     device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
         device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS}
@@ -241,6 +242,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "worker_extension_cls": "workflows.engines.vllm_worker.WeightLoader",
         "disable_log_stats": config.explorer.runner_concurrency != "auto",
         "seed": 0,
+        "trust_remote_code": limits.trust_remote_code,
         **({} if has_text_alone(known) else {"language_model_only": True}),
         **device,
         **(_places(adapter.lora_rank) if adapter else {}),

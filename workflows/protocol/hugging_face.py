@@ -27,16 +27,17 @@ def import_transformers():
     return transformers
 
 
-def causal_model(directory: Path, headless: bool = False, **how):
-    """The causal language model of a Hugging Face directory. headless: its output head may be absent. how: arguments of
-    from_pretrained.
+def causal_model(directory: Path, headless: bool = False, trust: bool = False, **how):
+    """The causal language model of a Hugging Face directory. headless: its output head may be absent. trust:
+    model.trust_remote_code. how: arguments of from_pretrained.
 
     Raises ModelError where it cannot be read, or its weights are not all those that config.json asks for: transformers
     would draw the others at random, with a word in the log.
     """
     try:
-        model, report = model_class(read_config(directory)).from_pretrained(
-            directory, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **how)
+        model, report = model_class(read_config(directory, trust)).from_pretrained(
+            directory, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
+            trust_remote_code=trust, **how)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{directory} cannot be read as a causal language model: {error}") from error
     lacking = [name for name in sorted(report["missing_keys"]) if not (headless and name.startswith("lm_head."))]
@@ -62,9 +63,9 @@ def import_light() -> None:
     import_transformers()
 
 
-def read_config(model: str | Path):
-    """The configuration of a Hugging Face directory. Raises OSError, ValueError."""
-    return import_transformers().AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+def read_config(model: str | Path, trust: bool = False):
+    """The configuration of a Hugging Face directory. trust: model.trust_remote_code. Raises OSError, ValueError."""
+    return import_transformers().AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=trust)
 
 
 def model_class(config):

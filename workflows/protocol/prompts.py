@@ -30,12 +30,15 @@ def chat_template(settings) -> str | None:
         raise ConfigError(f"model.chat_template_path={path} is no text ({error}); needed a Jinja template.") from error
 
 
-def read_tokenizer(model: Path):
-    """The tokenizer of a Hugging Face directory. Raises ModelError when it has none."""
+def read_tokenizer(model: Path, trust: bool = False):
+    """The tokenizer of a Hugging Face directory. trust: model.trust_remote_code. Raises ModelError when it has none."""
     transformers = import_transformers()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=trust)
     except Exception as error:  # readers raise arbitrary errors on a damaged tokenizer.json
+        if "trust_remote_code" in str(error):
+            raise ModelError(f"the tokenizer of {model} needs Python code of its directory (auto_map in "
+                             "tokenizer_config.json). model.trust_remote_code=true runs it.") from error
         raise ModelError(f"{model} has no readable tokenizer ({type(error).__name__}: {error}). Fetch its tokenizer "
                          "files again; `git lfs pull` where they are pointers of Git LFS.") from error
     # without files transformers returns an empty tokenizer, with tokenizer_config.json alone one of a few added tokens
@@ -51,7 +54,7 @@ def load_tokenizer(model: Path, settings=None):
 
     Raises ModelError when there is no tokenizer or no end-of-sequence token, ConfigError for an unusable template.
     """
-    tokenizer = read_tokenizer(model)
+    tokenizer = read_tokenizer(model, settings is not None and settings.trust_remote_code)
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer of {model} has no eos_token; responses could not end. Set it in "
                          "tokenizer_config.json.")

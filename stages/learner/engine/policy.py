@@ -108,12 +108,14 @@ class Policy(Deterministic):
         return bound * (logits / bound).tanh()
 
 
-def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
+def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int,
+         trust: bool = False) -> Policy:
     """The model of a Hugging Face directory, ready to train. Raises the errors of `read`.
 
-    settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
+    settings: the `trainer` section. trust: model.trust_remote_code. Master weights are float32; DeepSpeed keeps the
+    working copy in `dtype`.
     """
-    model, way = read(path, device, dtype, settings, longest)
+    model, way = read(path, device, dtype, settings, longest, trust=trust)
     text = model.config.get_text_config()
     return Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
                   logit_factor(text), getattr(text, CAP, None))
@@ -141,15 +143,16 @@ def no_kernel(model: nn.Module) -> str | None:
     return None
 
 
-def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, headless: bool = False
-         ) -> tuple[nn.Module, Way]:
+def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, headless: bool = False,
+         trust: bool = False) -> tuple[nn.Module, Way]:
     """A causal LM, and the way in which rows go through it.
 
     settings: the `trainer` section. longest: length of the longest sequence. headless: the output head may be absent.
-    Raises ModelError when the model cannot be read, or when its attention is of an unsupported kind.
+    trust: model.trust_remote_code. Raises ModelError when the model cannot be read, or when its attention is of an
+    unsupported kind.
     """
     attention.register()
-    model = causal_model(path, dtype=dtype, headless=headless)
+    model = causal_model(path, dtype=dtype, headless=headless, trust=trust)
     said = model.config.to_dict()
     if problem := untrainable(said, longest):
         raise ModelError(f"{path}: {problem}")
