@@ -45,6 +45,11 @@ def main(argv: list[str] | None = None) -> int:
         print(message(error), file=sys.stderr)
         _drop_output()
         return getattr(error, "exit_code", 2)
+    except RuntimeError as error:
+        if "Symlink loop" not in str(error):  # Path.resolve's word for a link that leads to itself
+            raise
+        print(f"ouro: {error}; needed a path that leads somewhere.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nouro: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

@@ -117,7 +117,7 @@ def _decisive() -> list[str]:
 def unusable_root(root: str) -> list[Problem]:
     """Reports a `checkpoint_root_dir` in which no directory can be created. Creates none."""
     above = Path(os.path.abspath(root))
-    while not above.exists() and above != above.parent:
+    while not os.path.lexists(above) and above != above.parent:
         above = above.parent
     if above.is_dir() and os.access(above, os.W_OK) and above.resolve().parts[1:2] not in (("proc",), ("sys",)):
         return []

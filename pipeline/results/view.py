@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -121,7 +122,12 @@ def opened(open_one: Callable[[Path], Any], paths: Iterable[Path]) -> Iterator[A
 
 
 def _tell(error: OuroError | OSError) -> None:
-    print(f"ouro: left out: {message(error).removeprefix('ouro: ')}", file=sys.stderr)
+    _warn(f"ouro: left out: {message(error).removeprefix('ouro: ')}")
+
+
+@cache
+def _warn(text: str) -> None:  # once: a command may look for several names
+    print(text, file=sys.stderr)
 
 
 def find_view(root: Path, name: str | None = None) -> View:

@@ -296,5 +296,5 @@ def named_process() -> str:
 
 def near(path: Path) -> str:
     """Returns the path relative to the current directory if below it, else in full."""
-    full = path.resolve()
+    full = Path(os.path.realpath(path))  # a link to itself stays what it is
     return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

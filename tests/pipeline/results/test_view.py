@@ -179,6 +179,7 @@ def test_a_stage_that_is_a_link_to_itself_is_missing(tmp_path):
     directory.rename(rename)
     directory.symlink_to(directory.name)
     assert [view.state(stage).state for stage in view.open_view(path).stages] == ["missing"]
+    assert directory.name in sweep_view.status(view.open_view(path))
 
 
 @pytest.mark.parametrize("damage", ["no plan", "loop", "no directory"])

@@ -1,7 +1,10 @@
 """The command line: words and mistakes, the status and the report of a run."""
 
+import io
+import os
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -28,6 +31,35 @@ def test_a_mistake_is_one_message_and_exit_code_2(words, answer, capsys):
     shown = capsys.readouterr()
     assert answer in shown.err
     assert (shown.out, "Traceback" in shown.err) == ("", False)
+
+
+def test_output_that_cannot_be_written_ends_with_a_code_however_short_it_is(monkeypatch, capsys):
+    """A full disk is a mistake, a reader that left is SIGPIPE, as for the shell's own commands."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["evaluate", "--help"]) == 2
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "w") as left:
+        monkeypatch.setattr(sys, "stdout", left)
+        assert cli.main(["evaluate", "--help"]) == 128 + signal.SIGPIPE
+
+
+def test_a_terminal_without_unicode_shows_the_rest_as_escapes(monkeypatch, tmp_path):
+    (tmp_path / "Ü.yaml").write_text("seed: 3")
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    cli.main(["import", "trinity", str(tmp_path / "Ü.yaml"), "--stdout"])
+    assert b"\\xdc.yaml" in shown.getvalue()
+
+
+def test_a_link_to_itself_is_one_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf").symlink_to("conf")
+    (tmp_path / "c.yaml").write_text("algorithm: {algorithm_type: grpo}")
+    assert [cli.main(words) for words in (["import", "trinity", "c.yaml"], ["stages", "checkpoint_root_dir=conf"])] == [
+        2, 2]
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy():
