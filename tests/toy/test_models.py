@@ -63,7 +63,7 @@ LAYERS = {  # family -> its kind of layer, of families.py
     "lfm2": "convolution", "qwen3_5": "linear attention, a tower"}
 MEASURED = "probe, nats", "rollouts, nats", "seconds"
 TRANSFORMERS = "explorer.rollout_model.engine_type=transformers"
-UNMOVED = {"qwen3_5": "visual", "deepseek_v32": "indexer"}  # part of the names of matrices that no gradient reaches
+UNMOVED = {"qwen3_5": "visual"}  # part of the names of matrices that are not trained
 LIMIT = 1e-4  # nats between engine and trainer, float32
 # token by token and by chunks, linear attention rounds more: 6e-5 within transformers itself, in float64 7e-15
 LIMITS = {"qwen3_5": 5e-4}

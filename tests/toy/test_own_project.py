@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.store import records, tables
-from tests import zoo
+from tests import families, zoo
 from tests.operators.test_add_an_algorithm import blocks
 from tests.toy.conftest import REPOSITORY, table
 from tests.toy.test_models import JUDGE, LIMIT, changed, on_policy, proved
 
 pytestmark = pytest.mark.slow
 
-FAMILY = "qwen3_moe"  # of experts, head norms, a padded vocabulary: what breaks first
+FAMILY = "granitemoehybrid"  # of experts, Mamba-2 layers, a padded vocabulary: what breaks first
 RECIPE = """# @package _global_
 name: own
 checkpoint_root_dir: .
@@ -90,7 +90,8 @@ def ouro(directory: Path, *words: str) -> subprocess.CompletedProcess:
 def project(tmp_path_factory):
     """The directory, after a run; `ouro run` checks everything that `ouro config check` does."""
     root = tmp_path_factory.mktemp("my-project")
-    zoo.make(FAMILY, root / "model")
+    families.make(FAMILY, root / "model")
+    zoo.make_tokenizer("qwen3_moe", root / "model")
     make_files(root)
     for path, text in {**blocks(), "judge.py": JUDGE, "conf/recipe/own.yaml": RECIPE}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
