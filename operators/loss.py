@@ -15,6 +15,9 @@ optimizer step from 1).
 from typing import Any
 
 from operators.losses import clipped, demonstrations, mixture, preference, weighted
+from pipeline.settings.arguments.base import Arguments
+from pipeline.settings.arguments.losses import OF_RESPONSES
+from pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
 
 POLICY_LOSSES = {
     "cispo": weighted.cispo,
@@ -39,18 +42,13 @@ POLICY_LOSSES = {
     "topr": weighted.topr,
 }
 
-# losses whose objective is not the mean over tokens for any arguments (operators/aggregation.py)
-NATURAL_AGGREGATION = dict.fromkeys(("dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"), "seq-mean-token-mean")
-
-PAIRED = ("dpo", "ipo", "kto")  # rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair
-
 
 def natural_aggregation(name: str, given: dict[str, Any]) -> str:
     """The aggregation of a loss with arguments `given` when algorithm.loss_agg_mode is not set.
 
-    The mean over tokens; over responses for those in NATURAL_AGGREGATION, and for rec where it uses whole responses
-    (clip_mode gspo-one-side), because a mean over tokens would weight long ones more.
+    Its model declares it (pipeline/settings/arguments/losses.py); of a user's loss the mean over tokens. rec has that
+    over responses where it uses whole ones (clip_mode gspo-one-side): the mean over tokens would weight long ones more.
     """
     if name == "rec" and given.get("clip_mode") == "gspo-one-side":
-        return "seq-mean-token-mean"
-    return NATURAL_AGGREGATION.get(name, "token-mean")
+        return OF_RESPONSES
+    return ARGUMENTS.get(name, Arguments).aggregation

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipeline.check.sources import POOL, Source, rewards, tasksets
+from pipeline.settings.arguments.answers import REWARDS
 from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions, workflow_of
 from pipeline.store.errors import Problem
 
-READ_TRUTHS = ("accuracy_reward", "countdown_reward", "judge_reward")
 SECTION = "buffer.explorer_input"
 PIPELINE = "data_processor.task_pipeline"
 
@@ -49,5 +49,5 @@ def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         named = f"{SECTION}.{place}" if one.default_reward_fn_type else SECTION
         asked = [{"name": name, "arguments": one.reward_fn_args, "key": f"{named}.default_reward_fn_type",
                   "optional": ":" in workflow or bool(one.workflow_args.get("environment_class"))}
-                 for name in reward_functions(one, explorer) if name in READ_TRUTHS]
+                 for name in reward_functions(one, explorer) if name in REWARDS and REWARDS[name].reads_truths]
         yield (f"{SECTION}.{place}.path" if one.path else f"{PIPELINE}.{POOL}"), asked

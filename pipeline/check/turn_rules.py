@@ -2,15 +2,14 @@
 
 
 from pipeline.plan.modes import Line
+from pipeline.settings.arguments.advantages import ADVANTAGES
+from pipeline.settings.arguments.answers import WORKFLOWS
 from pipeline.settings.config import Config
 from pipeline.settings.data import eval_places, train_places, workflow_of
 from pipeline.settings.kinds import Kind
 from pipeline.settings.model import Model
 from pipeline.store.errors import Problem
 
-COMPARES_STATES = ("gigpo",)  # advantages that need state_hash
-# of our workflows; a user's workflow is only known after a run
-WITHOUT_STATE = ("simple_workflow", "tool_call_workflow", "react_workflow")
 RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 
 
@@ -32,7 +31,7 @@ def state_problems(function: str, explored: Config, place: str = "") -> list[Pro
 
     explored: the settings of the stage whose explorer creates the rows. place: prefix of its settings: `stages.look.`.
     """
-    if function not in COMPARES_STATES:
+    if function not in ADVANTAGES or not ADVANTAGES[function].compares_states:
         return []
     source = explored.buffer.explorer_input
     chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
@@ -40,7 +39,8 @@ def state_problems(function: str, explored: Config, place: str = "") -> list[Pro
                     f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart.",
                     f"Set its default_workflow_type to {RETRY}, or to a workflow of your own whose trajectories have a "
                     "state.", found=function)
-            for name, workflow in chosen if workflow in WITHOUT_STATE]
+            # a user's workflow is only known after a run
+            for name, workflow in chosen if workflow in WORKFLOWS and not WORKFLOWS[workflow].tells_states]
 
 
 def _retry_problems(settings: Config, kind: Kind) -> list[Problem]:

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.settings.arguments.advantages import ADVANTAGES
+from pipeline.settings.arguments.losses import POLICY_LOSSES
 from pipeline.settings.setting import Section
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import CONF
 
-PAIR_TYPES = ("dpo", "ipo", "kto")  # train on pairs of a preferred and a rejected response
+# types, and losses, that train on pairs of a preferred and a rejected response
+PAIR_TYPES = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
 DEMONSTRATED = ("sft", "cpt")  # their loss is the likelihood of given tokens, whatever the run's other settings
 GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without exploring
-MIXED_LOSSES = ("mix", "mix_chord")  # losses for batches with expert rows
+# losses for batches with expert rows
+MIXED_LOSSES = tuple(name for name, one in POLICY_LOSSES.items() if "is_expert" in one.columns)
 # advantages by what their models declare
 COMPARE = tuple(name for name, one in ADVANTAGES.items() if one.compares_groups)
 WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)

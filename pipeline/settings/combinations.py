@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pipeline.settings.algorithm import ADVANTAGES
 from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
-from pipeline.settings.arguments.answers import OverlongPenalty
+from pipeline.settings.arguments.answers import REWARDS, OverlongPenalty
 from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.train_batch import taken_groups
@@ -246,7 +246,7 @@ def resampled_by_accuracy(c) -> Found:
     source = c.buffer.explorer_input
     if c.kind.explores and c.algorithm.max_resample_rounds and c.algorithm.resample_metric == "accuracy":
         for place, one in train_places(source):
-            if set(functions := reward_functions(one, source)) <= set(NO_ACCURACY):
+            if set(functions := reward_functions(one, source)) <= NO_ACCURACY:
                 yield Problem("algorithm.resample_metric", f"{' and '.join(functions)} of buffer.explorer_input."
                               f"{place} do not say what is solved.", "Name a function with a component `accuracy`, or "
                               "set resample_metric=reward.", found="accuracy")
@@ -260,7 +260,7 @@ def answered(c) -> list:
 
 
 # reward functions that do not report whether a task is solved
-NO_ACCURACY = ("format_reward", "judge_reward", "overlong_penalty", "reward_model")
+NO_ACCURACY = {name for name, one in REWARDS.items() if not one.reports_accuracy}
 
 def nodes(c) -> Found:
     """Ranks and engines are the same number on every node."""

@@ -3,13 +3,15 @@
 import re
 from typing import Any
 
+from pipeline.settings.arguments.answers import WORKFLOWS
 from pipeline.settings.kinds import Kind
 from pipeline.settings.remote import Remote
 from pipeline.settings.setting import Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 from pipeline.store.signatures import parameters_of
 
-BY_THEMSELVES = ("tool_call_workflow", "react_workflow")  # of our workflows, those with processes of their own
+# of our workflows, those with processes of their own
+BY_THEMSELVES = tuple(name for name, one in WORKFLOWS.items() if one.acts_by_itself)
 
 # arguments of vllm.LLM that the product passes itself -> the setting to use in their place; None: there is none
 _MEMORY = "explorer.rollout_model.gpu_memory_utilization (on a CPU kv_cache_mib)"

@@ -151,7 +151,7 @@ MEANT: dict[str, dict[Any, Any]] = {
     "algorithm.optimizer.lr_warmup_steps": {-1: 0},
     "synchronizer.sync_method": {"offline": "checkpoint"},
     "algorithm.algorithm_type": {"grpo_verl": "grpo"},  # the same algorithm, computed in the trainer there
-    "algorithm.advantage_fn": {f"{name}_verl": name for name in ("grpo", "opmd", "asymre")},
+    "algorithm.advantage_fn": {"grpo_verl": "grpo", "opmd_verl": "opmd", "asymre_verl": "asymre"},
     "model.top_k": {0: -1},
     "log.level": {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR")},
     "trainer.max_checkpoints_to_keep": {0: None},

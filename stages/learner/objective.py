@@ -21,7 +21,7 @@ from operators.choice import chosen_estimate, chosen_loss
 from operators.correction import Mismatch, importance_correction, mismatch
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
-from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
+from operators.loss import POLICY_LOSSES, natural_aggregation
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
@@ -102,9 +102,9 @@ class Objective:
     def _on_pairs(self, algorithm_type: str) -> bool:
         """Whether rows come in pairs; for a user's loss this follows from its algorithm_type."""
         paired = algorithm_type in PAIR_TYPES
-        if ":" not in self.name and (self.name in PAIRED) != paired:
+        if ":" not in self.name and (self.name in PAIR_TYPES) != paired:
             raise ConfigError(f"algorithm.policy_loss_fn={self.name} with algorithm.algorithm_type={algorithm_type}: "
-                              f"{', '.join(PAIRED)} compare pairs of responses, which the types of the same names "
+                              f"{', '.join(PAIR_TYPES)} compare pairs of responses, which the types of the same names "
                               "read, and no other loss does. Choose both alike.")
         return paired
 

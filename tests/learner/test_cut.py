@@ -11,8 +11,8 @@ import torch
 
 from operators.aggregation import AGGREGATIONS
 from operators.arguments import needed_columns
-from operators.loss import PAIRED, POLICY_LOSSES
-from pipeline.settings.algorithms import MIXED_LOSSES
+from operators.loss import POLICY_LOSSES
+from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
 from stages.learner.objective import Objective
@@ -65,7 +65,7 @@ def algorithm():
 @pytest.mark.parametrize(("name", "mode"), [*((name, None) for name in POLICY_LOSSES), *(
     ("mix", mode) for mode in AGGREGATIONS)])
 def test_no_cut_changes_loss_or_gradient(algorithm, name, mode):
-    own = {"algorithm_type": name if name in PAIRED else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
+    own = {"algorithm_type": name if name in PAIR_TYPES else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
            "entropy_loss_fn": "mix" if name in MIXED_LOSSES else "default"}
     if "rollout_logprobs" in needed_columns(POLICY_LOSSES[name]):  # its ratio is the correction
         own["rollout_correction"] = {"level": "none"}

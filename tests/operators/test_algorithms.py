@@ -8,11 +8,11 @@ from operators.aggregation import AGGREGATIONS
 from operators.arguments import needed_columns
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
-from operators.loss import PAIRED, POLICY_LOSSES
+from operators.loss import POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
 from pipeline.check.judge import compose
 from pipeline.settings import arguments
-from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
+from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, PAIR_TYPES, meant, ours
 from pipeline.store.files import CONF
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())
@@ -48,7 +48,7 @@ def test_the_parts_of_an_algorithm_fit_together(path):
     found = parts(path)
     loss = found.get("policy_loss_fn")
     assert found.get("loss_agg_mode") == ("seq-mean-token-sum-norm" if path.stem == "dr_grpo" else None)
-    assert (loss in PAIRED) == (path.stem in ("dpo", "ipo", "kto"))
+    assert (loss in PAIR_TYPES) == (path.stem in ("dpo", "ipo", "kto"))
     assert (loss in MIXED_LOSSES) == (found.get("sample_strategy") == "mix")
     assert found["repeat_times"] > 1 or found.get("advantage_fn") not in COMPARE
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import needed_columns
-from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
-from pipeline.settings.algorithms import MIXED_LOSSES
+from operators.loss import POLICY_LOSSES, natural_aggregation
+from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.settings.config import POLICY_LOSSES as NAMES
 
 # beside the defaults: what switches a branch on
@@ -55,7 +55,7 @@ def total(name, columns, extra=None, counted=None):
 
 def weights(name, columns):
     lengths = torch.bincount(columns["rows"])
-    mode = NATURAL_AGGREGATION.get(name, "token-mean")
+    mode = natural_aggregation(name, {})
     kinds = [bool(columns["is_expert"][columns["rows"] == row][0]) for row in range(len(lengths))]
     made = (token_weights_by_kind(mode, lengths, kinds) if name in MIXED_LOSSES else token_weights(mode, lengths))
     return torch.from_numpy(made)[columns["rows"]]
@@ -63,9 +63,11 @@ def weights(name, columns):
 
 def test_the_names_that_are_checked_early_are_those_that_there_are():
     assert set(NAMES) == set(POLICY_LOSSES)
-    assert set(NATURAL_AGGREGATION) <= set(POLICY_LOSSES)
-    assert set(NATURAL_AGGREGATION.values()) <= set(AGGREGATIONS)
-    assert {*PAIRED, *MIXED_LOSSES} <= set(POLICY_LOSSES)
+    own = {name: natural_aggregation(name, {}) for name in POLICY_LOSSES}
+    assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
+        "dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"}
+    assert {*own.values()} <= set(AGGREGATIONS)
+    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto"), ("mix", "mix_chord"))
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)
@@ -135,7 +137,7 @@ def test_where_nothing_has_changed_the_gradient_is_the_policy_gradient(name, ext
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(PAIRED)))
+@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(PAIR_TYPES)))
 def test_a_micro_batch_without_tokens_is_zero(name):
     empty = {key: column[:0] if column.dim() else column for key, column in batch([1], seed=0).items()}
     loss, _ = call(name, empty)
@@ -144,7 +146,7 @@ def test_a_micro_batch_without_tokens_is_zero(name):
 
 def test_pairs_that_were_split_are_our_mistake():
     columns = batch([2, 1, 3], seed=0)
-    for name in PAIRED:
+    for name in PAIR_TYPES:
         with pytest.raises(AssertionError, match="a pair was split"):
             call(name, columns)
 

@@ -13,11 +13,15 @@ THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(
 
 class CountdownReward(Arguments):
     """1 for an expression that reaches the target with every number, and accuracy."""
+    reads_truths = True
+    reports_accuracy = True
     format_score: float = Field(0.1, description="reward of an expression with a wrong value; 0: right or wrong alone")
 
 
 class AccuracyReward(Arguments):
     """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
+    reads_truths = True
+    reports_accuracy = True
     timeout_seconds: int = Field(5, ge=1, description=(
         "limit of the CPU time in which math_verify compares one answer with its truth; beyond it the answer is wrong"))
 
@@ -44,6 +48,7 @@ class ModelScore(Arguments):
 
 class RetryWorkflow(Arguments):
     """The same question again, until the answer is right."""
+    tells_states = True
     max_env_steps: int = Field(3, ge=1, description="most turns of an attempt")
     feedback: str | None = Field("That is not right. Try again.", description=(
         "user's turn after a wrong answer; null: the question again"))
@@ -74,6 +79,7 @@ class ToolArguments(Arguments):
 
 class ToolWorkflow(ToolArguments):
     """The model calls tools, until it answers."""
+    acts_by_itself = True
     max_rounds: int = Field(8, ge=1, description="most replies of an attempt")
 
 

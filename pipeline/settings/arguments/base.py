@@ -19,17 +19,28 @@ class Arguments(BaseModel):
     """The arguments that a configuration may give one named function.
 
     The first line of a model's docstring says what the function is. columns: what its caller gives it by name. Facts of
-    advantages: compares_groups, undefined or without its baseline in a group of one; chooses_rows, selects the rows to
-    train on by dropping others; needs_values, of a critic; needs_teacher, the log-probs of one.
+    advantages: compares_groups, undefined or without its baseline in a group of one; compares_states, turns that begin
+    in the same state; chooses_rows, selects the rows to train on by dropping others; needs_values, of a critic;
+    needs_teacher, the log-probs of one. Of losses: compares_pairs, rows 2k and 2k + 1 of a micro-batch are the chosen
+    and the rejected response of a pair; aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
+    judges only what has a truth of its form; reports_accuracy, says whether a task is solved. Of workflows:
+    acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash).
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
     columns: ClassVar[tuple[str, ...]] = ()
     takes_anything: ClassVar[bool] = False
     compares_groups: ClassVar[bool] = False
+    compares_states: ClassVar[bool] = False
     chooses_rows: ClassVar[bool] = False
     needs_values: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
+    compares_pairs: ClassVar[bool] = False
+    aggregation: ClassVar[str] = "token-mean"
+    reads_truths: ClassVar[bool] = False
+    reports_accuracy: ClassVar[bool] = False
+    acts_by_itself: ClassVar[bool] = False
+    tells_states: ClassVar[bool] = False
 
     @classmethod
     def summary(cls) -> str:
@@ -67,7 +78,7 @@ class Arguments(BaseModel):
 Taker = type[Arguments] | Signature  # what accepts arguments: one of our functions, or a user's
 
 
-def described(model: type[Arguments], summary: str, *columns: str, **facts: bool) -> type[Arguments]:
+def described(model: type[Arguments], summary: str, *columns: str, **facts: Any) -> type[Arguments]:
     """Returns a model with the same arguments, or none, for a function of its own. facts: see Arguments."""
     return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns,
                                            **facts})

@@ -44,6 +44,7 @@ def rubric_of(value: Any) -> list[Criterion]:
 
 class JudgeReward(Arguments):
     """The judgement of a model on a server of OpenAI's interface, or of the policy, by rubric or in a group (RULER)."""
+    reads_truths = True
     judge_url: str | None = Field(None, description="base_url of the server, up to and with /v1; null: the policy that "
                                                     "answered judges")
     judge_model: str | None = Field(None, validate_default=True, description="name of the model on the server")

@@ -9,6 +9,7 @@ from pipeline.settings.arguments.base import Arguments, described
 RATIO = ("logprobs", "old_logprobs", "advantages")
 MIXED = (*RATIO, "rows", "is_expert")
 PAIRED = ("logprobs", "ref_logprobs", "rows")
+OF_RESPONSES = "seq-mean-token-mean"  # the aggregation of losses whose objective is a mean over responses
 
 
 class Clip(Arguments):
@@ -44,6 +45,8 @@ class DecoupledPpo(Clip):
 class Dpo(Arguments):
     """Direct preference optimisation, on pairs."""
     columns = PAIRED
+    compares_pairs = True
+    aggregation = OF_RESPONSES
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
     label_smoothing: float = Field(0.0, ge=0, le=0.5, description="share of pairs whose preference is wrong")
 
@@ -51,6 +54,7 @@ class Dpo(Arguments):
 class Gspo(Arguments):
     """Group sequence policy optimisation: the ratio of the whole response, normalised by its length."""
     columns = (*RATIO, "rows")
+    aggregation = OF_RESPONSES
     clip_range_low: float = Field(3e-4, ge=0, le=1, description="the ratio is clipped at 1 - this")
     clip_range_high: float = Field(4e-4, ge=0, description="the ratio is clipped at 1 + this")
 
@@ -58,12 +62,16 @@ class Gspo(Arguments):
 class Ipo(Arguments):
     """Identity preference optimisation, on pairs: the margin has a target, 1 / (2 beta)."""
     columns = PAIRED
+    compares_pairs = True
+    aggregation = OF_RESPONSES
     beta: float = Field(0.1, gt=0, description="the paper's tau")
 
 
 class Kto(Arguments):
     """Kahneman-Tversky optimisation, on pairs whose two responses are judged apart."""
     columns = PAIRED
+    compares_pairs = True
+    aggregation = OF_RESPONSES
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
     desirable_weight: float = Field(1.0, ge=0, description="weight of chosen responses")
     undesirable_weight: float = Field(1.0, ge=0, description="weight of rejected responses")
@@ -133,6 +141,7 @@ class Rec(Arguments):
 class Sapo(Arguments):
     """Soft adaptive policy optimisation: a gate that fades with the ratio, in place of a clip."""
     columns = RATIO
+    aggregation = OF_RESPONSES
     tau_pos: float = Field(1.0, gt=0, description="sharpness of the gate where A > 0")
     tau_neg: float = Field(1.05, gt=0, description="sharpness of the gate elsewhere")
 
