@@ -19,9 +19,9 @@ from pipeline.check.model_size import Layer, Size
 from pipeline.settings.model import Init, Lora
 from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError
-from pipeline.store.model_shape import CONFIG, json_object
+from pipeline.store.model_shape import CONFIG
 from pipeline.store.packable import unpackable
-from workflows.protocol.hugging_face import causal_model, model_class, read_config
+from workflows.protocol.hugging_face import check_weights, model_class, read_config
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
@@ -48,13 +48,9 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
 
 @cache
 def problem_of(named: str, trust: bool = False) -> str | None:
-    """Returns why the weights of a directory do not fit its config.json, or None; None for a classifier, too."""
-    directory = Path(named)
-    held = (json_object(directory / CONFIG, named).get("architectures") or [""])[0]
-    if str(held).endswith("ForSequenceClassification") or not any(directory.glob("*.safetensors")):
-        return None
+    """Returns why the weights of a directory do not fit its config.json, or None."""
     try:
-        causal_model(directory, trust=trust, device_map="meta")  # shapes alone
+        check_weights(Path(named), trust)
     except ModelError as error:
         return str(error)
     return None

@@ -55,6 +55,8 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
         return f"'{name}' is a {type(function).__name__}; needed a function."
+    if inspect.isgeneratorfunction(inspect.unwrap(function)):
+        return f"'{name}' yields, so a call of it runs nothing; needed a function that returns its result."
     found = Signature.of(function)
     is_workflow = found and not {"model", "endpoint"}.isdisjoint(found.names())
     is_async = inspect.iscoroutinefunction(function) and not is_workflow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
 from pipeline.store.errors import ModelError
+from workflows.protocol.hugging_face import classifier
 from workflows.protocol.prompts import read_tokenizer
 
 
@@ -106,7 +107,7 @@ def _conversation_tokenizer(directory: Path):
 def _load(directory: Path, dtype: str):
     """Loads a classifier with one label; all of its weights must be present."""
     import torch
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     needed = "Needed a sequence classifier with one label (…ForSequenceClassification, num_labels 1)."
     try:
@@ -119,12 +120,7 @@ def _load(directory: Path, dtype: str):
     if config.num_labels != 1:
         raise ModelError(f"the reward model {directory} has {config.num_labels} labels, and which of them is the "
                          f"reward nobody says. {needed}")
-    model, report = AutoModelForSequenceClassification.from_pretrained(
-        directory, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"the reward model {directory} has no weights for {', '.join(missing)}: they would be random. "
-                         f"{needed}")
-    return model
+    return classifier(directory, dtype=getattr(torch, dtype))
 
 
 def _padding(directory: Path, config, tokenizer) -> int:

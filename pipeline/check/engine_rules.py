@@ -5,6 +5,8 @@ Names of vLLM are read from its source, because importing it takes tens of secon
 
 import ast
 import importlib.util
+import math
+import operator
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +23,7 @@ from pipeline.store.model_engine import engine_problem
 
 ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
+WORDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 PLAIN = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
 
 
@@ -76,6 +79,7 @@ def _engine(config: Config, gpus: Gpus) -> Iterator[Problem]:
     if settings.engine_type != "vllm":
         return
     yield from _without_gpus(settings) if not gpus.any else ()
+    yield from _batched(config, gpus)
     for name, value in settings.extra_engine_args.items():
         if why := _refused(name, value):
             yield Problem(f"{ENGINE}.extra_engine_args.{name}", why, found=value)
@@ -83,6 +87,16 @@ def _engine(config: Config, gpus: Gpus) -> Iterator[Problem]:
     if parser and known and parser not in known:
         yield Problem("explorer.tool_call_parser", f"vLLM has no such parser.{nearest(parser, known)} Known: "
                       f"{', '.join(known)}.", found=parser)
+
+
+def _batched(config: Config, gpus: Gpus) -> Iterator[Problem]:
+    """Reports a batch of tokens in which a prompt, or a token of each sequence, has no place."""
+    settings, key = config.explorer.rollout_model, "max_num_batched_tokens"
+    least, whole = settings.max_num_seqs, not settings.extra_engine_args.get("enable_chunked_prefill", gpus.any)
+    least = max(least, config.model.longest) if whole else least
+    if type(tokens := settings.extra_engine_args.get(key)) is int and 0 < tokens < least:
+        yield Problem(f"{ENGINE}.extra_engine_args.{key}", f"vLLM needs at least {least}, explorer.rollout_model."
+                      f"max_num_seqs{' and the longest sequence of the model' * whole}.", found=tokens)
 
 
 def _without_gpus(settings) -> Iterator[Problem]:
@@ -102,10 +116,24 @@ def _refused(name: str, value) -> str | None:
         return None
     if name not in known:
         return f"vLLM has no such argument.{nearest(name, known)}"
-    kinds = [PLAIN.get(part.strip()) for part in known[name].split("|")]
-    if None in kinds or any(type(value) is kind if kind in (int, bool) else isinstance(value, kind) for kind in kinds):
+    parts = [part.strip() for part in known[name].split("|")]
+    choices = [_literals().get(part, (None,) if part == "None" else ()) for part in parts]
+    if all(choices):
+        among = [one for several in choices for one in several]
+        return None if value in among else f"vLLM needed one of {', '.join(map(str, among))}."
+    kinds = [PLAIN.get(part) for part in parts]
+    if None in kinds:
         return None
-    return f"vLLM needs {known[name].replace('None', 'null').replace(' | ', ' or ')}."
+    if not any(type(value) is kind if kind in (int, bool) else isinstance(value, kind) for kind in kinds):
+        return f"vLLM needs {known[name].replace('None', 'null').replace(' | ', ' or ')}."
+    return None if value is None or isinstance(value, (str, bool)) else _beyond(name, value)
+
+
+def _beyond(name: str, value: float) -> str | None:
+    """Returns the bounds of a number that vLLM declares, where it breaks one."""
+    bounds = _bounds().get(name, {})
+    broken = [f"{WORDS[sign]} {bound}" for sign, bound in bounds.items() if not getattr(operator, sign)(value, bound)]
+    return f"vLLM needs a number {' and '.join(broken)}." if broken or not math.isfinite(value) else None
 
 
 @cache
@@ -121,6 +149,37 @@ def _arguments() -> dict[str, str]:
             fields |= {one.target.id: ast.unparse(one.annotation) for one in node.body
                        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
     return fields | found if fields else {}
+
+
+@cache
+def _bounds() -> dict[str, dict[str, float]]:
+    """Returns the bounds that vLLM's configurations declare: name -> {"ge": 1}."""
+    found = {}
+    for node in _configurations():
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.value, ast.Call):
+            bounds = {one.arg: ast.literal_eval(one.value) for one in node.value.keywords if one.arg in WORDS}
+            found |= {node.target.id: bounds} if bounds else {}
+    return found
+
+
+@cache
+def _literals() -> dict[str, tuple]:
+    """Returns the names that vLLM gives to choices: CacheDType -> ("auto", "bfloat16", ...)."""
+    named = {node.targets[0].id: node.value.slice for node in _configurations() if isinstance(node, ast.Assign)
+             and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Subscript)
+             and ast.unparse(node.value.value) == "Literal"}
+    parts = {name: getattr(part, "elts", [part]) for name, part in named.items()}
+    return {name: tuple(one.value for one in several) for name, several in parts.items()
+            if all(isinstance(one, ast.Constant) for one in several)}
+
+
+@cache
+def _configurations() -> list[ast.AST]:
+    """Returns the assignments of vLLM's modules of settings."""
+    there = importlib.util.find_spec("vllm")
+    places = there.submodule_search_locations or () if there else ()
+    return [node for place in places for file in sorted(Path(place, "config").glob("*.py"))
+            for node in ast.walk(_source(f"config/{file.name}")) if isinstance(node, ast.Assign | ast.AnnAssign)]
 
 
 @cache

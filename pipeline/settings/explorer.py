@@ -16,7 +16,8 @@ BY_THEMSELVES = tuple(name for name, one in WORKFLOWS.items() if one.acts_by_its
 # arguments of vllm.LLM that the product passes itself -> the setting to use in their place; None: there is none
 _MEMORY = "explorer.rollout_model.gpu_memory_utilization (on a CPU kv_cache_mib)"
 OWN_ENGINE_ARGS: dict[str, str | None] = {
-    "model": "model.model_path", "dtype": "model.dtype", "seed": "explorer.rollout_model.seed",
+    **dict.fromkeys(("model", "tokenizer", "revision", "tokenizer_revision"), "model.model_path"),
+    "hf_overrides": "model.override_config", "dtype": "model.dtype", "seed": "explorer.rollout_model.seed",
     "max_model_len": "model.max_prompt_tokens, model.max_response_tokens or model.max_model_len",
     **{name: f"explorer.rollout_model.{name}" for name in ("max_num_seqs", "tensor_parallel_size", "enforce_eager")},
     "gpu_memory_utilization": _MEMORY, "kv_cache_memory_bytes": _MEMORY, "enable_sleep_mode": "mode=colocate",
@@ -24,7 +25,8 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
     "generation_config": "model.temperature, model.top_p or model.top_k",
     "disable_log_stats": "explorer.runner_concurrency=auto", "trust_remote_code": "model.trust_remote_code",
     **dict.fromkeys(("tokenizer_mode", "structured_outputs_config", "max_logprobs", "logprobs_mode",
-                     "worker_extension_cls", "language_model_only")),
+                     "worker_extension_cls", "language_model_only", "skip_tokenizer_init",
+                     "hf_config_path", "config_format", "data_parallel_size", "worker_cls")),
 }
 
 
@@ -56,6 +58,8 @@ class RolloutModel(Section):
             yield Problem(f"extra_engine_args.{name}", f"is what {use} decides." if use else
                           "is fixed, because training relies on it.", f"Set {use}." if use else "Leave it out.",
                           found=self.extra_engine_args[name])
+        if self.extra_engine_args.get("load_format") == "dummy":
+            yield Problem("extra_engine_args.load_format", "would make weights up.", "Leave it out.", found="dummy")
 
 
 class AuxiliaryModel(Section):

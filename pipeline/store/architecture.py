@@ -7,10 +7,9 @@ soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 from typing import Any
 
 from pipeline.store.family_defaults import completed
-from pipeline.store.packable import unknown_type, unpackable
+from pipeline.store.packable import reads_both_ways, unknown_type, unpackable
 from pipeline.store.recurrence import recurrent_layers
 
-BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}  # unless `is_decoder` is set
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")
 ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
@@ -22,10 +21,11 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
     config: the content of config.json, as written or completed by transformers.
     """
     said = text_part(config)
+    kind = str(said.get("model_type", ""))
     if said.get("is_encoder_decoder"):
         return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
-    if said.get("model_type") in BIDIRECTIONAL and not said.get("is_decoder"):
-        return f"{said['model_type']} attends in both directions; needed a causal language model, as Llama or Qwen."
+    if reads_both_ways(kind) and not said.get("is_decoder"):
+        return f"{kind} attends in both directions; needed a causal language model, as Llama or Qwen."
     if quantized := said.get("quantization_config"):
         how = quantized.get("quant_method", "") if isinstance(quantized, dict) else quantized
         return f"its weights are quantized ({how}); needed those that they were made of, in bfloat16 or float32."

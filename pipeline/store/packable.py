@@ -41,6 +41,12 @@ def unpackable(model_type: str) -> str | None:
 
 
 @cache
+def reads_both_ways(model_type: str) -> bool:
+    """Returns whether an architecture attends to later tokens too, unless its `is_decoder` is set."""
+    return "add `is_decoder" in (_source(model_type.replace("-", "_")) or "") or model_type in ("xlnet", "xlm")
+
+
+@cache
 def unknown_type(model_type: str) -> str | None:
     """Returns that transformers has no causal language model of this kind, or None."""
     known = _types()

@@ -16,6 +16,7 @@ NAMES = ("model.safetensors", "pytorch_model.bin")  # the names transformers loo
 INDEX = ".index.json"
 POINTER = b"version https://git-lfs"  # the file that Git stores for a large file
 EMBEDDING = "embed_tokens.weight"
+HEAD = "lm_head.weight"
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 SAMPLED = 128 << 20  # bytes of a model whose values are looked at here; a trainer looks at all (Policy)
 EXPONENTS = {"F64": 0x7FF0 << 48, "F32": 0x7F80 << 16, "BF16": 0x7F80, "F16": 0x7C00}  # all set: NaN or infinite
@@ -60,6 +61,15 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
         return None
     return Problem(key, f"config.json has {'; '.join(wrong)}; needed the same number.", "Fetch config.json and weights "
                    "of one revision.", found=path)
+
+
+def heads_differ(directory: Path) -> bool:
+    """Whether safetensors files have both an embedding and an output head, of different values."""
+    found = {}
+    for file in directory.glob("*.safetensors"):
+        found |= {end: one for name, one in tensor_files.read(file).items() for end in (EMBEDDING, HEAD)
+                  if name.endswith(end)}
+    return len(found) == 2 and not np.array_equal(found[EMBEDDING].data, found[HEAD].data)
 
 
 def _files(directory: Path) -> list[Path]:

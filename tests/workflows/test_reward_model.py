@@ -105,7 +105,7 @@ def test_a_head_without_weights_is_not_made_up(tmp_path):
     path = classifier(tmp_path) / "model.safetensors"
     weights = {name: tensor for name, tensor in load_file(path).items() if name != "score.weight"}
     save_file(weights, path, {"format": "pt"})
-    with pytest.raises(ModelError, match=r"has no weights for score\.weight: they would be random"):
+    with pytest.raises(ModelError, match=r"score\.weight"):
         opened(tmp_path)
 
 

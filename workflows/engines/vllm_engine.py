@@ -24,7 +24,7 @@ from workflows.protocol.engine import (
     Reply,
     Request,
 )
-from workflows.protocol.hugging_face import has_text_alone, read_config
+from workflows.protocol.hugging_face import check_weights, has_text_alone, read_config
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -86,6 +86,7 @@ class VllmEngine(Engine):
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         self.version = _release()
+        check_weights(model, config.model.trust_remote_code)
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
         from vllm import LLM, SamplingParams
         from vllm.lora.request import LoRARequest

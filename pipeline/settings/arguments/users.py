@@ -1,13 +1,18 @@
 """Signatures of user functions, as inspected in the process that imports them (stages/own_code.py)."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from pipeline.store.errors import Problem
+
 OF_A_BATCH = ("responses", "completions")  # a reward function with such a parameter receives all responses together
 FACTS = ("compares_groups", "chooses_rows")  # what a user's advantage may declare as attributes
 GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare rollouts
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "list": "a list",
+         "dict": "a mapping", "None": "null"}  # plain types of annotations
 UNKNOWN = ("completion_ids", "trainer_state")  # further parameters in TRL that we do not provide
 
 
@@ -18,7 +23,8 @@ class Signature:
     positional: those that are given by position, and only_positional: by position alone, below its decorators.
     takes_others, takes_anything: whether it has *others and **anything. text, doc: as written, and the first line of
     its docstring. facts: attributes of the function that declare what base.Arguments does, those of FACTS.
-    reads_groups: whether its code names the column group_id or task_id; None: not looked for.
+    reads_groups: whether its code names the column group_id or task_id; None: not looked for. types: parameter -> the
+    plain types that its annotation allows; others have no entry.
     """
 
     required: Sequence[str] = ()
@@ -31,6 +37,7 @@ class Signature:
     doc: str = ""
     facts: Mapping[str, bool] = field(default_factory=dict)
     reads_groups: bool | None = None
+    types: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, function: Callable) -> Self | None:
@@ -49,7 +56,8 @@ class Signature:
             inspect.Parameter.VAR_POSITIONAL in kinds.values(),
             any(p.kind is p.VAR_KEYWORD for p in found.parameters.values()), str(found),
             (inspect.getdoc(function) or "").partition("\n")[0],
-            {name: getattr(function, name) for name in FACTS if hasattr(function, name)})
+            {name: getattr(function, name) for name in FACTS if hasattr(function, name)},
+            types={p.name: kinds for p in named if (kinds := _plain(p.annotation))})
 
     @property
     def compares_groups(self) -> bool:
@@ -62,14 +70,29 @@ class Signature:
     def needed(self) -> Sequence[str]:
         return self.required
 
-    def wrong_values(self, key: str, given: dict[str, Any]) -> list[str]:
-        """Returns nothing: the function itself rejects invalid values."""
-        return []
+    def wrong_values(self, key: str, given: dict[str, Any]) -> list[Problem]:
+        """Lists values whose type the annotation of their parameter does not have; all others are the function's."""
+        return [Problem(f"{key}.{name}", f"needed {' or '.join(WORDS[kind] for kind in kinds)}, as the function says.",
+                        found=value) for name, value in given.items() if (kinds := self.types.get(name))
+                and not any(_is_a(value, kind) for kind in kinds)]
 
     def without(self, *given: str) -> Self:
         """Returns the signature without these parameters, which the caller provides."""
         return replace(self, required=[name for name in self.required if name not in given],
                        optional=[name for name in self.optional if name not in given])
+
+
+def _plain(annotation: Any) -> list[str]:
+    """Returns the names of the plain types that an annotation allows, as a text or a type; empty for any other."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    kinds = [part.partition("[")[0].strip() for part in re.sub(r"\[[^\[\]]*\]", "", text).split("|")]
+    return kinds if set(kinds) <= WORDS.keys() else []
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    if kind in ("int", "float"):
+        return type(value) is int or (type(value) is float and (kind == "float" or value.is_integer()))
+    return type(value).__name__ == {"None": "NoneType"}.get(kind, kind)
 
 
 def provided(workflow: Signature) -> Sequence[str]:

@@ -32,7 +32,11 @@ ENGINE = "explorer.rollout_model"
     ({KEY: {"blok_size": 16}}, GPU, [f"{KEY}.blok_size"]),
     ({KEY: {"block_size": "banana"}}, GPU, [f"{KEY}.block_size"]),
     ({KEY: {"enable_prefix_caching": 1}}, GPU, [f"{KEY}.enable_prefix_caching"]),
-    ({KEY: {"block_size": 16, "cpu_offload_gb": 1, "quantization": "fp8", "hf_overrides": {"a": 1}}}, GPU, []),
+    ({KEY: {"block_size": 16, "cpu_offload_gb": 1, "quantization": "fp8", "max_num_batched_tokens": 8192}}, GPU, []),
+    *(({KEY: {name: value}}, GPU, [f"{KEY}.{name}"]) for name, value in (
+        ("max_num_batched_tokens", -4), ("max_num_batched_tokens", 0), ("max_num_batched_tokens", "many"),
+        ("max_num_batched_tokens", 8), ("block_size", 0), ("cpu_offload_gb", -1), ("kv_cache_dtype", "fp9"),
+        ("scheduling_policy", "best"))),
     ({"explorer.tool_call_parser": "hermess"}, GPU, ["explorer.tool_call_parser"]),
     ({"explorer.tool_call_parser": "hermes"}, GPU, []),
     ({f"{ENGINE}.batch_invariant": True}, CPU, [f"{ENGINE}.batch_invariant"]),

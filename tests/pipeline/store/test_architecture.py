@@ -89,6 +89,8 @@ REFUSED = {
     "nobody has it: a path": ({"model_type": "../../x"}, "no causal language model of model_type ../../x"),
     "BERT": ({"model_type": "bert"}, "both directions"),
     "T5": ({"model_type": "t5", "is_encoder_decoder": True}, "is_encoder_decoder"),
+    "Whisper": ({"model_type": "whisper"}, "is_encoder_decoder"), "BART": ({"model_type": "bart"}, "encoder"),
+    "Pegasus": ({"model_type": "pegasus"}, "encoder"), "RemBERT": ({"model_type": "rembert"}, "both directions"),
     "quantized, of a model with a tower": ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"},
                                             "quantization_config": {"quant_method": "awq"}}, "quantized (awq)"),
     "both directions": ({"model_type": "gemma", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
