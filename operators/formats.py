@@ -154,6 +154,8 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
     if all(given):
         asked = _asked(turns, given)
         pair = _pair(record, columns, asked)
+        if pair[0] == pair[1]:
+            raise Unusable("chosen and rejected are the same response, of which nothing is learned")
         return _made(row, columns, asked, [_text(pair[0]) if truth is None else truth, None], tools, pair)
     response = _response(record, columns, turns)
     turns = turns[:-1] if turns and turns[-1]["role"] == "assistant" else turns

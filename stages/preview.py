@@ -169,7 +169,7 @@ class Preview:
         if empty:
             self._by_share(f"{source['key']}: {empty} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
-                           "rows out.", empty, len(prompts))
+                           "rows out.", empty, len(prompts), source["allowed"] if source["alone"] else 1)
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
                  spread(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
@@ -240,9 +240,10 @@ class Preview:
                 "leave such rows out.")
         self._by_share(line, over, len(lengths))
 
-    def _by_share(self, line: str, some: int, total: int) -> None:
-        """Adds a problem when all rows are affected, a warning when more than a few are."""
-        if some == total:
+    def _by_share(self, line: str, some: int, total: int, allowed: float = 1) -> None:
+        """Adds a problem when all rows are affected, or of a sample twice the share `allowed`, and a warning when more
+        than a few are."""
+        if some == total or some > 2 * allowed * total:
             self.found["problems"].append(line)
         elif some > OFTEN * total:
             self.found["warnings"].append(line)

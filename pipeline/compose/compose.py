@@ -9,6 +9,7 @@ names a file. Every problem is found before any is reported.
 
 import pickle
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ def _hydra(overrides: list[str], problems: list[Problem]):
 
     parsed = OverridesParser.create().parse_overrides(overrides)
     choices = tuple(o.input_line for o in parsed if not o.is_force_add())
-    made = pickle.loads(_of_groups(choices, tuple(map(str, directories()))))  # six times as fast as deepcopy
+    places = directories()
+    made = pickle.loads(_of_groups(choices, tuple(map(str, places)), _stamps(places)))  # six times as fast as deepcopy
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
         whole = OmegaConf.to_container(made, resolve=False)  # interpolations that are replaced may be invalid
@@ -199,8 +201,14 @@ def _lacking(whole: dict, key: str) -> str | None:
     return None
 
 
+def _stamps(places: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
+    """Returns name, size and time of every file of groups, so that one that is written anew is read anew."""
+    found = ((file, file.stat()) for place in places for file in place.rglob("*.yaml") if file.is_file())
+    return tuple(sorted((str(file), made.st_size, made.st_mtime_ns) for file, made in found))
+
+
 @cache
-def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
+def _of_groups(choices: tuple[str, ...], places: tuple[str, ...], stamps: tuple) -> bytes:
     """Returns the composed files, pickled. Cached per choice of groups: the points of a sweep differ in values."""
     import yaml
     from hydra import compose as hydra_compose

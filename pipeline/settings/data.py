@@ -66,6 +66,12 @@ class BufferFormat(Format):
     enable_concatenated_multi_turn: bool = setting(
         False, "train on every assistant turn of a conversation, not on the last alone; of sft on messages")
 
+    @rule
+    def _has_turns(self):
+        if self.enable_concatenated_multi_turn and self.prompt_type == "plaintext":
+            yield Problem("enable_concatenated_multi_turn", "a plain prompt is one turn.",
+                          "Set prompt_type=messages, or leave it out.", found=True)
+
 
 class RolloutArgs(Section):
     """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -97,12 +98,11 @@ def write_json_if_new(path: Path, value: object) -> None:
 
 def json_text(value: object) -> str:
     """Returns JSON with sorted keys, so that equal values give equal files. An object has its CHECKSUM at the end."""
-    text = escaped(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)) + "\n"
-    body = text.removesuffix(_END)
+    body = (text := escaped(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)) + "\n").removesuffix(_END)
     return text if body == text else f'{body},\n "{CHECKSUM}": "{hash_text(text)}"{_END}'
 
 
-_END = "\n}\n"  # of an object that is not empty
+_END, _LAST = "\n}\n", re.compile(r',\n ".*": "(.*)"\n\}\n\Z')  # of an object that is not empty; its last text
 
 
 def require_plain(path: Path, named: str) -> Path:
@@ -148,10 +148,10 @@ def read_json(path: Path, again: str = "Delete it and run the same command again
         raise StageError(f"{path} is not valid JSON ({error}). {again}") from error
     if not isinstance(value, kind):
         raise StageError(f"{path} is not what was written: a JSON {type(value).__name__}, not {kind.__name__}. {again}")
-    if isinstance(value, dict) and (written := value.pop(CHECKSUM, None)) is not None:
-        found = hash_text(text.rpartition(f',\n "{CHECKSUM}"')[0] + _END)
-        if found != written:
-            raise StageError(f"{path} is damaged: the sha256 of its text is {found}; {written} was written. {again}")
+    if isinstance(value, dict):
+        last, ours = _LAST.search(text), value.pop(CHECKSUM, None) is not None
+        if ours != bool(last and hash_text(text[: last.start()] + _END) == last[1]):  # or the hash's own key is another
+            raise StageError(f"{path} is damaged: its text has another sha256 than was written. {again}")
     return Read(value, path, again) if kind is dict else value
 
 

@@ -14,7 +14,7 @@ from workflows.endpoint.conversation import Ask, Conversation
 from workflows.endpoint.dialect import Answer, Refusal
 from workflows.endpoint.speaker import Speaker
 from workflows.engines.guided import check
-from workflows.engines.vllm_tools import tool_calls
+from workflows.engines.vllm_tools import import_parsers, tool_calls
 from workflows.protocol.engine import Request, Stop
 from workflows.protocol.outcomes import Origin
 
@@ -73,6 +73,8 @@ class Session(Speaker):
     async def answer(self, ask: Ask) -> Answer:
         """As of a Speaker, with an id that no other response has."""
         self._sampling.request([0], 1, ask.wishes or {})  # refuses before anything is asked
+        if ask.tools:
+            await asyncio.to_thread(import_parsers)
         attempt, self.touched = self.attempt, time.monotonic()
         found = await super().answer(ask)
         return replace(found, id=found.id.replace("call", attempt.id))

@@ -322,3 +322,9 @@ def test_a_response_column_may_be_messages():
     made = demonstration({"messages": [ASKED], "response": [KEPT, THREE, ANSWER]})
     assert json.loads(made.messages)["messages"] == [ASKED, KEPT, THREE, ANSWER]
     assert demonstration({"messages": [ASKED], "response": [ANSWER]}) == RawTask(0, "1+2?", "It is 3.", "It is 3.")
+
+
+def test_a_pair_of_one_response_is_unusable():
+    made = read([{"prompt": "q", "chosen": "a", "rejected": other} for other in ("a", "b")], "demonstration",
+                chosen_key="chosen", rejected_key="rejected")
+    assert [one.problem is None for one in made] == [False, True]

@@ -403,6 +403,15 @@ def test_a_trainer_that_ends_in_a_function_of_the_user_names_it(start, monkeypat
     assert not calls_file(start.directory, "trainer").exists()
 
 
+def test_a_function_in_another_thread_that_ends_the_trainer_is_named(start, monkeypatch):
+    monkeypatch.setattr(children, "TOGETHER_SECONDS", 0.0)
+    lost = f"{CALL}\nimport hashlib, threading\ndef lost():\n    with calling('mine:advantage'):\n        " \
+           "os.kill(os.getpid(), signal.SIGTERM)\n"
+    body = "threading.Thread(target=lost).start(); hashlib.sha256(bytes(3 * 10**8)); time.sleep(60)"
+    message, _ = dies(start, trainer=STAGE_CHILD.replace("import sys", lost).format(body=body), explorer=CALM)
+    assert "mine:advantage" in message
+
+
 def test_a_rank_that_ends_well_too_early_ends_those_that_wait_for_it(start, tmp_path):
     body = "os._exit(0) if os.environ['RANK'] == '1' else time.sleep(60)"
     (tmp_path / "child_trainer.py").write_text(OF_A_LOSS.format(body=body))

@@ -19,6 +19,13 @@ def tool_calls(name: str, tokenizer, text: str, tools: Sequence[dict]) -> tuple[
 
 
 @cache
+def import_parsers() -> None:
+    """Imports what reads tool calls, which takes ten seconds: outside of a loop that answers requests."""
+    import vllm.entrypoints.openai.chat_completion.protocol
+    import vllm.tool_parsers  # noqa: F401
+
+
+@cache
 def _parser(name: str) -> tuple[type, type]:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.tool_parsers import ToolParserManager

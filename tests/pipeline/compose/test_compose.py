@@ -207,3 +207,12 @@ def test_a_name_that_yaml_reads_as_a_boolean():
     assert (problem.key, problem.found) == ("entry 1 of `stages`: stage_name", True)
     assert "quotes" in problem.do
     assert broken("stages=[{a: 1}]") == ["entry 1 of `stages`: a", "entry 1 of `stages`: stage_name"]
+
+
+def test_a_recipe_that_is_written_anew_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "recipe").mkdir(parents=True)
+    for steps in (3, 4):
+        text = f"# @package _global_\nbuffer: {{total_steps: {steps}}}\n"
+        (tmp_path / "conf" / "recipe" / "own.yaml").write_text(text)
+        assert compose(["recipe=own"]).buffer.total_steps == steps

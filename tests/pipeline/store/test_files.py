@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -245,3 +246,14 @@ def test_other_json_is_written_as_it_is(tmp_path, value):
     files.write_json(tmp_path / "a.json", value)
     assert json.loads((tmp_path / "a.json").read_text()) == value
     assert files.read_json(tmp_path / "a.json", kind=type(value)) == value
+
+
+def test_any_other_byte_in_a_json_object_is_refused_or_changes_nothing(tmp_path):
+    value = {"cores": 2, "seed": 1, "stop": "x"}
+    files.write_json(tmp_path / "a.json", value)
+    content = (tmp_path / "a.json").read_bytes()
+    for place in range(len(content)):
+        for other in {content[place] ^ 1, content[place] ^ 16, ord(" "), ord("1")} - {content[place]}:
+            (tmp_path / "a.json").write_bytes(content[:place] + bytes([other]) + content[place + 1:])
+            with suppress(StageError):
+                assert files.read_json(tmp_path / "a.json") == value
