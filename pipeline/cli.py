@@ -315,8 +315,10 @@ def replay(given, root, step, stage, form):
 def completion(shell):
     """Print a completion script: eval "$(ouro completion bash)"."""
     source = get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source()
-    # the value of key= follows without a space
-    print(source.replace("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value != *= ]] || compopt -o nospace"))
+    # the value of key= follows without a space; bash has the = before the cursor for the word there
+    source = source.replace("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value != *= ]] || compopt -o nospace")
+    print(source.replace("COMP_CWORD=$COMP_CWORD",
+                         'COMP_CWORD=$((COMP_CWORD + $([[ ${COMP_WORDS[COMP_CWORD]} != "=" ]]; echo $?)))'))
 
 
 for command in (init, run, status, logs, stop, sql, report, compare, replay, weights, export, evaluate, serve, debug,

@@ -43,7 +43,7 @@ def _overrides(context: click.Context, _, begun: str) -> list[str]:
 
     known, before = groups(), context.params.get("overrides") or []
     if before[-1:] == ["="]:  # bash splits words at =
-        return [name for name in known.get(before[-2], ()) if name.startswith(begun)]
+        return [name for group in before[-2:-1] for name in known.get(group, ()) if name.startswith(begun)]
     group, equals, name = begun.partition("=")
     if equals:
         return [f"{group}={one}" for one in known.get(group, ()) if one.startswith(name)]

@@ -75,7 +75,8 @@ class Hub:
             self.private[name] = asked.get("private", asked.get("visibility") == "private")
             return 200, json.dumps({"url": f"{self.address}/{name}", "name": name}).encode()
         if parts == ["validate-yaml"]:
-            return 200, json.dumps({"errors": [], "warnings": []}).encode()
+            errors = [{"message": "base_model"}] * ("base_model: /" in json.loads(body)["content"])
+            return 400 if errors else 200, json.dumps({"errors": errors, "warnings": []}).encode()
         name = "/".join(parts[1:3])
         if parts[3] == "preupload":
             files = [one | {"uploadMode": "regular", "shouldIgnore": False} for one in json.loads(body)["files"]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.bridges.recipe import printable, value_text, write
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
-from pipeline.bridges.translation import LONGEST_NAME, SETTINGS, Translation, lines_of
+from pipeline.bridges.translation import SETTINGS, Translation, cut_to_limit, lines_of
 from pipeline.check.judge import judged
 from pipeline.check.stage_rules import problems_of
 from pipeline.settings.guide import general
@@ -63,7 +63,7 @@ def _place(made: Translation, arguments) -> tuple[Path, str]:
         return Path(arguments.output), arguments.output
     own = str(made.value("name") or "${}")
     given = arguments.name or (Path(made.source).stem if "${" in own else own)
-    name = re.sub(r"[^\w-]+", "-", given).strip("-")[:LONGEST_NAME] or "imported"
+    name = cut_to_limit(re.sub(r"[^\w-]+", "-", given).strip("-")) or "imported"
     path = Path("conf") / "recipe" / f"{name}.yaml"
     ours = Path(__file__).resolve().parents[2] / "conf" / "recipe" / path.name
     if ours.exists() and ours != path.resolve():

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.settings.arguments.base import bound
+from pipeline.settings.combinations import LONGEST_NAME
 from pipeline.settings.config import walk
 from pipeline.settings.guide import general
 from pipeline.settings.schema import setting_problems
@@ -223,11 +224,15 @@ def directory_name(value: Any) -> Any:
     text = str(value)
     if "${" in text:
         return value
-    cut = re.sub(r"[^\w.,=-]+", "-", text).lstrip(".,=-")[:LONGEST_NAME]
+    cut = cut_to_limit(re.sub(r"[^\w.,=-]+", "-", text).lstrip(".,=-"))
     return value if cut == text != "" else cut or "run"
 
 
-LONGEST_NAME = 100  # characters of a directory's or a file's name, which has 255 bytes
+def cut_to_limit(name: str) -> str:
+    """Returns the beginning of a name that a directory may have."""
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore")
+
+
 SETTINGS = dict(walk())
 BOUNDS = (("ge", operator.ge, "at least"), ("gt", operator.gt, "more than"), ("le", operator.le, "at most"))
 UNCUT = {"model.top_p": 1, "model.top_k": -1, "model.repetition_penalty": 1}

@@ -234,13 +234,13 @@ def push(name: str, directory: Path) -> str:
     Raises StageError where the hub refuses or cannot be reached.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HTTPError
 
     try:
         made = HfApi().create_repo(name, private=True, exist_ok=True)
         HfApi().upload_folder(repo_id=name, folder_path=directory, commit_message="Upload the model and its card")
         return str(made)
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+    except (HTTPError, OSError, ValueError) as error:  # ValueError: the hub refuses the card's metadata
         said = " ".join(str(error).split())[:300]
         raise StageError(f"--push {name}: {said} `hf auth login` or the variable HF_TOKEN gives the right to write. "
                          f"The directory is complete: hf upload {name} {directory}") from error

@@ -6,6 +6,8 @@ is copied here, after its files were compared with their hashes, and README.md i
 
 import logging
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,6 @@ from pipeline.job.inputs import require_intact
 from pipeline.job.progress import interval, is_reward
 from pipeline.plan import repositories
 from pipeline.results import learnt
-from pipeline.results.difference import flatten
 from pipeline.results.policies import single
 from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import Node, View
@@ -23,10 +24,12 @@ from pipeline.settings import secrets
 from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
 from pipeline.store import files
+from pipeline.store.checkpoints import model_name
 from pipeline.store.errors import DataError, nearest
 
 CARD = "README.md"  # what the hub shows of a model repository
 MODEL = "model"
+CACHED = re.compile(r".*/datasets--(.+?)--(.+?)/snapshots/(\w{12})\w*")  # rows in the cache of huggingface_hub
 
 
 def choose_stage(view: View, name: str | None) -> Node:
@@ -77,17 +80,19 @@ def card(view: View, stage: Node) -> str:
 
 def content(view: View, stage: Node) -> dict[str, Any]:
     """Returns what the card says; secrets are masked."""
-    frozen = files.read_json(stage.directory / "stage.json")
     made = files.read_json(stage.directory / files.MANIFEST)
     line = [*_line(view, stage)]
-    settings = {one.name: Config.partial(files.read_json(one.directory / "stage.json")["config"]) for one in line}
+    frozen = {one.name: files.read_json(one.directory / "stage.json") for one in line}
+    settings = {name: Config.partial(one["config"]) for name, one in frozen.items()}
     return {
-        "run": view.run, "stage": stage.name, "base": _base(line, settings), "made": made, "hub": frozen["hub"],
+        "run": view.run, "stage": stage.name, "base": _base(frozen), "made": made,
+        "hub": list(dict.fromkeys(pin for one in frozen.values() for pin in one.get("hub", ()))),
         "stages": [{"name": one.name, "kind": str(one.kind), "identity": one.directory.name,
                     "algorithm": settings[one.name].algorithm.algorithm_type if one.kind.trains else ""}
                    for one in line],
-        "data": _data(line), "rewards": _rewards(line, settings),
-        "overrides": [secrets.typed(one) for one in files.read_json(view.path / View.PLAN).get("overrides", [])],
+        "data": _data(frozen), "rewards": _rewards(line, settings),
+        "command": shlex.join(["ouro", "run", *map(secrets.typed, files.read_json(view.path / View.PLAN).get(
+            "overrides", []))]),
         "scores": [{"taskset": one.taskset, "metric": one.metric, "words": interval(one), "tasks": one.tasks,
                     "runs": one.runs, "share": not is_reward(one.metric), "value": one.value}
                    for one in learnt.scores(view) if one.model == stage.directory.name],
@@ -107,18 +112,34 @@ def _line(view: View, stage: Node) -> Iterator[Node]:
     yield from (one for one in view.stages if one.directory.name in needed)
 
 
-def _base(line: list[Node], settings: dict[str, Config]) -> str | None:
-    """Returns the model that the first training stage began with; None where a stage of the run made it."""
-    first = next(settings[one.name] for one in line if one.kind.trains)
-    return getattr(first.model, "model_path", None)
+def _base(frozen: dict[str, dict[str, Any]]) -> str | None:
+    """Returns the name of the model that the first stage began with, `org/name@commit` for one of the hub; None where
+    a stage of the line made it. frozen: the stages' stage.json."""
+    made = {f"{name}-{one['identity']}" for name, one in frozen.items()}
+    given = (one["inputs"].get(role) for one in frozen.values() for role in ("base", "model"))
+    return next((model_name(Path(path)) for path in given if path and os.path.basename(path) not in made), None)
 
 
-def _data(line: list[Node]) -> list[dict[str, str]]:
-    """Returns name and path of each set of rows that a stage of the line learnt from."""
-    buffers = [files.read_json(one.directory / "stage.json")["config"]["buffer"] for one in line if one.kind.trains]
-    found = [(key.rpartition(".")[0].rpartition(".")[2], path) for one in buffers for key, path in flatten(one).items()
-             if key.endswith(".path") and path and "eval_tasksets" not in key]
-    return [{"name": name, "path": path} for name, path in dict.fromkeys(found)]
+def _data(frozen: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    """Returns name and path of each set of rows that the model learnt from. frozen: the stages' stage.json."""
+    configs = [one["config"] for one in frozen.values()]
+    found = [one for config in configs for one in _sets(config.get("buffer"))]
+    found += [("inputs", path) for config in configs
+              for path in config.get("data_processor", {}).get("task_pipeline", {}).get("inputs") or ()]
+    return [{"name": name, "path": CACHED.sub(r"hf://datasets/\1/\2@\3", path)}
+            for name, path in dict.fromkeys(found)]
+
+
+def _sets(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yields name and path of each set of rows in settings, without those of evaluations."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _sets(one, name)
+    elif isinstance(value, dict) and name != "eval_tasksets":
+        if value.get("path"):
+            yield value.get("name") or name, value["path"]
+        for key, below in value.items():
+            yield from _sets(below, key)
 
 
 def _rewards(line: list[Node], settings: dict[str, Config]) -> list[str]:

@@ -57,7 +57,7 @@ def test_what_is_left_out_is_told_with_line_and_reason_and_without_secrets(here,
     assert "hunter2" not in told.out + (here / "conf/recipe/small.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", ["0", "1e5", "null", "true", "${x}", "-x", "a b", "Ü", "_self_", "x" * 250])
+@pytest.mark.parametrize("name", ["0", "1e5", "null", "true", "${x}", "-x", "a b", "Ü", "_self_", "長" * 83])
 @pytest.mark.parametrize(("kind", "suffix", "text"), [
     ("trinity", ".yaml", SMALL.replace("name: small\n", "")), ("verl", ".sh", "data.train_batch_size=8"),
     ("verl", ".sh", "trainer.experiment_name=''")])

@@ -421,6 +421,12 @@ def test_a_directory_is_pushed_to_a_private_repository(served, tmp_path, monkeyp
     served.refuse["org/other"] = (403, "")
     with pytest.raises(StageError):
         repositories.push("org/other", given)
+    (given / "README.md").write_text("---\nbase_model: /no/id\n---\n")
+    with pytest.raises(StageError):
+        repositories.push("org/given", given)
+    use(monkeypatch, "http://127.0.0.1:9", tmp_path / "cache")  # where nobody listens
+    with pytest.raises(StageError):
+        repositories.push("org/given", given)
 
 
 @pytest.mark.parametrize("name", ["given", "org/", "/given", "a/b/c", "org/gi ven", "hf://org/given", ""])

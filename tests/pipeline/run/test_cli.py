@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -134,11 +135,22 @@ def test_the_version_has_the_commit_of_the_checkout(capsys, monkeypatch):
     assert capsys.readouterr().out == f"ouro {version('ouroboros-rft')} (commit 0123456789ab+dirty)\n"
 
 
+def test_bash_completes_the_value_after_an_equals_sign():
+    """Bash gives the = before the cursor for the word there."""
+    script = (f'eval "$({shlex.quote(sys.executable)} -m pipeline.cli completion bash)"\n'
+              'COMP_WORDS=(ouro run recipe =); COMP_CWORD=3; _ouro_completion ouro; echo "${COMPREPLY[*]}"')
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=invoke.HOME,
+                          env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
+    assert "countdown" in done.stdout.split()
+    assert "algorithm=" not in done.stdout.split()
+
+
 @pytest.mark.parametrize(("typed", "offered"), [
     ("ouro run algorithm.optimizer.lr_warmup_steps_", {"algorithm.optimizer.lr_warmup_steps_ratio="}),
     ("ouro run recipe=count", {"recipe=countdown"}), ("ouro run recipe = count", {"countdown"}),
-    ("ouro config check synchronizer.keep", {"synchronizer.keep="}), ("ouro sql q to", {"toy/first"}),
-    ("ouro verify to", {"toy/first"}), ("ouro verify fi", {"first"}), ("ouro export fi", {"first"})])
+    ("ouro run = x", set()), ("ouro config check synchronizer.keep", {"synchronizer.keep="}),
+    ("ouro sql q to", {"toy/first"}), ("ouro verify to", {"toy/first"}), ("ouro verify fi", {"first"}),
+    ("ouro export fi", {"first"})])
 def test_keys_recipes_and_runs_are_completed(typed, offered, run, monkeypatch, capsys):
     words = typed.split()
     monkeypatch.chdir(run.root)

@@ -1,0 +1,61 @@
+"""What a model card says of its run."""
+
+import shlex
+
+import yaml
+
+from pipeline.results import model_export
+from pipeline.results.view import open_view
+from pipeline.store import files
+
+COMMIT = "0123456789ab" + "0" * 28
+SETTINGS = {"algorithm": {"algorithm_type": "grpo"}, "buffer": {"explorer_input": {"tasksets": [
+    {"default_reward_fn_type": "accuracy_reward"}], "default_reward_fn_type": "accuracy_reward"}}}
+WORD = "algorithm.optimizer.lr=1e-4 and 2e-4"
+
+
+def frozen(run, **changes):
+    """The card of the last training stage, and its metadata, with changes of the stage.json of stages by name."""
+    view = open_view(run.path)
+    files.write_json(run.path / "plan.json", files.read_json(run.path / "plan.json") | {"overrides": [WORD]})
+    for one in view.stages:
+        spec, change = files.read_json(one.directory / "stage.json"), changes.get(one.name, {})
+        files.write_json(one.directory / "stage.json", spec | {
+            "inputs": spec["inputs"] | change.get("inputs", {}),
+            "config": spec["config"] | SETTINGS | change.get("config", {})})
+    stage = [one for one in view.stages if one.kind.trains][-1]
+    manifest = files.read_json(stage.directory / files.MANIFEST)
+    files.write_json(stage.directory / files.MANIFEST, manifest | {"steps": 4, "weights_hash": "0" * 16})
+    card = model_export.card(view, stage)
+    return card, yaml.safe_load(card.split("---")[1])
+
+
+def test_the_base_is_the_model_that_the_first_stage_read(run):
+    card, said = frozen(run, sft={"inputs": {"model": f"/home/me/hub/models--org--m/snapshots/{COMMIT}"}})
+    assert said["base_model"] == "org/m"
+    assert f"`org/m@{COMMIT[:12]}`" in card
+    assert "/home/me" not in card
+
+
+def test_a_base_in_a_directory_is_no_name_of_the_hub(run):
+    """Which refuses the card otherwise."""
+    card, said = frozen(run, sft={"inputs": {"model": "/home/me/own"}})
+    assert "base_model" not in said
+    assert "`own`" in card
+
+
+def test_rows_have_the_names_of_their_sets(run):
+    sets = {"tasksets": [{"name": "math", "path": "math.jsonl"},
+                         {"name": "b", "path": f"/home/me/hub/datasets--org--d/snapshots/{COMMIT}/b.parquet"}],
+            "eval_tasksets": [{"name": "held", "path": "held.jsonl"}]}
+    card, _ = frozen(run, tasks={"config": {"buffer": {"explorer_input": sets},
+                                            "data_processor": {"task_pipeline": {"inputs": ["raw.jsonl"]}}}})
+    assert {"* math: `math.jsonl`", f"* b: `hf://datasets/org/d@{COMMIT[:12]}/b.parquet`",
+            "* inputs: `raw.jsonl`"} <= {*card.splitlines()}
+    assert "held.jsonl" not in card
+
+
+def test_the_command_can_be_typed(run):
+    card, _ = frozen(run)
+    (line,) = [one for one in card.splitlines() if "ouro run" in one]
+    assert shlex.split(line.split("`")[1]) == ["ouro", "run", WORD]
