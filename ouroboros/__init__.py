@@ -63,6 +63,9 @@ class Reward(float):
         made.components = dict(components)
         return made
 
+    def __reduce__(self):  # a float's own copies the number alone: pickle and deepcopy
+        return Reward, (self.components,)
+
 
 def runs(root: str | Path = ".") -> list[str]:
     """Returns the names of runs and sweeps, `project/name`, the one launched last first.

@@ -21,7 +21,7 @@ from pipeline.store.errors import ConfigError, DataError, ModelError, StageError
 
 SCHEME, DATASETS = "hf://", "hf://datasets/"
 NO_ID = "not an id of the Hugging Face hub"
-SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")  # of a model: configuration, tokenizer, chat template
+SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py")  # of a model: configuration, tokenizer, code
 WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin", "adapter_model.bin"))  # the first kind present is used
 OTHER_COPY = "consolidated*"  # a second copy of the weights for other programs
 

@@ -81,7 +81,7 @@ def frozen(path: Path) -> dict[str, Any]:
 
     try:
         return yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{path / 'config.yaml'} cannot be read ({why}). `ouro stages --write` with the run's "
                         "overrides writes it again.") from error

@@ -33,10 +33,10 @@ def find(root: Path) -> list[Unneeded]:
     places = _runs(root)  # all: others' stages are listed
     runs = [view.open_view(place) for place in places if (place / view.View.PLAN).exists()]
     # by name in all that a run names: a setting may be the path of a model in another run's stage
-    named = "".join(path.read_text(encoding="utf-8") for place in places
-                    for path in (place / view.View.PLAN, place / "config.yaml") if path.exists())
-    named += "".join(os.readlink(link) for place in places for link in (place / "stages").glob("*")
-                     if link.is_symlink())
+    named = b"".join(path.read_bytes() for place in places
+                     for path in (place / view.View.PLAN, place / "config.yaml") if path.exists())
+    named += b"".join(os.fsencode(os.readlink(link)) for place in places for link in (place / "stages").glob("*")
+                      if link.is_symlink())
     benched = {Path(directory).name for run in runs for stage in run.stages if stage.kind.benches
                for directory in _inputs(stage.directory)}
     left = [path for pattern in (".mlflow.db.*.tmp*", "store/.*.tmp", "runs/*/*/.*.tmp") for path in root.glob(pattern)]
@@ -47,7 +47,7 @@ def find(root: Path) -> list[Unneeded]:
             continue
         if stage.name.endswith(".tmp"):
             found.append(_unneeded(stage, KILLED))
-        elif stage.name not in named and (stage / "stage.json").exists():
+        elif os.fsencode(stage.name) not in named and (stage / "stage.json").exists():
             found.append(_unneeded(stage, "a stage of no run"))
         else:
             found += _inside(stage, stage.name in benched)
@@ -55,9 +55,15 @@ def find(root: Path) -> list[Unneeded]:
 
 
 def _runs(root: Path) -> list[Path]:
-    """Returns the directories of runs. Raises OSError for one that cannot be read: its stages would be deleted."""
+    """Returns the directories of runs. Raises OSError for one that cannot be read, and DataError for a link to one that
+    is not there, perhaps on a disk that is not mounted: its stages would be deleted."""
     runs = root / "runs"
-    return [run for project in view.below(runs) for run in view.below(project)] if os.path.lexists(runs) else []
+    projects = view.below(runs) if os.path.lexists(runs) else []
+    for link in (path for place in (runs, *projects) for path in place.glob("*")
+                 if path.is_symlink() and not path.exists()):
+        raise DataError(f"{link} is a link to {os.readlink(link)}, which is not there: stages of its runs would be "
+                        "deleted. Mount or move it there, or delete the link.")
+    return [run for project in projects for run in view.below(project)]
 
 
 def _inputs(stage: Path) -> list[str]:

@@ -58,10 +58,10 @@ def identities(plan) -> dict[str, str]:
 
 
 def test_the_first_run_fetches_what_is_read_and_the_second_asks_nothing(served, config, tmp_path):
-    sha = served.push("org/m", model())
+    sha = served.push("org/m", model(**{"modeling_m.py": "x = 1"}))
     plan = checked_plan(config())
     looked_at = {path.rpartition("/")[2] for method, path in served.requests if method == "HEAD"}
-    assert looked_at == {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert looked_at == {"config.json", "modeling_m.py", "tokenizer.json", "tokenizer_config.json"}
     assert hub.missing(plan.stages) == {f"org/m@{sha}": {"model.safetensors": 1000}}
     served.requests.clear()
     plan.freeze()

@@ -1,5 +1,6 @@
 """`import ouroboros`: the page docs/notebook.md, and what its functions return and refuse."""
 
+import pickle
 import re
 import sys
 
@@ -53,6 +54,7 @@ def test_a_reward_has_its_components():
     found = ouroboros.reward("accuracy_reward")("\\boxed{42}", "42")
     assert found == 1
     assert found.components == {"accuracy": 1.0}
+    assert pickle.loads(pickle.dumps(found)).components == found.components
 
 
 def test_a_reward_of_the_users_is_read_as_the_explorer_reads_it(tmp_path, monkeypatch):

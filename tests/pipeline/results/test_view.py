@@ -182,13 +182,22 @@ def test_a_stage_that_is_a_link_to_itself_is_missing(tmp_path):
     assert directory.name in sweep_view.status(view.open_view(path))
 
 
-@pytest.mark.parametrize("damage", ["no plan", "loop", "no directory"])
+@pytest.mark.parametrize("damage", ["no plan", "loop", "no directory", "no disk", "bytes"])
 def test_gc_deletes_no_stage_of_a_run_that_it_cannot_read(tmp_path, damage):
     """Without its plan a run keeps what its links name; where the runs cannot be listed, nothing is deleted."""
     run = FakeRun(tmp_path)
     kept, unneeded = run.stage("tasks", "tasks"), FakeRun(tmp_path, "toy/other").stage("other", "tasks")
     plan = run.view() / "plan.json"
-    plan.unlink()
+    if damage == "bytes":
+        (plan.parent / "config.yaml").write_bytes(b"\xff")
+    else:
+        plan.unlink()
+    if damage == "no disk":
+        plan.parent.rename(tmp_path / "moved")
+        plan.parent.symlink_to(tmp_path / "unmounted")
+        with pytest.raises(DataError):
+            unreferenced.find(tmp_path)
+        return
     if damage == "loop":
         plan.symlink_to("plan.json")
     if damage == "no directory":
