@@ -29,12 +29,19 @@ def look_up(record: dict, key: str | None) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """Text unchanged, null and ABSENT as null, anything else as JSON. Raises Unusable for other values."""
+    """`text_of`, null and ABSENT as null. Raises Unusable for bytes and numbers that are not finite."""
     if value is None or value is ABSENT:
         return None
     if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
         raise Unusable(f"{str(value)[:60]} where text is needed")
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """Text unchanged; a value that JSON lacks (a decimal, a date, a time) as Python writes it; any other as JSON."""
+    if value is None or isinstance(value, bool | int | float | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
 
 
 def read_records(records: Iterable[dict], columns, purpose: str, file: str, first: int) -> Iterator[RawTask]:

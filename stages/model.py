@@ -7,6 +7,7 @@ model of 0.2M parameters can read any English text, digits and operators; other 
 
 import string
 from pathlib import Path
+from typing import Any
 
 from pipeline.job.context import Context, run_stage
 from pipeline.store import files
@@ -67,25 +68,29 @@ def qwen2_config(init, tokenizer, longest: int):
     )
 
 
-def rewrite(context: Context) -> None:
-    """Links the files of the model and writes its config.json. Raises ModelError for a key that the model ignores."""
-    base, model = Path(context.inputs["base"]).resolve(), context.config.model
+def rewrite(base: Path, model, directory: Path) -> dict[str, Any]:
+    """Links the files of the model at `base` into `directory` and writes its config.json, which is returned.
+
+    model: the section. Raises ModelError for a key that the model ignores.
+    """
     written = rewritten(str(base), model)
     for file in (one for one in base.rglob("*") if one.is_file() and one != base / CONFIG):
-        place = context.directory / file.relative_to(base)
+        place = directory / file.relative_to(base)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(file.resolve())
-    files.write_json(context.directory / CONFIG, written)
-    read, before = (read_config(place, model.trust_remote_code) for place in (context.directory, base))
+    files.write_json(directory / CONFIG, written)
+    read, before = (read_config(place, model.trust_remote_code) for place in (directory, base))
     for key in model.override_config:
         if not hasattr(before, key) and key not in json_object(base / CONFIG, str(base)):
             raise ModelError(f"model.override_config.{key}: {type(read).__name__} has no such key.")
-    context.made |= {"config": {key: written.get(key) for key in model.override_config}}
+    return written
 
 
 def work(context: Context) -> None:
     if "base" in context.inputs:
-        rewrite(context)
+        model = context.config.model
+        written = rewrite(Path(context.inputs["base"]).resolve(), model, context.directory)
+        context.made |= {"config": {key: written.get(key) for key in model.override_config}}
     else:
         create(context)
 

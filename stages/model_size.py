@@ -9,6 +9,7 @@ pipeline/check/model_size.py reads the result. Not a stage of the plan: no stage
 
 import json
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import asdict, replace
 from functools import cache
@@ -56,6 +57,23 @@ def problem_of(named: str, trust: bool = False) -> str | None:
     return None
 
 
+def overridden_problem(base: Path, model) -> str | None:
+    """Returns why the model at `base` does not read what the section `model` overrides, or its weights do not fit
+    that."""
+    from stages.model import rewrite
+
+    if not model.rewrites:
+        return None
+    with tempfile.TemporaryDirectory() as made:
+        try:
+            rewrite(base.resolve(), model, Path(made))
+            wrong = problem_of(made, model.trust_remote_code)
+        except OuroError as error:
+            wrong = str(error)
+    key = "model.override_config"
+    return wrong and f"{key}: {wrong.replace(made, str(base)).removeprefix(f'{key}.')}"
+
+
 def build(named: str | dict[str, Any], trust: bool = False):
     """The model on the meta device. named: a Hugging Face directory, or the settings of model.init. trust:
     model.trust_remote_code."""
@@ -67,6 +85,9 @@ def build(named: str | dict[str, Any], trust: bool = False):
         config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
     else:
         config = read_config(named, trust)
+        if config.is_encoder_decoder:  # by the default of its kind, too, where config.json does not say so
+            raise ModelError(f"{named}: {config.model_type} has an encoder beside its decoder; needed a decoder alone, "
+                             "as Llama or Qwen.")
     try:
         with torch.device("meta"):
             return model_class(config).from_config(config, trust_remote_code=trust)

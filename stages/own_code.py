@@ -23,7 +23,7 @@ from operators.generate import GENERATORS
 from operators.reward import load_reward
 from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
-from pipeline.check.user_code import REWARD, TOOL, of_python
+from pipeline.check.user_code import REWARD, TOOL, WORLD, of_python
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import GROUPS, Signature
 from pipeline.settings.data import Format
@@ -35,17 +35,19 @@ from workflows.attempts.user_reward import Rule, taken_arguments
 from workflows.protocol.prompts import asked_turns
 from workflows.protocol.tools import load_environment, load_tool, methods_of
 
+CALLED = 8  # rows that a reward function is called with while it returns None
+
 
 def takes(name: str, role: str) -> dict[str, Any] | str | None:
     """What a function takes (null where Python cannot tell), or a line saying why it cannot be called."""
     try:
         function = load_dotted(name)
         if role == TOOL:
-            if not isinstance(function, type):
-                load_tool(name)
-            else:
-                methods_of(load_environment(name))
-                function.check()
+            load_tool(name)
+        elif role == WORLD:
+            methods_of(load_environment(name))
+            function.check()
+        if role in (TOOL, WORLD):
             return None
     except ConfigError as error:
         return str(error)
@@ -99,38 +101,45 @@ def _of_a_library(code: CodeType, module: str) -> bool:
 
 
 def call(request: str, answer: str) -> None:
-    """Calls a reward function as a run does; the answer file is empty until the call ends."""
+    """Calls a reward function as a run does; the answer file is empty until the call ends. Where it returns None, it is
+    called with further rows."""
     question = secrets.reveal(files.read_json(Path(request)))
-    task, function = _first_task(question), load_reward(question["name"])
-    if task is None:
+    tasks, function = _tasks(question)[:CALLED], load_reward(question["name"])
+    if not tasks:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
     rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0)
-    prompt, response = asked_turns(task, question["system_prompt"]), task.solution or task.answer
-    row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
     files.write_json(Path(answer), [])
+    finding = next((found for task in tasks if (found := _finding(rule, task, question["system_prompt"]))), None)
+    return files.write_json(Path(answer), finding or [
+        "problems" if question["alone"] else "warnings",
+        f"returned None for {len(tasks)} of {len(tasks)} rows, each with its truth or demonstration as the response: "
+        "it does not apply there, and a row to which no function applies fails. Needed a number where it applies."])
+
+
+def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] | None:
+    """The list and the sentence of one call; None where the function returns None."""
+    prompt, response = asked_turns(task, system_prompt), task.solution or task.answer
+    row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
     copies = 2 if rule.of_batch else 1  # two copies reveal a batch function that returns a single answer
     found, *_ = rule.ask([prompt] * copies, [response] * copies, [task.answer] * copies)
     read = rule.read(found)
     if isinstance(read, str):
         frames = f"\n{users_traceback(found)}" if isinstance(found, BaseException) and users_frames(found) else ""
-        finding = ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
-    else:
-        parts = ", ".join(f"{part}={value:g}" for part, value in read.items())
-        kind = "demonstration" if task.solution else "truth"
-        finding = ["facts", f"{parts}, where the response is the {kind} of {row}"] if read else ["warnings", (
-            f"returned None for {row}: it does not apply there, and a row to which no function applies fails")]
-    return files.write_json(Path(answer), finding)
+        return ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
+    parts = ", ".join(f"{part}={value:g}" for part, value in read.items())
+    kind = "demonstration" if task.solution else "truth"
+    return ["facts", f"{parts}, where the response is the {kind} of {row}"] if read else None
 
 
-def _first_task(question: dict[str, Any]) -> RawTask | None:
-    """A row with a prompt and a truth, from the files of a set or from the generator."""
+def _tasks(question: dict[str, Any]) -> list[RawTask]:
+    """The rows with a prompt and a truth, from the files of a set or from the generator."""
     source, rows = question["source"], []
     if question.get("generator"):
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
     elif source:
         drawn = sample(Path(source["path"]), source["split"], ROWS, source["columns"].values())
         rows = read_records(drawn.rows, Format.partial(question["format"]), "task", source["path"], 0)
-    return next((row for row in rows if row.question and row.answer and not row.problem), None)
+    return [row for row in rows if row.question and row.answer and not row.problem]
 
 
 def main(request: str, answer: str) -> None:

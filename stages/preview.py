@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from operators.formats import text_of
 from pipeline.check.data_sample import Row, sample
 from pipeline.settings import data
 from pipeline.settings.config import Config
@@ -27,9 +28,9 @@ from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from pipeline.store.packable import unknown_type
 from stages.judged_rows import unjudgeable
-from stages.model_size import sizes
+from stages.model_size import overridden_problem, sizes
 from stages.overlap import compare
-from stages.sampled_rows import SHOWN, as_text, asked, has_no_json, is_answered, is_conversation, is_text, value_at
+from stages.sampled_rows import SHOWN, asked, has_no_json, is_answered, is_conversation, is_text, value_at
 from stages.sampled_rows import problems as row_problems
 from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import usual as usual_length
@@ -54,7 +55,7 @@ class Preview:
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
     def _tokenizer(self):
-        from workflows.protocol.prompts import load_tokenizer
+        from workflows.protocol.prompts import end_tokens, load_tokenizer
 
         if self.limits.init.enable:
             return tokenizer_of_init(self.limits, self.found["problems"])
@@ -67,9 +68,11 @@ class Preview:
             return None  # pipeline/check/references.py reports it
         try:
             tokenizer = load_tokenizer(Path(path), self.limits)
+            end_tokens(tokenizer, Path(path))
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
+        self.found["problems"] += filter(None, [overridden_problem(Path(path), self.limits)])
         self._check_model(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
         self._check_markers(tokenizer)
         return tokenizer
@@ -162,7 +165,7 @@ class Preview:
             self._judge(source, what, lengths, "max_prompt_tokens")
         if odd:
             self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
-                           f"'{columns['prompt_key']}') are no text, such as {as_text(odd[0])[:SHOWN]}: the model is "
+                           f"'{columns['prompt_key']}') are no text, such as {text_of(odd[0])[:SHOWN]}: the model is "
                            f"asked their JSON. Write text, or set {source['format_key']}."
                            f"{source['prompt_setting']}.", len(odd),
                            len(prompts))
@@ -192,7 +195,7 @@ class Preview:
             tasks = [SimpleNamespace(context=turns[:-2], question=turns[-2]["content"], solution=turns[-1]["content"])
                      for turns in answered]
             return [len(tokens) for _, tokens, _ in whole_conversations(self.tokenizer, tasks, self._settings())]
-        texts = [as_text(one) for one in shown or [turns[-1]["content"] for turns in answered]]
+        texts = [text_of(one) for one in shown or [turns[-1]["content"] for turns in answered]]
         texts = self._cut([text.encode(errors="replace").decode() for text in texts], "max_response_tokens")
         return [len(tokens) for tokens in response_tokens(self.tokenizer, texts)] if texts else []
 
@@ -206,8 +209,8 @@ class Preview:
         system, thinking = self.request["system_prompt"], self.limits.enable_thinking
         texts = [conversation_text(self.tokenizer, with_system(p, system), thinking)
                  if is_conversation(p) and self.tokenizer.chat_template else
-                 prompt_text(self.tokenizer, as_text(p[-1]["content"]), system, p[:-1], thinking)
-                 if is_conversation(p) else prompt_text(self.tokenizer, as_text(p), system, (), thinking)
+                 prompt_text(self.tokenizer, text_of(p[-1]["content"]), system, p[:-1], thinking)
+                 if is_conversation(p) else prompt_text(self.tokenizer, text_of(p), system, (), thinking)
                  for p in prompts]
         if system and not text and not self.unsaid and texts and not any(system in one for one in texts):
             self.unsaid = True

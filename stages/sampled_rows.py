@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from operators.formats import text_of
 from pipeline.check.columns import file_problems
 from pipeline.check.data_sample import Row, Sample
 from pipeline.check.sources import PAIR
@@ -63,7 +64,7 @@ def _identical_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 def _identical_rows(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
-    found = {tuple(as_text(value_at(row, column)) for column in columns) for row in rows}
+    found = {tuple(text_of(value_at(row, column)) for column in columns) for row in rows}
     if len(rows) > 1 and len(found) == 1 and "null" not in min(found):
         yield (f"{source['key']}: all {len(rows)} sampled rows of {source['path']} have the same "
                f"{' and '.join(columns)}: {' and '.join(min(found))[:SHOWN]!r}. Needed different ones: look at the "
@@ -105,13 +106,9 @@ def has_no_json(value: Any) -> bool:
 def is_text(value: Any) -> bool:
     """Whether a prompt can be stored: it is not blank, and is valid Unicode."""
     try:
-        return not has_no_json(value) and bool(as_text(value).strip().encode())
+        return not has_no_json(value) and bool(text_of(value).strip().encode())
     except UnicodeEncodeError:
         return False
-
-
-def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def usual(lengths: list[int]) -> int:

@@ -165,7 +165,7 @@ def _of_parquet(path: Path, count: int, room: int, wanted: Iterable[str], draw: 
         there = sum(file.metadata.row_group(group).num_rows for group in groups)
         chosen = sorted(draw.sample(range(there), min(count, there)))
         batches = file.iter_batches(row_groups=groups, columns=kept) if kept else []
-        rows = [row for batch in _chosen(batches, chosen) for row in batch.to_pylist()]
+        rows = list(_chosen(batches, chosen))
         places = [(path, number) for number in _numbers(file.metadata, groups, chosen)][:len(rows)]
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
@@ -199,14 +199,13 @@ def _groups(metadata, columns: list[str], room: int, draw: random.Random) -> lis
     return sorted([first, *draw.sample(others, max(len(groups) * room // size, 1) - 1)])
 
 
-def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterator["pa.RecordBatch"]:
-    """Yields the rows of each batch at these ascending positions, counted over all batches."""
-    import pyarrow as pa
-
+def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterator[Row]:
+    """Yields the rows at these ascending positions, counted over all batches."""
     seen = 0
     for batch in batches:
-        own = [at - seen for at in positions if seen <= at < seen + len(batch)]
-        yield batch.take(pa.array(own, pa.int64()))  # pyarrow cannot infer the type of an empty list
+        for at in positions:
+            if seen <= at < seen + len(batch):
+                yield batch.slice(at - seen, 1).to_pylist()[0]  # `take` has no kernel for Arrow's view types
         seen += len(batch)
 
 

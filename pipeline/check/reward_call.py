@@ -4,10 +4,7 @@ Each call runs in a separate process (stages/own_code.py) without a GPU. A call 
 together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response.
 """
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -16,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check.sources import POOL, rewards, sources, tasksets
-from pipeline.check.user_code import WAIT
-from pipeline.job.context import ending, environment, our_environment
-from pipeline.job.ending import die_with_parent
-from pipeline.job.process_group import ending_orphans
+from pipeline.check.user_code import WAIT, own_code
+from pipeline.job.context import ending, environment
 from pipeline.settings import secrets
 from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
 from pipeline.settings.setting import plain
-from pipeline.store import files, launch
+from pipeline.store import files
 from pipeline.store.digests import nothing_at
 from pipeline.store.errors import Problem
 
@@ -59,9 +54,10 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
         key = f"buffer.explorer_input.{place}.path" if one.path else f"data_processor.task_pipeline.{POOL}"
         source = next((s for s in there if s.key == key or s.key.startswith(f"{key}.")), None)
         of_pool = {} if one.path else {"generator": pool.generator, "generator_args": pool.generator_args}
-        for name in reward_functions(one, explorer):
+        named = reward_functions(one, explorer)
+        for name in named:
             if ":" in name and (place.startswith("eval_") or rewards(settings)):
-                yield {"name": name, "source_key": source.label if source else key,
+                yield {"name": name, "alone": len(named) == 1, "source_key": source.label if source else key,
                        "arguments": one.reward_fn_args, "source": source and source.request(), "seed": settings.seed,
                        "format": plain(one.format if one.path else pool.format), **of_pool,
                        "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
@@ -73,15 +69,12 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
         files.write_json(asked, question)
-        with open(log, "wb") as output, ending_orphans():
-            process = subprocess.Popen(
-                launch.command("stages.own_code", "--call", str(asked), str(answer)), stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent,
-                env=our_environment() | variables | {"CUDA_VISIBLE_DEVICES": ""})
+        with own_code(["--call", str(asked), str(answer)], log, variables | {"CUDA_VISIBLE_DEVICES": ""}) as process:
             limit = _wait(process, answer)
         if limit:
-            return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. "
-                                "--no-call leaves the call out.")
+            return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. A "
+                                "run waits for it without end: correct it, or set explorer.max_timeout. --no-call "
+                                "leaves the call out.")
         if answer.exists() and (found := files.read_json(answer, kind=list)):
             return tuple(found)
         how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
@@ -91,17 +84,12 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
 
 
 def _wait(process: subprocess.Popen, answer: Path) -> int | None:
-    """Waits for a process and ends its remaining children; returns the time limit if it was exceeded."""
+    """Waits for a process; returns the time limit if it was exceeded."""
     begin, limit = time.monotonic(), WAIT
-    try:
-        while process.poll() is None:
-            if limit == WAIT and answer.exists():  # the import is done and the call begins
-                begin, limit = time.monotonic(), LIMIT
-            if time.monotonic() - begin > limit:
-                return limit
-            time.sleep(0.02)
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    while process.poll() is None:
+        if limit == WAIT and answer.exists():  # the import is done and the call begins
+            begin, limit = time.monotonic(), LIMIT
+        if time.monotonic() - begin > limit:
+            return limit
+        time.sleep(0.02)
+    return None

@@ -4,14 +4,21 @@
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from pipeline.check.sources import tasksets
 from pipeline.job.context import ending, environment, our_environment
+from pipeline.job.ending import die_with_parent
+from pipeline.job.process_group import ending_orphans
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.config import TOOLS, Config, users_code
@@ -21,7 +28,8 @@ from pipeline.store.digests import module_file
 from pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
-REWARD, TOOL, OTHER = "reward", "tool", "other"  # what a function is called as
+IDLE = 40  # seconds in which an import that goes on reads a file
+REWARD, TOOL, WORLD, OTHER = "reward", "tool", "environment", "other"  # what a function is called as
 Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
@@ -36,7 +44,8 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
         explorer = settings.buffer.explorer_input
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
         asked.setdefault(json.dumps(variables), {}).update(
-            {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS) else OTHER
+            {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
+             else OTHER
              for key, name in users_code(settings) if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():
@@ -74,16 +83,52 @@ def _answers(variables: str, questions: str) -> dict[str, Signature | str | None
 def _ask(questions: list[tuple[str, bool]], variables: dict[str, str]) -> tuple[list, str]:
     """Returns the answers of stages/own_code.py, one for each question, and how the process ended."""
     with tempfile.TemporaryDirectory() as directory:
-        asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
+        asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
         files.write_json(asked, questions)
-        try:
-            done = subprocess.run(launch.command("stages.own_code", str(asked), str(answer)), text=True,
-                                  capture_output=True, env=our_environment() | variables, check=False, timeout=WAIT)
-            last = done.stderr.strip().splitlines()[-1:]
-            how = ": ".join([ending(done.returncode), *last])
-        except subprocess.TimeoutExpired:
-            how = f"had not ended after {WAIT} s"
+        with own_code([str(asked), str(answer)], log, variables) as process:
+            how = _end_of(process)
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        how = ": ".join([ending(process.returncode), *last]) if how is None else how
         return (files.read_json(answer, kind=list) if answer.exists() else []), how
+
+
+@contextmanager
+def own_code(words: list[str], log: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen]:
+    """The process stages/own_code.py, and its end with all that it has started: those may keep its output open, which
+    therefore goes into a file."""
+    with open(log, "wb") as output, ending_orphans():
+        process = subprocess.Popen(launch.command("stages.own_code", *words), stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=output, start_new_session=True, preexec_fn=die_with_parent,
+                                   env=our_environment() | variables)
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _end_of(process: subprocess.Popen) -> str | None:
+    """Waits for a process that imports modules; returns None, or why it is not waited for any longer."""
+    begin = moved = time.monotonic()
+    read = ""
+    while process.poll() is None:
+        now = time.monotonic()
+        if (found := _has_read(process.pid)) != read:
+            read, moved = found, now
+        if now - begin > WAIT:
+            return f"had not ended after {WAIT} s"
+        if now - moved > IDLE:
+            return f"had not ended after {now - begin:.0f} s, and had read no file for {IDLE} s"
+        time.sleep(0.02)
+    return None
+
+
+def _has_read(pid: int) -> str:
+    """What the process has read so far, as Linux counts it; an import reads files until it is done."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/io").read_text().partition("\n")[0]
+    return ""
 
 
 def of_python(dotted: str) -> bool:

@@ -160,6 +160,8 @@ class Explorer(Section):
             if isinstance(value, bool) or not isinstance(value, (str, int, float)):
                 yield Problem(key, "needed a text or a number; a variable holds a text.", "Put the word in quotes.",
                               found=value)
+            elif "\0" in str(value):
+                yield Problem(key, "needed a text without the character NUL, which no variable can hold.")
 
     @rule
     def _models_to_ask(self):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pipeline.store.digests import HubPath
 from pipeline.store.errors import ModelError, Problem
-from pipeline.store.model_shape import json_object
+from pipeline.store.model_shape import ADAPTER_CONFIG, json_object
 
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
+ADAPTER = "adapter_model.safetensors"  # peft's name
 
 WHOLE = ("lm_head", "embed_tokens")  # outside the layers: a tied head would be untied by merging
 

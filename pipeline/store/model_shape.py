@@ -10,6 +10,7 @@ from pipeline.store.errors import ModelError, Problem
 from pipeline.store.family_defaults import completed
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"  # of peft
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
          "intermediate_size", "vocab_size")
 SHAPES = {"layer_types": (list, "a list of texts"), "rope_scaling": (dict, "an object"),
@@ -150,7 +151,7 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
     place = Path(path)
     if words := address(path):
         return Problem(key, words, found=path)
-    if (place / "adapter_config.json").is_file():
+    if (place / ADAPTER_CONFIG).is_file():
         return Problem(key, "it is an adapter, without its model.", "Name the model that it was trained on, and the "
                        "adapter in model.lora_configs: [{path: …}].", found=path)
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (

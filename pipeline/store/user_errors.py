@@ -62,6 +62,7 @@ def load_dotted(path: str):
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the user's module may raise anything on import, sys.exit too
-        raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. Needed "
-                          "package.module:function, with the package in the current directory, installed, or with its "
-                          "parent directory on PYTHONPATH.") from error
+        needed = ("Needed package.module:function, with the package in the current directory, installed, or with its "
+                  "parent directory on PYTHONPATH." if isinstance(error, ImportError | AttributeError) else
+                  "Needed a module that can be imported: correct it there.")
+        raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. {needed}") from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.store import checkpoints, tensor_files
 from pipeline.store.errors import ModelError, Problem
-from pipeline.store.model_shape import read_config
+from pipeline.store.model_shape import ADAPTER_CONFIG, read_config
 
 NAMES = ("model.safetensors", "pytorch_model.bin")  # the names transformers looks for; sharded: with INDEX
 INDEX = ".index.json"
@@ -37,6 +37,10 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
     config: the content of its config.json.
     """
     directory = Path(path)
+    if (directory / ADAPTER_CONFIG).is_file():  # transformers reads the model that it names, not the one beside it
+        return Problem(key, f"has {ADAPTER_CONFIG} beside config.json: an adapter in the directory of a model.", "Move "
+                       "the adapter's files into a directory of their own, and name that one in model.lora_configs: "
+                       "[{path: …}].", found=path)
     try:
         shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}
         readable = [file for file in _files(directory) if file.suffix == ".safetensors" and shapes]

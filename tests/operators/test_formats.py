@@ -1,10 +1,12 @@
 """Records of data files as raw tasks: texts, conversations, demonstrations, pairs, and what is wrong with some."""
 
 import json
+from datetime import date, datetime
+from decimal import Decimal
 
 import pytest
 
-from operators.formats import as_turns, column_names, look_up, read_records
+from operators.formats import as_turns, column_names, look_up, read_records, text_of
 from pipeline.settings.data import BufferFormat, Format
 from pipeline.store.errors import DataError
 from pipeline.store.records import RawTask
@@ -38,6 +40,13 @@ def test_a_plain_record():
 def test_what_is_no_text_is_json():
     (made,) = read([{"question": 12, "answer": {"numbers": [3, 5], "target": 8}}])
     assert (made.question, made.answer, made.solution) == ("12", '{"numbers": [3, 5], "target": 8}', None)
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (Decimal("1.50"), "1.50"), (date(2026, 1, 2), "2026-01-02"), (datetime(2026, 1, 2, 3, 4), "2026-01-02 03:04:00"),
+    ([Decimal("1.50"), None], '["1.50", null]'), (True, "true"), (2**70, "1180591620717411303424")])
+def test_a_value_that_json_lacks_has_no_quotes(value, text):
+    assert text_of(value) == text
 
 
 def test_nulls_stay_null_for_curation_to_tell():

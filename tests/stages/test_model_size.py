@@ -12,7 +12,7 @@ from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
 from pipeline.store.errors import ModelError
 from stages.learner.engine.adapter import inject
-from stages.model_size import build, main, measure, problem_of, sizes
+from stages.model_size import build, main, measure, overridden_problem, problem_of, sizes
 from tests import zoo
 from tests.configs import composed, lora
 from tests.sizes import LARGE, QWEN2, QWEN2_7B, SMALL
@@ -124,6 +124,20 @@ def test_a_model_that_transformers_cannot_build_is_a_problem(tmp_path, changed):
     assert sizes([question(Model(model_path=str(tmp_path)))], found) == {}
     assert [str(tmp_path) in line for line in found["problems"]] == [True]
     assert found["unjudged"] == []
+
+
+def test_a_decoder_with_an_encoder_is_a_problem_by_its_kind_alone(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "whisper"}')
+    found = {"problems": [], "unjudged": []}
+    assert sizes([question(Model(model_path=str(tmp_path)))], found) == {}
+    assert ([str(tmp_path) in line for line in found["problems"]], found["unjudged"]) == ([True], [])
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"vocab_size": 50}, "embed_tokens"), ({"nope": 1}, "nope"), ({"attention_dropout": 0.1}, None), ({}, None)])
+def test_what_is_overridden_is_read_and_fits_the_weights(tiny_model, changes, words):
+    found = overridden_problem(tiny_model, Model(model_path=str(tiny_model), override_config=changes))
+    assert found is None if words is None else found.startswith("model.override_config") and words in found
 
 
 LAYER_1 = "model.layers.1."

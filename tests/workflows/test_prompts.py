@@ -1,5 +1,6 @@
 """Chat templates: the tokenizer's and the user's, conversations, and demonstrations of several turns."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests import zoo
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations
+from workflows.protocol import prompts
 from workflows.protocol.prompts import (
     TEMPLATE,
     end_tokens,
@@ -91,6 +93,35 @@ def test_the_template_of_a_file_wins_and_the_trained_model_keeps_it(tmp_path, ti
 def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
     with pytest.raises(ConfigError, match=words):
         tokenizer(template)
+
+
+def test_a_template_that_does_not_end_is_told(tokenizer, monkeypatch):
+    monkeypatch.setattr(prompts, "SECONDS", 0.3)
+    with pytest.raises(ConfigError):
+        tokenizer("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+
+
+@pytest.mark.parametrize("template", [
+    "{{ 1 / 0 }}", "{% include 'x' %}", "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"])
+def test_a_template_that_raises_what_python_raises_ends_no_process(tmp_path, tiny_model, template):
+    shutil.copytree(tiny_model, tmp_path / "copy")
+    (tmp_path / "copy" / TEMPLATE).write_text(template)
+    read = load_tokenizer(tmp_path / "copy")
+    assert end_tokens(read, tmp_path) == [1]
+    with pytest.raises(DataError):
+        prompt_text(read, "q", None)
+
+
+@pytest.mark.parametrize(("file", "edit", "words"), [
+    ("config.json", {"num_hidden_layers": "2"}, "config.json"),
+    ("tokenizer_config.json", {"model_max_length": "x"}, "tokenizer"),
+])
+def test_what_keeps_a_tokenizer_from_being_read_is_named(tmp_path, tiny_model, file, edit, words):
+    shutil.copytree(tiny_model, tmp_path / "copy")
+    place = tmp_path / "copy" / file
+    place.write_text(json.dumps(json.loads(place.read_text()) | edit))
+    with pytest.raises(ModelError, match=words):
+        load_tokenizer(tmp_path / "copy")
 
 
 def test_a_models_own_template_that_leaves_out_messages_is_refused(tmp_path, tiny_model):
@@ -231,3 +262,7 @@ def test_a_model_without_generation_config_ends_with_its_eos_token(tiny_model, t
     assert end_tokens(tokenizer(), tmp_path) == [1]
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 7}')
     assert end_tokens(tokenizer(), tmp_path) == [1, 7]
+    for odd in ("x", [1, -2], 1.5, True):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": odd}))
+        with pytest.raises(ModelError):
+            end_tokens(tokenizer(), tmp_path)

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import signal
 import string
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,9 @@ import numpy as np
 from pipeline.store.digests import missing, resolve
 from pipeline.store.errors import ConfigError, DataError, ModelError
 from pipeline.store.model_shape import json_object
-from workflows.protocol.hugging_face import import_transformers
+from workflows.protocol.hugging_face import import_transformers, read_config
 
+SECONDS = 10  # of processor time for a template and one message
 TEMPLATE = "chat_template.jinja"  # in a Hugging Face directory; overrides tokenizer_config.json
 
 
@@ -35,18 +38,28 @@ def read_tokenizer(model: Path, trust: bool = False):
     transformers = import_transformers()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=trust)
+        written = tokenizer(string.printable, add_special_tokens=False)["input_ids"]
     except Exception as error:  # readers raise arbitrary errors on a damaged tokenizer.json
         if "trust_remote_code" in str(error):
             raise ModelError(f"the tokenizer of {model} needs Python code of its directory (auto_map in "
                              "tokenizer_config.json). model.trust_remote_code=true runs it.") from error
+        _check_config(model, trust)
         raise ModelError(f"{model} has no readable tokenizer ({type(error).__name__}: {error}). Fetch its tokenizer "
                          "files again; `git lfs pull` where they are pointers of Git LFS.") from error
     # without files transformers returns an empty tokenizer, with tokenizer_config.json alone one of a few added tokens
-    if (len(tokenizer) <= len(tokenizer.all_special_tokens)
-            or not tokenizer(string.printable, add_special_tokens=False)["input_ids"]):
+    if len(tokenizer) <= len(tokenizer.all_special_tokens) or not written:
         raise ModelError(f"{model} has no readable tokenizer: it has no tokens for texts. Are its files there "
                          "(tokenizer.json, or those of its kind)?")
     return tokenizer
+
+
+def _check_config(model: Path, trust: bool) -> None:
+    """Raises ModelError for a config.json that transformers cannot read: it chooses the tokenizer's class."""
+    try:
+        read_config(model, trust)
+    except Exception as error:  # its validators raise errors of many kinds
+        raise ModelError(f"{model}: transformers cannot read its config.json ({type(error).__name__}: {error}). "
+                         "Correct it, or fetch it again.") from error
 
 
 def load_tokenizer(model: Path, settings=None):
@@ -72,8 +85,12 @@ def _try_template(tokenizer, named: str, is_own: bool) -> None:
     from jinja2 import TemplateSyntaxError
 
     try:
-        text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
-                                             add_generation_prompt=True)
+        with limited(SECONDS):
+            text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
+                                                 add_generation_prompt=True)
+    except TimeoutError as error:
+        raise ConfigError(f"{named} had not written one message of the user after {SECONDS} s; needed a Jinja template "
+                          "over `messages` that ends.") from error
     except TemplateSyntaxError as error:
         raise ConfigError(f"{named}, line {error.lineno}: {error.message}. Needed a Jinja template over `messages`: "
                           "correct it, or set model.chat_template_path to another.") from error
@@ -87,11 +104,31 @@ def _try_template(tokenizer, named: str, is_own: bool) -> None:
                           "Jinja template over `messages`; model.chat_template_path replaces that of a model.")
 
 
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in its block after that much processor time of the process; outside the main thread, where
+    Python runs no signal handlers, it does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number, frame) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def _template_errors() -> tuple[type[Exception], ...]:
     """Exceptions that a template, which is code, may raise."""
     from jinja2 import TemplateError
 
-    return TemplateError, ArithmeticError, LookupError, TypeError, ValueError
+    return TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError
 
 
 def keep_template(directory: Path, settings) -> None:
@@ -223,12 +260,10 @@ def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
 
 def turn_end(tokenizer) -> int:
     """The special token that the chat template puts after a response (Gemma: <end_of_turn>); else eos."""
-    from jinja2 import TemplateError
-
     answer, text = "an answer", ""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
-        with suppress(TemplateError):  # a template for single prompts has no end token of its own
+        with suppress(*_template_errors()):  # a template for single prompts has no end token of its own
             text = tokenizer.apply_chat_template(turns, tokenize=False)
     _, _, after = text.rpartition(answer)  # a default system prompt may contain the same words
     first = tokenizer(after, add_special_tokens=False)["input_ids"][:1] if after else []
@@ -237,11 +272,15 @@ def turn_end(tokenizer) -> int:
 
 
 def end_tokens(tokenizer, model: Path) -> list[int]:
-    """Ids that end a response: the tokenizer's, the chat template's, and generation_config.json's.
+    """Ids that end a response: the tokenizer's, the chat template's, and generation_config.json's. Raises ModelError
+    where that file has something else.
 
     Llama 3, Gemma and Phi-3 end a turn with a different token than the end of a text.
     """
     path = Path(model) / "generation_config.json"
     listed = json_object(path, str(model)).get("eos_token_id") if path.is_file() else None
     listed = listed if isinstance(listed, list) else [] if listed is None else [listed]
+    if odd := [one for one in listed if isinstance(one, bool) or not isinstance(one, int) or one < 0]:
+        raise ModelError(f"{model}: {path.name} there has eos_token_id={odd[0]!r}; needed numbers of tokens. Correct "
+                         "it, or fetch it again.")
     return list(dict.fromkeys([tokenizer.eos_token_id, turn_end(tokenizer), *listed]))

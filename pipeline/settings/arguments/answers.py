@@ -65,6 +65,16 @@ class ToolArguments(Arguments):
     tool_gib: float | None = Field(4.0, gt=0, description="memory of the process of a call; null: not limited")
     mcp: Any = Field({}, description="MCP servers by name, each with {command, args, env} or {url, headers, token_env}")
 
+    @field_validator("tools")
+    @classmethod
+    def _functions(cls, value: list[str]) -> list[str]:
+        named = [one.partition(":")[2] for one in value]
+        if not all(named):
+            raise ValueError(f"'{value[named.index('')]}' names no function; needed package.module:function")
+        if twice := [name for name in named if named.count(name) > 1]:
+            raise ValueError(f"two of them have the name '{twice[0]}'; needed one each")
+        return value
+
     @field_validator("mcp")
     @classmethod
     def _servers(cls, value: Any) -> Any:

@@ -104,6 +104,13 @@ def test_a_sorted_row_group_is_drawn_from_all_over(tmp_path):
     assert total == 1000
 
 
+def test_texts_of_arrows_view_type_are_drawn(tmp_path):
+    pq.write_table(pa.table({"n": pa.array(["a", "b", "c"], pa.string_view())}), tmp_path / "a.parquet")
+    numbers, total = drawn(tmp_path / "a.parquet", 2)
+    assert (len(numbers), total) == (2, 3)
+    assert set(numbers) <= {"a", "b", "c"}
+
+
 def test_of_a_large_parquet_file_some_row_groups_are_read(tmp_path, monkeypatch):
     """200 groups of 5 rows; a number takes 8 bytes, so 400 bytes are at most 10 groups, and one is always read."""
     path = tmp_path / "a.parquet"

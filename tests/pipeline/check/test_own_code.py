@@ -1,6 +1,7 @@
 """Functions of the user's that cannot be called, told before anything runs."""
 
 import re
+import time
 
 import pytest
 
@@ -21,6 +22,7 @@ MODULES = {
     "mine/within.py": "import json, numpy\ndef f(logprobs):\n    import no_such_package\n",
     "mine/ends.py": "import os\nos._exit(3)\ndef f(logprobs): ...\n",
     "mine/leaves.py": "import sys\nsys.exit(0)\ndef f(logprobs): ...\n",
+    "mine/child.py": "import os, time\nif not os.fork():\n    time.sleep(60)\ndef f(logprobs): ...\n",
     "mine/slow.py": "import time\ntime.sleep(60)\n",
     "mine/parts.py": "const = 3\nnames: list = ['a']\nasync def later(logprobs): ...\ndef f(logprobs, cap=1.0): ...\n"
                      "def posonly(logprobs, /): ...\nlazy = lambda logprobs, colour: 0\nmade = int('3')\n"
@@ -136,6 +138,19 @@ def test_an_import_that_does_not_end_is_told(project, monkeypatch):
     monkeypatch.setattr(user_code, "WAIT", 2)
     _, (line,) = imported(stages("mine.slow:f"))
     assert line == "'mine.slow:f' cannot be imported: the process that tried had not ended after 2 s."
+
+
+def test_an_import_that_reads_nothing_any_more_is_told(project, monkeypatch):
+    monkeypatch.setattr(user_code, "IDLE", 2)
+    _, (line,) = imported(stages("mine.slow:f"))
+    assert "'mine.slow:f'" in line
+
+
+def test_what_an_import_leaves_running_is_not_waited_for(project):
+    begin = time.monotonic()
+    found, wrong = imported(stages("mine.child:f"))
+    assert (list(found), wrong) == (["mine.child:f"], [])
+    assert time.monotonic() - begin < 50
 
 
 def test_a_run_does_not_begin_with_a_module_that_does_not_import(project):

@@ -79,7 +79,7 @@ def test_a_demonstration_is_the_better_response(asked, tmp_path):
 
 
 def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
-    _, [(_, words)] = asked("none", path=None)
+    [(_, words)], _ = asked("score", path=None)
     assert 'whose truth is \'{"numbers"' in words
     assert asked("none", path="nowhere.jsonl") == (
         [], [("unjudged", "'ouro_test_judge:none': was not called: no row has a prompt and a truth.")])
@@ -98,10 +98,16 @@ def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(aske
         f'  File "{tmp_path}/ouro_test_judge.py", line 10, in parse']
 
 
+def test_a_set_whose_only_reward_applies_to_no_row_is_a_problem(asked):
+    facts, [(to, problem)] = asked("none")
+    assert (facts, to, problem.key) == ([], "problems", "'ouro_test_judge:none'")
+
+
 def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(reward_call, "LIMIT", 1)
     _, [(to, line)] = asked("hangs")
     assert to == "warnings"
+    assert "explorer.max_timeout" in line
     assert (line.key, "after 1 s" in line) == ("'ouro_test_judge:hangs'", True)
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):  # its parent is dead, init reaps it
@@ -154,7 +160,7 @@ def test_what_is_known_to_be_wrong_and_what_is_ours_is_not_called(asked, monkeyp
     ([], True), (["--no-call"], False), (["--no-data"], False), (["--elsewhere"], False)])
 def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
     seen = {}
-    monkeypatch.setattr(preflight, "check", lambda _, elsewhere, **given: seen.update(given) or preflight.Report(""))
+    monkeypatch.setattr(preflight, "check", lambda _, elsewhere, **given: seen.update(given) or preflight.Report("a/b"))
     assert main(["config", "check", *options]) == 0
     assert seen["call"] is calls
 

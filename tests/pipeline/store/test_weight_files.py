@@ -100,6 +100,12 @@ def test_weights_have_the_sizes_of_the_configuration(tmp_path, said, wrong):
     assert found is None if wrong is None else wrong in found
 
 
+def test_an_adapter_beside_a_model_is_told(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(safetensors({"model.embed_tokens.weight": [7, 2]}))
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
+    assert weights_problem(str(tmp_path), {}, "model.model_path").key == "model.model_path"
+
+
 @pytest.mark.parametrize(("dtype", "value"), [("F32", np.nan), ("F32", np.inf), ("F16", -np.inf), ("F64", np.nan)])
 def test_weights_that_are_no_numbers(tmp_path, dtype, value):
     from safetensors.numpy import save_file
