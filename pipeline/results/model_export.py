@@ -124,8 +124,9 @@ def _data(frozen: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     """Returns name and path of each set of rows that the model learnt from. frozen: the stages' stage.json."""
     configs = [one["config"] for one in frozen.values()]
     found = [one for config in configs for one in _sets(config.get("buffer"))]
-    found += [("inputs", path) for config in configs
-              for path in config.get("data_processor", {}).get("task_pipeline", {}).get("inputs") or ()]
+    raw = [config.get("data_processor", {}).get("task_pipeline", {}) for config in configs]
+    found += [("inputs", path) for one in raw for path in one.get("inputs") or ()]
+    found += [("generator", one["generator"]) for one in raw if one.get("generator")]
     return [{"name": name, "path": CACHED.sub(r"hf://datasets/\1/\2@\3", path)}
             for name, path in dict.fromkeys(found)]
 

@@ -66,7 +66,7 @@ def test_sampling_that_is_off_is_not_asked_of_another_algorithm():
 
 
 @pytest.mark.parametrize(("file", "factor"), [
-    ("gsm8k/train", 1.0), ("MATH-lighteval/train", 1.0), ("math/train", 1.0), ("dapo-math/train", 0.5), ("aime", 0.5)])
+    ("gsm8k/train", 1.0), ("MATH-lighteval/train", 1.0), ("math/train", 1.0), ("math/dapo", 0.5), ("aime", 0.5)])
 def test_the_penalty_is_halved_where_wrong_is_minus_one_there(file, factor):
     """veRL rewards gsm8k and MATH by 1 and 0, as accuracy_reward does."""
     made = from_verl(launch(*GRPO, f"data.train_files=/d/{file}.parquet", f"{BUFFER}.enable=True", f"{BUFFER}.len=10"))
