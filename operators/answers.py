@@ -7,6 +7,7 @@ equal only to the same text.
 
 import re
 from concurrent.futures import Future
+from fractions import Fraction
 from itertools import accumulate
 
 from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
@@ -34,6 +35,8 @@ HEADINGS = {"answer", "solution", "conclusion", "result", "verification", "check
 FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 OPERATOR = re.compile(r"[-+*/^<>×·≤≥≠]|[<>]=|\\(?:times|cdot|div|pm|leq?|geq?|lt|gt|neq?)|x|minus|negative")
 FUNCTION = re.compile(r"\\?(?:sqrt|log|ln|sin|cos|tan|exp)(?:_\S+|\[\d\])?$|^choose$")
+LACKING = re.compile(r"\\(?:sqrt|[dt]?frac|cdot|times|div|pm|log|ln|exp|sin|cos|tan)(?![a-z]) *(?:\{ *\}|$)|"
+                     r"(?<![a-z\\])(?:sqrt|log|ln|exp|sin|cos|tan) *$")  # functions and operators without an operand
 BOX = re.compile(r"\\(?:boxed|fbox) ?\{")
 
 
@@ -137,6 +140,7 @@ def compared(found: str, truth: str, seconds: float) -> "str | Future[str]":
         return EQUAL if left else DIFFERENT
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
         left, right = (_assigned(re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side)) for side in (left, right))
+    left, right = (_half_open(_exact_powers(side)) for side in (left, right))
     (left, unit), (right, other) = with_unit(left), with_unit(right)
     if unit and other and unit != other:
         return DIFFERENT
@@ -156,6 +160,22 @@ def _assigned(text: str) -> str:
     return f"({','.join(value for _, value in sorted(parts))})"
 
 
+def _half_open(text: str) -> str:
+    """An interval whose open ends are brackets turned outwards, with parentheses: ]0,1[ is (0,1)."""
+    if not re.fullmatch(r"[\[\]][^\[\]]*,[^\[\]]*[\[\]]", text):
+        return text
+    return text[0].replace("]", "(") + text[1:-1] + text[-1].replace("[", ")")
+
+
+def _exact_powers(text: str) -> str:
+    """Decimal exponents as fractions, which math_verify compares exactly: 2^{0.5} is the root of 2."""
+    def fraction(found: re.Match) -> str:
+        value = Fraction(found[1] or found[2])
+        return f"^{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
+
+    return re.sub(r"\^(?:\{(\d?\.\d\d?)\}|(\d?\.\d\d?)(?![\d.]))", fraction, text)
+
+
 def _letters(text: str) -> str:
     """The text without spaces, except between digits (3 1/2 is not 31/2), and without braces of one character."""
     text = MOLECULE.sub(lambda found: found[0].replace("_", ""), text) if MOLECULE.fullmatch(text) else text
@@ -170,6 +190,8 @@ def _is_plainly_equal(left: str, right: str) -> bool | None:
     if (choice := CHOICE.fullmatch(right)) and (chosen := CHOICE.fullmatch(left)):
         same = choice[1].casefold() == chosen[1].casefold() and choice[1].casefold() in "abcdefgh"
         return same or choice[1] == chosen[1]
+    if re.fullmatch("[A-Z]", left) or re.fullmatch("[A-Z]", right):  # a choice or a name: sympy's E is e
+        return False
     named = [bool(WORDS.fullmatch(side) and not LETTERS.fullmatch(side)) for side in (left, right)]
     if any(named):
         return all(named) and left.casefold() == right.casefold()
@@ -221,4 +243,4 @@ def _depth(text: str) -> int:
 def _is_closed(text: str) -> bool:
     """Whether no bracket, operand or number is missing: math_verify would drop what is around the gap."""
     gap = re.search(r"[-+*/^=<>]$|^(?:[*/^=<>]|\\(?:le|ge|lt|gt|ne)q?(?![a-z]))|%.*[\w\\]", text)
-    return bool(text) and not gap and text.count("{") == text.count("}")
+    return bool(text) and not gap and not LACKING.search(text) and text.count("{") == text.count("}")
