@@ -35,7 +35,7 @@ TALK = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey
 
 
 def settings(**given):
-    none = dict.fromkeys(("custom_chat_template", "chat_template_path", "enable_thinking"))
+    none = dict.fromkeys(("custom_chat_template", "chat_template_path", "enable_thinking", "trust_remote_code"))
     return SimpleNamespace(**{**none, **given})
 
 
