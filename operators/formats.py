@@ -165,6 +165,8 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
             raise Unusable("chosen and rejected are the same response, of which nothing is learned")
         return _made(row, columns, asked, [_text(pair[0]) if truth is None else truth, None], tools, pair)
     response = _response(record, columns, turns)
+    if is_plain(response[-1]) and not said(response[-1]).strip():
+        raise Unusable("the response is empty, and would teach to answer with nothing")
     turns = turns[:-1] if turns and turns[-1]["role"] == "assistant" else turns
     answer = said(response[-1]) if truth is None else truth
     return _made(row, columns, turns, [answer, said(response[-1])], tools, (), response)

@@ -47,10 +47,9 @@ class Tables(Mapping):
 
     def sql(self, question: str) -> "duckdb.DuckDBPyRelation":
         """Returns the answer to one SELECT. Raises QueryError for anything else."""
-        from pipeline.results.query import require_read_only
+        from pipeline.results.query import relation
 
-        require_read_only(self._session, question)
-        return self._session.sql(question)
+        return relation(self._session, question)
 
 
 class Reward(float):
@@ -133,9 +132,12 @@ def reward(name: str, **arguments: Any) -> Callable[[str, str], Reward]:
     from pipeline.settings.arguments.users import Signature
     from pipeline.store.errors import ConfigError, DataError
     from workflows.attempts.user_reward import Rule, taken_arguments
+    from workflows.rewards import OPENED
 
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    if name in OPENED:
+        raise ConfigError(f"{name} judges with what a stage has (a model, a judge or lengths), and not texts alone.")
     function = load_reward(name)
     taker = REWARDS.get(name) or Signature.of(function)
     wrong = [*unknown(name, [taker], arguments), *(taker.wrong_values(name, arguments) if taker else ())]

@@ -40,7 +40,7 @@ from pipeline.plan.models import initial_models, missing_model, teacher_model
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
-from pipeline.settings.config import Config, Slurm
+from pipeline.settings.config import Config, Slurm, users_code
 from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files, launch
@@ -106,7 +106,8 @@ def _of_run(report: Report, config: Config, stages: dict[str, Config], elsewhere
     report.add("", unusable)
     report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
-    report.add("", [] if elsewhere else [installation.absent_engine(stages), *launch.hidden_modules()])
+    report.add("", [] if elsewhere else [installation.absent_engine(stages), 
+                                          *launch.hidden_modules(name for _, name in users_code(config))])
     broken = broken_models(config, elsewhere)
     report.add("", broken + missing_model(config) + batch_rules.problems(config))
     return bool(wrong_code or unusable or broken)

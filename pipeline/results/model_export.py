@@ -60,10 +60,13 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
                    logging.getLogger(__name__))
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # of a killed export
-    with files.explained(out):
-        shutil.copytree(stage.directory / MODEL, temporary, copy_function=shutil.copyfile)
-        (temporary / CARD).write_text(card(view, stage), encoding="utf-8")
-        temporary.rename(out)
+    try:
+        with files.explained(out):
+            shutil.copytree(stage.directory / MODEL, temporary, copy_function=shutil.copyfile)
+            (temporary / CARD).write_text(card(view, stage), encoding="utf-8")
+            temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     yield f"{out}: the model of stage {stage.name} ({stage.directory.name}), with its card {CARD}"
     if repository:
         yield f"pushed to {repositories.push(repository, out)}"

@@ -103,6 +103,12 @@ def ask(connection, question: str) -> Answer:
     return Answer([column[0] for column in done.description or []], _checked(connection, question, done.fetchall))
 
 
+def relation(connection, question: str):
+    """Returns the answer to one SELECT as a relation of DuckDB. Raises QueryError for anything else."""
+    require_read_only(connection, question)
+    return _checked(connection, question, lambda: connection.sql(question))
+
+
 def export(connection, question: str, path: Path) -> int:
     """Writes the answer to FILE.parquet or FILE.csv in batches; returns the number of rows. Raises like `ask`."""
     if (write := WRITERS.get(path.suffix.lower())) is None:

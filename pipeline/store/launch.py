@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.store.errors import Problem
@@ -21,11 +21,22 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(HOME), os.getcwd(), *given]))
 
 
-def hidden_modules() -> Iterator[Problem]:
-    """Yields a problem for each module of the user that has the name of a package here, and so is never imported."""
+def hidden_modules(named: Iterable[str] = ()) -> Iterator[Problem]:
+    """Yields a problem for each module of the user that has the name of a package here, and so is never imported.
+
+    named: dotted names of the user's functions; the other packages of a checkout (tests) hide only what these need.
+    """
+    first = {name.partition(":")[0].partition(".")[0] for name in named}
+    names = [*OURS, *sorted(name for name in first - {*OURS} if (HOME / name / "__init__.py").is_file())]
     for place in map(Path, python_path().split(os.pathsep)[1:]):
-        for name in OURS if place.resolve() != HOME else ():
+        if place.resolve() == HOME:
+            continue
+        if (place / "pipeline" / "store" / "launch.py").is_file():
+            yield Problem("", f"{place} is another checkout of Ouroboros, and this command is of {HOME}.", "Start it in "
+                          "another directory, or take the command of that checkout.")
+            continue
+        for name in names:
             found = [path for path in (place / f"{name}.py", place / name / "__init__.py") if path.is_file()]
             if found:
-                yield Problem("", f"{found[0]} has the name of a package of Ouroboros ({', '.join(OURS)}), so that "
+                yield Problem("", f"{found[0]} has the name of a package of Ouroboros ({', '.join(names)}), so that "
                               f"`import {name}` gives that one.", f"Rename {found[0].relative_to(place).parts[0]}.")

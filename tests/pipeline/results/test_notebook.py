@@ -42,6 +42,8 @@ def test_tables_are_those_of_the_command_line(here):
         tables["nothing"]
     with pytest.raises(QueryError):
         tables.sql("DROP VIEW steps")
+    with pytest.raises(QueryError):
+        tables.sql("SELECT nothing FROM steps")
 
 
 def test_without_a_run_it_says_so(tmp_path):
@@ -70,7 +72,8 @@ def test_a_reward_of_the_users_is_read_as_the_explorer_reads_it(tmp_path, monkey
     with pytest.raises(DataError):
         reward["broken"]("abc", "x")
     assert ouroboros.reward("my_notebook_rewards:plain", scale=3)("abc", "x") == 9
-    for name, arguments in (("my_notebook_rewards:plain", {"size": 1}), ("accuracy_reward", {"tmeout": 1}), ("no", {})):
+    for name, arguments in (("my_notebook_rewards:plain", {"size": 1}), ("accuracy_reward", {"tmeout": 1}), ("no", {}),
+                            ("judge_reward", {})):
         with pytest.raises(ConfigError):
             ouroboros.reward(name, **arguments)
 

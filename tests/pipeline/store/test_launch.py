@@ -55,3 +55,17 @@ def test_modules_with_other_names_and_folders_of_data_are_no_problem(project):
     assert [*launch.hidden_modules()] == []
     (project / "there" / "operators.py").write_text("")
     assert len([*launch.hidden_modules()]) == 1
+
+
+def test_packages_of_a_checkout_hide_only_what_the_recipe_names(project):
+    (project / "here" / "tests").mkdir()
+    (project / "here" / "tests" / "__init__.py").write_text("")
+    assert [*launch.hidden_modules(["mine:score"])] == []
+    assert len([*launch.hidden_modules(["tests.rewards:score"])]) == 1
+
+
+def test_another_checkout_is_one_problem(project):
+    for name in ("pipeline/__init__.py", "pipeline/store/launch.py", "stages/__init__.py"):
+        (project / "here" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / "here" / name).write_text("")
+    assert len([*launch.hidden_modules()]) == 1
