@@ -32,8 +32,8 @@ def hidden_modules(named: Iterable[str] = ()) -> Iterator[Problem]:
         if place.resolve() == HOME:
             continue
         if (place / "pipeline" / "store" / "launch.py").is_file():
-            yield Problem("", f"{place} is another checkout of Ouroboros, and this command is of {HOME}.", "Start it in "
-                          "another directory, or take the command of that checkout.")
+            yield Problem("", f"{place} is another checkout of Ouroboros, and this command is of {HOME}.", "Start "
+                          "it in another directory, or take the command of that checkout.")
             continue
         for name in names:
             found = [path for path in (place / f"{name}.py", place / name / "__init__.py") if path.is_file()]
