@@ -93,7 +93,7 @@ class Forked:
             for low, high in zip((2, *sorted((*pass_fds, ALIVE))), (*sorted((*pass_fds, ALIVE)), 1 << 16), strict=True):
                 os.closerange(low + 1, high)
             control = socket.socket(fileno=pass_fds[0])
-            if command[2] == tool_host.__name__:
+            if tool_host.__name__ in command:
                 tool_host.main(control, given)
             else:
                 serve(control, child.run)

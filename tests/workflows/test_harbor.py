@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.check.judge import compose
-from pipeline.check.user_code import TOOL
+from pipeline.check.user_code import WORLD
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store.errors import ConfigError
 from pipeline.store.harbor import read_task
@@ -246,7 +246,7 @@ def test_without_bubblewrap_the_reason_says_what_is_needed(tmp_path, monkeypatch
 def test_a_check_before_a_run_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     sandbox.require.cache_clear()
-    assert "on PATH" in takes(NAMED, TOOL)
+    assert "on PATH" in takes(NAMED, WORLD)
 
 
 @confined

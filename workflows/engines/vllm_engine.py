@@ -86,8 +86,8 @@ class VllmEngine(Engine):
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         self.version = _release()
-        check_weights(model, config.model.trust_remote_code)
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
+        check_weights(model, config.model.trust_remote_code)
         from vllm import LLM, SamplingParams
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
