@@ -128,7 +128,13 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
         return ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
     parts = ", ".join(f"{part}={value:g}" for part, value in read.items())
     kind = "demonstration" if task.solution else "truth"
-    return ["facts", f"{parts}, where the response is the {kind} of {row}"] if read else None
+    if not read:
+        return None
+    (nothing, *_) = rule.ask([prompt] * copies, [""] * copies, [task.answer] * copies)  # as a policy may answer
+    if isinstance(failed := rule.read(nothing), str):
+        return ["warnings", f"{failed.removeprefix(rule.name).strip()}, for an empty response to {row}. A policy "
+                "writes anything; a response without a reward is a failed row."]
+    return ["facts", f"{parts}, where the response is the {kind} of {row}"]
 
 
 def _tasks(question: dict[str, Any]) -> list[RawTask]:

@@ -35,6 +35,7 @@ def ends(response, answer):
 def exits(response, answer):
     sys.exit(0)
 def alone(responses, answers): return [1.0]
+def numeric(response, answer): return float(int(response) == int(answer))
 def given(response, answer, key): return float(key == 'hush-hush')
 """
 
@@ -83,6 +84,11 @@ def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
     assert 'whose truth is \'{"numbers"' in words
     assert asked("none", path="nowhere.jsonl") == (
         [], [("unjudged", "'ouro_test_judge:none': was not called: no row has a prompt and a truth.")])
+
+
+def test_a_function_that_raises_for_an_empty_response_is_a_warning(asked):
+    facts, [(to, warned)] = asked("numeric")
+    assert (facts, to, "ValueError" in warned) == ([], "warnings", True)
 
 
 def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(asked, tmp_path):
