@@ -76,6 +76,6 @@ def _size(one: dict[str, Any]) -> int:
         if path.is_dir():
             parts = path.rglob("*") if is_saved_dataset(path) else files_of_split(path, one["split"])
         else:
-            parts = [path]
+            parts = [path] if path.is_file() else []  # a subset of a file: reported when it is sampled
         total += sum(Path(part).stat().st_size for part in parts)
     return total

@@ -23,7 +23,7 @@ from operators.generate import GENERATORS
 from operators.reward import load_reward
 from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
-from pipeline.check.user_code import REWARD, TOOL, WORLD, of_python
+from pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import GROUPS, Signature
 from pipeline.settings.data import Format
@@ -57,7 +57,7 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
         return f"'{name}' is a {type(function).__name__}; needed a function."
-    if inspect.isgeneratorfunction(inspect.unwrap(function)):
+    if role != WORKFLOW and inspect.isgeneratorfunction(inspect.unwrap(function)):
         return f"'{name}' yields, so a call of it runs nothing; needed a function that returns its result."
     found = Signature.of(function)
     is_workflow = found and not {"model", "endpoint"}.isdisjoint(found.names())

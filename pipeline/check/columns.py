@@ -51,7 +51,7 @@ def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
             setting, "response_key" if paired and setting == "solution_key" else setting)
         every, first = len(lacking) == len(parts), lacking[0]
         line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
-                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
+                f"{', '.join(first.columns[:20]) or 'none'}.{nearest(column, first.columns)}")
         more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
         yield line + (f" Set {source['format_key']}.{named}." if every else
                       f"{more} Write it as the other files have it, or take it out.")

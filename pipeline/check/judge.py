@@ -1,5 +1,6 @@
 """Composes a configuration and validates it; reports every invalid value and broken rule at once."""
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -12,7 +13,7 @@ from pipeline.compose.stage_settings import are_ordered, collected, effective, s
 from pipeline.plan import modes
 from pipeline.settings import schema, secrets
 from pipeline.settings.config import Config
-from pipeline.settings.setting import plain
+from pipeline.settings.setting import leaves, plain
 from pipeline.store.errors import ConfigError, Problem
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
@@ -31,7 +32,7 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
 
     References (arguments, code) are checked here only if there are other problems, so that all are reported together;
     otherwise check/preflight.py reports them with its own findings. Raises ConfigError when files cannot be read,
-    because their settings are then unknown.
+    because their settings are then unknown, and for paths that cannot be looked for.
     """
     from omegaconf import OmegaConf
 
@@ -48,10 +49,21 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     ordered = are_ordered(config.stages)
     problems += broken_rules(config, problems, ordered)
     problems += secrets.problems_of(written)
+    if long := _long_paths(written):
+        raise ConfigError.of(TITLE, [*typed, *secrets.without_values([*problems, *long], written)])
     if (typed or problems) and ordered:
         wrong = [problem.key for problem in problems]
         problems += [one for one in stage_rules.problems_of(config) if not _of_unknown_function(one, wrong)]
     return config, [*typed, *secrets.without_values(problems, written)]
+
+
+def _long_paths(written: dict) -> list[Problem]:
+    """Lists paths that are too long for Linux, which raises an error for them where it is asked whether they exist."""
+    found = [(key, value) for key, value in leaves(written) if isinstance(value, str)
+             and ELEMENT.sub("", key).endswith(("path", "inputs", "checkpoint_root_dir"))]
+    return [Problem(key, "needed a path of at most 4,095 bytes, and of 255 from one / to the next.", found=value)
+            for key, value in found
+            if len(os.fsencode(value)) > 4095 or any(len(os.fsencode(part)) > 255 for part in value.split("/"))]
 
 
 def _of_unknown_function(problem: Problem, wrong: list[str]) -> bool:

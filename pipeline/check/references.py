@@ -128,9 +128,14 @@ def _code(config: Config) -> dict[str, str]:
 
 
 def _nearest_module(dotted: str) -> str:
-    """Suggests the closest match for a missing module among the files in and below the current directory."""
-    found = [path.relative_to(Path.cwd()) for pattern in ("*.py", "*/*.py") for path in Path.cwd().glob(pattern)]
-    return nearest(dotted.partition(":")[0], [".".join(path.with_suffix("").parts) for path in found])
+    """Says what is in the place of a missing module, or suggests the closest match among the files in and below the
+    current directory."""
+    name, here = dotted.partition(":")[0], Path.cwd()
+    known = {".".join(path.relative_to(here).with_suffix("").parts): path for pattern in ("*.py", "*/*.py")
+             for path in here.glob(pattern)}
+    if name in known:
+        return f" {known[name].relative_to(here)} is there, and is no file."
+    return nearest(name, [module for module, path in known.items() if path.is_file()])
 
 
 def _module(dotted: str) -> Path | None:

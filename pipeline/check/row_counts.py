@@ -81,15 +81,15 @@ def _rows_of_file(path: Path, changed: int) -> int | None:
     """Returns the rows of a Parquet file (from its footer) or of a jsonl file (its lines). changed: its mtime."""
     if path.name == harbor.FILE:
         return 1
-    if path.suffix == ".jsonl":
-        return _lines(path) if path.stat().st_size <= LARGEST else None
-    if path.suffix != ".parquet":
+    if path.suffix not in (".jsonl", ".parquet"):
         return None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_metadata(path).num_rows
+        if path.suffix == ".parquet":
+            return pq.read_metadata(path).num_rows
+        return _lines(path) if path.stat().st_size <= LARGEST else None
     except (pa.ArrowException, OSError):  # as above
         return None
 

@@ -19,6 +19,7 @@ from pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
 from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about, at
 from pipeline.settings.unused import unused
+from pipeline.store.digests import address
 from pipeline.store.errors import Problem
 
 # check/teacher_rules.py, `unasked_models`; a name that no stage reads cannot be wrong
@@ -116,6 +117,8 @@ def _decisive() -> list[str]:
 
 def unusable_root(root: str) -> list[Problem]:
     """Reports a `checkpoint_root_dir` in which no directory can be created. Creates none."""
+    if address(root):
+        return [Problem("checkpoint_root_dir", "is an address; needed a directory of this machine.", found=root)]
     above = Path(os.path.abspath(root))
     while not os.path.lexists(above) and above != above.parent:
         above = above.parent

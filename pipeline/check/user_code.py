@@ -29,7 +29,8 @@ from pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
 IDLE = 40  # seconds in which an import that goes on reads a file
-REWARD, TOOL, WORLD, OTHER = "reward", "tool", "environment", "other"  # what a function is called as
+# what a function is called as
+REWARD, TOOL, WORLD, WORKFLOW, OTHER = "reward", "tool", "environment", "workflow", "other"
 Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
@@ -45,7 +46,7 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
         asked.setdefault(json.dumps(variables), {}).update(
             {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
-             else OTHER
+             else WORKFLOW if key.endswith("workflow_type") else OTHER
              for key, name in users_code(settings) if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():

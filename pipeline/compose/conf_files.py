@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.settings import algorithms, schema
 from pipeline.settings.config import walk
+from pipeline.store.digests import reading
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.files import CONF, hash_text
 
@@ -169,7 +170,8 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
 
 def _section(path: Path, group: str) -> str:
     """Returns the dotted key of the section that a file of a group sets; empty for the whole configuration."""
-    found = PACKAGE.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
+    with reading(path):
+        found = PACKAGE.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
     name = found[1] if found else "_group_"
     return "" if name == "_global_" or group == "recipe" else group if name == "_group_" else name
 
@@ -188,7 +190,8 @@ def _load(path: Path, shown_name: str, problems: list[Problem], section: str = "
     if not path.is_file():
         raise ConfigError(f"{shown_name}: there is no such file (looked from {Path.cwd()}).")
     try:
-        content, changed = yaml_files.read(path, shown_name, problems, section)
+        with reading(path):
+            content, changed = yaml_files.read(path, shown_name, problems, section)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
         return OmegaConf.create(content or {}), changed

@@ -12,12 +12,14 @@ from typing import Any
 
 from pipeline.settings import schema
 from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
+from pipeline.settings.combinations import LONGEST_NAME
 from pipeline.settings.config import RUN_WIDE, Config
 from pipeline.settings.environment_values import parsed_environment
 from pipeline.settings.kinds import REWRITES
 from pipeline.settings.setting import at, given
 from pipeline.store.errors import Problem
 
+STAGE_NAME = re.compile(rf"[A-Za-z]\w{{,{LONGEST_NAME - 1}}}", re.ASCII)
 ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
@@ -105,10 +107,11 @@ def stage_problems(config: Config) -> list[Problem]:
         settings = {key: value for key, value in entry.items() if key not in ITS_OWN}
         read = given(schema.read(settings, Config, "", own, ITS_OWN))
         own += [Problem(key, "is a setting of the whole run, not of a stage.") for key in read if key in RUN_WIDE]
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
+        if not isinstance(name, str) or not STAGE_NAME.fullmatch(name) or name == "all":
             place = f"entry {index + 1} of `stages`"
-            problems.append(Problem(f"{place}: stage_name", "needed a letter, then letters, digits and '_', and not "
-                                    "'all'; it names a rule and a directory.", _boolean(name), found=name))
+            problems.append(Problem(f"{place}: stage_name", "needed a letter, then letters, digits and '_', at most "
+                                    f"{LONGEST_NAME} in all, and not 'all'; it names a rule and a directory.",
+                                    _boolean(name), found=name))
             problems += [p.but(key=f"{place}: {p.key}") for p in own]
             continue
         if name in above:

@@ -4,6 +4,7 @@ Invalid parts (an unterminated interpolation, one of two values of a key, an ali
 reported and omitted.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ def read(path: Path, shown_name: str, problems: list[Problem], section: str = ""
     tree.mend(node, tuple(filter(None, section.split("."))))
     problems += [problem.but(file=str(path)) for problem in sorted(tree.problems, key=lambda one: one.line)]
     return loader.construct_document(node), tree.changed
+
+
+def _misleading(node: yaml.ScalarNode) -> str | None:
+    """Returns why a value is not what it looks like: YAML or OmegaConf would read it as another, or as none."""
+    if node.value == "???":
+        return "??? stands for a value that is still to be given. Give it, or leave the key out."
+    based = 60 if ":" in node.value else 8 if re.fullmatch(r"[-+]?0[0-7_]*[1-7][0-7_]*", node.value) else None
+    if node.tag == WHOLE and based:
+        return (f"YAML reads {node.value} as a number to base {based}; needed quotes around a text ('{node.value}'), "
+                "or a plain number.")
+    return None
 
 
 class _Tree:
@@ -77,9 +89,8 @@ class _Tree:
         if isinstance(value, int | float) and keeps_letters(".".join(place), node.value, value):
             self.changed = True  # only here do 1e5 and 100000.0, `false` and `off` still differ
             return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
-        if node.tag == WHOLE and ":" in node.value:
-            self._add(node, place, f"YAML reads {node.value} as a number to base 60; needed quotes around a text "
-                      f"('{node.value}'), or a plain number.")
+        if why := _misleading(node):
+            self._add(node, place, why)
             return None
         return node
 

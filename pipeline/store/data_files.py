@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.store import harbor
-from pipeline.store.digests import missing, resolve
+from pipeline.store.digests import missing, reading, resolve
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.foreign_text import is_encodable
 
@@ -72,10 +72,11 @@ def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> l
 
     Of a directory of Harbor tasks these are all task.toml.
     """
-    if tasks := harbor.tasks_in(directory):
-        return tasks
-    found = sorted(file for file in directory.rglob("*") if file.suffix in READERS and not file.is_dir()
-                   and not any(part.startswith(".") for part in file.relative_to(directory).parts))
+    with reading(directory):
+        if tasks := harbor.tasks_in(directory):
+            return tasks
+        found = sorted(file for file in directory.rglob("*") if file.suffix in READERS and not file.is_dir()
+                       and not any(part.startswith(".") for part in file.relative_to(directory).parts))
     if odd := [file for file in found if not file.is_file()]:
         raise DataError(f"{odd[0]} {'leads nowhere' if odd[0].is_symlink() else 'is a pipe, socket or device'}; needed "
                         "a file. Take it out, or name the files to read.")
@@ -143,7 +144,7 @@ def parsed(line: bytes, is_first: bool) -> dict:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is no JSON ({error})") from error
     if not isinstance(record, dict):
-        raise ValueError(f"is a JSON {type(record).__name__}")
+        raise ValueError(f"is a JSON {type(record).__name__}" if record is not None else "is JSON's null")
     if b"\\u" in line and not is_encodable(json.dumps(record, ensure_ascii=False)):
         raise ValueError("has a text with half of a surrogate pair, which is no Unicode")
     return record

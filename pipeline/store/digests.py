@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import io
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.store import files
@@ -130,7 +131,8 @@ def _hash_module(path: Path) -> str:
 def _names(source: Path) -> set[str]:
     """Returns the names a module defines or imports, without running it; `*` for a star import."""
     try:
-        body = ast.parse(source.read_bytes()).body
+        with reading(source):
+            body = ast.parse(source.read_bytes()).body
     except SyntaxError as error:
         raise ConfigError(f"{source}, line {error.lineno}: {error.msg}") from error
     names: set[str] = set()
@@ -162,7 +164,27 @@ def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
     for name in names:
         if not isinstance(name, HubPath) and not resolve(name).exists():
             raise missing(Path(name), key, name)
-    return [digest_input(name, root) for name in names]
+    with told(key):
+        return [digest_input(name, root) for name in names]
+
+
+@contextlib.contextmanager
+def told(key: str) -> Iterator[None]:
+    """Puts the setting `key` before what is wrong with the files that it names, within the block."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns an error of the file system into a DataError that names the file, within the block: a read gives none."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or path} cannot be read ({error.strerror}). Needed a file that can, or the "
+                        "path of another one.") from error
 
 
 def digest_input(path: str, root: str) -> str:
@@ -197,7 +219,8 @@ def digest_tree(path: Path, root: str) -> str:
     """Hashes the content of a file, or the names and contents of all files below a directory."""
     if not path.exists():
         raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
-    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    with reading(path):
+        found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     if not found:
         raise DataError(f"{path} {EMPTY}")
     names = [str(file.relative_to(path)) for file in found]
@@ -213,7 +236,12 @@ def hashes_of(found: list[Path], root: str) -> list[str]:
     with contextlib.suppress(StageError):  # damaged: all are computed again
         cache = files.read_json(cache_file) if cache_file.exists() else {}
     keys = [f"{file.resolve()}|{files.stamp(file)}" for file in found]
-    fresh = cache | {key: cache.get(key) or files.hash_file(file) for key, file in zip(keys, found, strict=True)}
+    fresh = cache | {key: cache.get(key) or _hash_file(file) for key, file in zip(keys, found, strict=True)}
     if fresh != cache:
         files.write_json(cache_file, fresh)
     return [fresh[key] for key in keys]
+
+
+def _hash_file(path: Path) -> str:
+    with reading(path):
+        return files.hash_file(path)

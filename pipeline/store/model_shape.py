@@ -117,6 +117,8 @@ def json_object(file: Path, named: str) -> dict[str, Any]:
         if (text := file.read_text(encoding="utf-8")).startswith("version https://git-lfs"):
             raise ModelError(f"{named}: {file.name} there is a pointer of Git LFS: run `git lfs pull`.")
         found = json.loads(text)
+    except OSError as error:
+        raise ModelError(f"{named}: {file.name} there cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:  # invalid JSON, or not text
         raise ModelError(f"{named}: {file.name} there is not valid JSON ({error}). Fetch the model again.") from error
     if not isinstance(found, dict):

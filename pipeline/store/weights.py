@@ -50,7 +50,9 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
         if sick := _not_finite(readable):
             return Problem(key, f"{sick} has values that are NaN or infinite; needed finite weights.", "Take another "
                            "checkpoint, or fetch the model again.", found=path)
-    except (ModelError, OSError) as error:
+    except OSError as error:
+        return Problem(key, f"its weights cannot be read ({error.strerror}).", "Fetch the model again.", found=path)
+    except ModelError as error:
         return Problem(key, str(error), "Fetch the model again.", found=path)
     found = dict(zip(("vocab_size", "hidden_size"), next(
         (shape for name, shape in shapes.items() if name.endswith(EMBEDDING)), ()), strict=False))

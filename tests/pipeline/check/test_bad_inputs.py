@@ -81,6 +81,10 @@ def test_the_good_one_has_no_problem(checked):
     ("monitor.monitor_args={uri:3}", "monitor_args.uri=3: needed an address"),
     ("monitor.monitor_args={uri:'gopher://x'}", "'gopher:' is unknown"),
     ("explorer.rollout_model.external.base_url='http://h:99999/v1'", "base_url: needed http://"),
+    (f"model.model_path={'x' * 256}", "model.model_path"),
+    (f"model.chat_template_path={'x/' * 2100}", "template_path="),
+    (f"buffer.explorer_input.taskset.path=[data/a.jsonl,{'x' * 300}]", "taskset.path.1"),
+    (f"stages=[{{stage_name: {'x' * 201}}}]", "stage_name"),
     ("explorer.auxiliary_models=[{model_path:model}]", "needed a sequence classifier with one label"),
 ])
 def test_a_setting(checked, override, words):
@@ -233,6 +237,24 @@ def test_a_module_that_is_no_text(checked, tmp_path, source, code):
     (tmp_path / "mine.py").write_bytes(source)
     found, words = checked("buffer.explorer_input.default_reward_fn_type=mine:f")
     assert (found, "Traceback" in words) == (code, False)
+
+
+@pytest.mark.parametrize(("name", "named"), [
+    ("data/a.jsonl", "buffer.explorer_input.taskset.path: data/a.jsonl"), ("mine.yaml", "mine.yaml"),
+    ("model/tokenizer.json", "model/tokenizer.json"), ("model/config.json", "model.model_path=model: config.json"),
+    ("model/model.safetensors", "model.model_path=model"), ("reward.py", "reward.py")])
+def test_a_file_whose_reads_fail_is_named(checked, tmp_path, name, named):
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to("/proc/self/mem")
+    code, words = checked("buffer.explorer_input.default_reward_fn_type=reward:f" if name == "reward.py" else "seed=1")
+    assert (code, named in words) == (2, True)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/nowhere/at/all")])
+def test_what_stands_in_the_place_of_a_module_is_named(checked, tmp_path, make):
+    make(tmp_path / "reward.py")
+    code, words = checked("buffer.explorer_input.default_reward_fn_type=reward:f")
+    assert (code, "reward.py is there" in words, "Did you mean" in words) == (2, True, False)
 
 
 @pytest.mark.parametrize("name", ["algorithm/x.yaml", "recipe/x.yaml"])

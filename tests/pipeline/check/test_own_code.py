@@ -27,6 +27,7 @@ MODULES = {
     "mine/parts.py": "const = 3\nnames: list = ['a']\nasync def later(logprobs): ...\ndef f(logprobs, cap=1.0): ...\n"
                      "def posonly(logprobs, /): ...\nlazy = lambda logprobs, colour: 0\nmade = int('3')\n"
                      "again = 3\nagain = lambda logprobs: 0\n",
+    "mine/yields.py": "def turns(prompt, task):\n    reply = yield prompt\n    return []\n",
     "mine/rewards.py": "import functools\ndef one(response): ...\ndef none(): ...\n"
                        "def named(response, *, answer): ...\n"
                        "def two(response, /, answer): ...\ndef more(response, answer, scale=1.0): ...\n"
@@ -92,6 +93,11 @@ def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
     (line,) = wrong_arguments(config, imported([config])[0])
     assert "'mine.parts:f' has no argument 'cop'. Did you mean 'cap'? It has: cap." in line
     assert wrong_arguments(config) == []  # --no-data: nothing of the user's is run
+
+
+@pytest.mark.parametrize(("key", "refused"), [("default_workflow_type", 0), ("default_reward_fn_type", 1)])
+def test_a_generator_is_a_workflow_and_no_reward(project, key, refused):
+    assert len(imported([overridden(f"buffer.explorer_input.{key}='mine.yields:turns'")])[1]) == refused
 
 
 @pytest.mark.parametrize(("name", "told"), [("none", True), ("every", False)])

@@ -31,6 +31,10 @@ def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
      [("a.b.c", 1), ("e.1", 3), ("f.g.<<", 4)]),
     ("a: {true: 1, 1.5: 2, on: 3, [x]: 4, ~: 5, ok: 6}\n", {"a": {"ok": 6}}, [("a", 1)] * 5),  # keys that are no names
     ("seed: 1:30\nname: '1:30'\nratio: 0.5\n", {"name": "1:30", "ratio": 0.5}, [("seed", 1)]),  # base 60
+    ("seed: 010\nname: 010\nratio: 0\nstages: ['010', 10]\n", {"name": "010", "ratio": 0, "stages": ["010", 10]},
+     [("seed", 1)]),  # base 8
+    ("seed: ???\nmodel: {model_path: '???', dtype: bfloat16}\n", {"model": {"dtype": "bfloat16"}},
+     [("seed", 1), ("model.model_path", 2)]),  # OmegaConf would take the defaults
 ])
 def test_every_mistake_is_reported_with_its_line_and_left_out(tmp_path, text, content, problems):
     assert found(tmp_path, text) == (content, problems)
