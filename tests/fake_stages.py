@@ -1,7 +1,7 @@
 """Stage modules that do nothing but leave what the next ones and the tests look at, in a directory of their own.
 
-`python -m stages.KIND` takes the package in the working directory before any other, so the real Snakefile, started
-there, runs these. Each appends its directory to made.txt; `rft` fails where its learning rate is 0.5.
+A sitecustomize.py in the working directory, which Python imports at its start, puts them before ours, so the real
+Snakefile, started there, runs these. Each appends its directory to made.txt; `rft` fails where its learning rate is 0.5.
 """
 
 from pathlib import Path
@@ -33,9 +33,10 @@ files.write_json(directory / "manifest.json", {"name": spec["name"], "identity":
 
 
 def write(directory: Path) -> None:
-    """A package `stages` in `directory`."""
-    package = directory / "stages"
+    """A package `stages` below `directory`, and what makes it the one that processes started there import."""
+    package = directory / "fakes" / "stages"
     package.mkdir(parents=True)
+    (directory / "sitecustomize.py").write_text(f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n")
     (package / "__init__.py").touch()
     for kind in KINDS:
         (package / f"{kind}.py").write_text(STAGE)
