@@ -1,7 +1,8 @@
 """Stage modules that do nothing but leave what the next ones and the tests look at, in a directory of their own.
 
 A sitecustomize.py in the working directory, which Python imports at its start, puts them before ours, so the real
-Snakefile, started there, runs these. Each appends its directory to made.txt; `rft` fails where its learning rate is 0.5.
+Snakefile, started there, runs these. Each appends its directory to made.txt; `rft` fails where its learning rate is
+0.5.
 """
 
 from pathlib import Path
