@@ -1,6 +1,5 @@
 """Composes a configuration and validates it; reports every invalid value and broken rule at once."""
 
-import os
 import re
 from collections.abc import Iterable
 
@@ -63,7 +62,8 @@ def _long_paths(written: dict) -> list[Problem]:
              and ELEMENT.sub("", key).endswith(("path", "inputs", "checkpoint_root_dir"))]
     return [Problem(key, "needed a path of at most 4,095 bytes, and of 255 from one / to the next.", found=value)
             for key, value in found
-            if len(os.fsencode(value)) > 4095 or any(len(os.fsencode(part)) > 255 for part in value.split("/"))]
+            for encoded in [value.encode(errors="surrogatepass")]  # text that is no Unicode is refused elsewhere
+            if len(encoded) > 4095 or any(len(part) > 255 for part in encoded.split(b"/"))]
 
 
 def _of_unknown_function(problem: Problem, wrong: list[str]) -> bool:
