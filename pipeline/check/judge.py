@@ -62,7 +62,7 @@ def _long_paths(written: dict) -> list[Problem]:
              and ELEMENT.sub("", key).endswith(("path", "inputs", "checkpoint_root_dir"))]
     return [Problem(key, "needed a path of at most 4,095 bytes, and of 255 from one / to the next.", found=value)
             for key, value in found
-            for encoded in [value.encode(errors="surrogatepass")]  # text that is no Unicode is refused elsewhere
+            for encoded in [value.encode(errors="surrogatepass")]  # invalid Unicode: schema.py reports it
             if len(encoded) > 4095 or any(len(part) > 255 for part in encoded.split(b"/"))]
 
 

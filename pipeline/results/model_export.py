@@ -17,6 +17,7 @@ from pipeline.job.inputs import require_intact
 from pipeline.job.progress import interval, is_reward
 from pipeline.plan import repositories
 from pipeline.results import learnt
+from pipeline.results.page import render
 from pipeline.results.policies import single
 from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import Node, View
@@ -74,11 +75,7 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
 
 def card(view: View, stage: Node) -> str:
     """Returns the model card: metadata of the hub in YAML, then what trained the model, on what, and its scores."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True, keep_trailing_newline=True)
-    return environment.get_template("model_card.md.j2").render(content(view, stage))
+    return render("model_card.md.j2", content(view, stage))
 
 
 def content(view: View, stage: Node) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Renders the HTML pages of runs and sweeps from pipeline/templates/. All values are escaped except charts."""
+"""Renders the HTML pages of runs and sweeps, and model cards, from pipeline/templates/.
+
+All values of an HTML page are escaped except charts.
+"""
 
 from typing import Any
 
@@ -14,8 +17,10 @@ def render(template: str, content: dict[str, Any]) -> str:
     """Returns the page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
+    is_text = template.endswith(".md.j2")
+    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=not is_text,
+                              undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                              keep_trailing_newline=is_text)
     environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut, "short": short,
                             "task_words": task_words, "leak_words": leak_words, "because_of_time": because_of_time}
     environment.tests["reward"] = is_reward

@@ -246,7 +246,7 @@ def test_an_engine_that_fails_ends_all_attempts():
 def test_more_attempts_than_open_files_are_a_mistake_with_its_remedy():
     """In a process of its own: others of this one's threads would lack files as well."""
     code = "from tests.workflows import test_isolated; test_isolated.too_few_files()"
-    subprocess.run([sys.executable, "-c", code], cwd=HOME, check=True, timeout=120)
+    assert subprocess.run([sys.executable, "-c", code], cwd=HOME, check=False, timeout=120).returncode == 0
 
 
 def too_few_files():
