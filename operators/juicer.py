@@ -13,7 +13,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,12 @@ ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
 
 @dataclass(frozen=True)
 class Dropped:
+    """scores: numbers that operators found of the row before."""
+
     row: int
     operator: str
     reason: str
+    scores: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -66,13 +69,17 @@ def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None],
     """
     kept, dropped = _drop_null(rows)
     log(f"required_columns: kept {len(kept)}, dropped {len(dropped)}")
-    operators = [_build(*item, _text_key(recipe)) for item in _items(recipe)]
-    for operator in operators:
+    for operator in build(recipe):
         begin = time.perf_counter()
-        kept, gone = _run(operator, kept, processes)
+        kept, gone = run(operator, kept, processes)
         dropped += gone
         log(f"{operator._name}: kept {len(kept)}, dropped {len(gone)} ({time.perf_counter() - begin:.2f} s)")
     return [{k: v for k, v in row.items() if k not in (STATS, META)} for row in kept], dropped
+
+
+def build(recipe: dict, text_key: str = "question") -> list:
+    """The operators of a recipe. text_key: column that they read where the recipe names none. Raises ConfigError."""
+    return [_build(*item, _text_key(recipe, text_key)) for item in items(recipe)]
 
 
 def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
@@ -86,12 +93,12 @@ def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
     return kept, dropped
 
 
-def _text_key(recipe: dict) -> str:
-    keys = recipe.get("text_keys") or "question"
+def _text_key(recipe: dict, default: str) -> str:
+    keys = recipe.get("text_keys") or default
     return keys if isinstance(keys, str) else keys[0]
 
 
-def _items(recipe: dict):
+def items(recipe: dict):
     """(operator name, arguments) of each item of `process`, which may be only a name."""
     for item in recipe["process"]:
         if isinstance(item, str):
@@ -103,13 +110,13 @@ def _items(recipe: dict):
             raise ConfigError(f"recipe line {item!r}: needed `- operator_name: {{argument: value}}`.")
 
 
-def problems(recipe: dict) -> list[str]:
-    """Faults in a recipe's operators and arguments, one line each, without running any."""
-    found, items = [], _items(recipe)
+def problems(recipe: dict, text_key: str = "question") -> list[str]:
+    """Faults in a recipe's operators and arguments, one line each, without running any. text_key: as for `build`."""
+    found, each = [], items(recipe)
     while True:
         try:
-            name, arguments = next(items)
-            found += wrong_kinds(name, type(_build(name, arguments, _text_key(recipe))), arguments)
+            name, arguments = next(each)
+            found += wrong_kinds(name, type(_build(name, arguments, _text_key(recipe, text_key))), arguments)
         except StopIteration:
             return found
         except ConfigError as error:
@@ -171,21 +178,21 @@ def _accepted(kind: type) -> set[str]:
     return names - {"self", "args", "kwargs"}
 
 
-def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[Dropped]]:
-    """Runs one operator over all rows; a failure becomes an error that names it."""
+def run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[Dropped]]:
+    """Runs one operator of `build` over rows with the columns STATS and META; a failure is an error that names it."""
     from data_juicer.ops import base_op
 
     kinds = ((base_op.Mapper, _map), (base_op.Filter, _filter), (base_op.Deduplicator, _deduplicate),
              (base_op.Selector, _select))
-    run = next((function for kind, function in kinds if isinstance(operator, kind)), None)
-    if run is None:
+    of_kind = next((function for kind, function in kinds if isinstance(operator, kind)), None)
+    if of_kind is None:
         raise ConfigError(f"operator '{operator._name}' neither maps, filters, deduplicates nor selects rows; "
                           "groupers, aggregators and pipelines make other rows, not traceable to the input.")
     try:
-        shares = run in (_map, _filter) and len(rows) > BATCH
+        shares = of_kind in (_map, _filter) and len(rows) > BATCH
         if rows and (operator._name in OF_THE_USER or (shares and processes > 1)):
-            return share(run, operator, list(_batches(rows)), processes if shares else 1)
-        return run(operator, rows) if rows else ([], [])
+            return share(of_kind, operator, list(_batches(rows)), processes if shares else 1)
+        return of_kind(operator, rows) if rows else ([], [])
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
     except (Exception, SystemExit) as error:  # an operator may raise anything; no row may be lost
@@ -235,7 +242,8 @@ def _filter(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
             if keep:
                 kept.append({**row, STATS: {**row[STATS], **found}})
             else:
-                dropped.append(Dropped(row["row"], operator._name, _explain(operator, found)))
+                dropped.append(Dropped(row["row"], operator._name, _explain(operator, found),
+                                       {**row[STATS], **found}))
     return kept, dropped
 
 

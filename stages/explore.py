@@ -16,6 +16,7 @@ from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.store import checkpoints, files, records, tables
+from stages.curation import curation_of
 from stages.explorer.children import run_child
 from stages.explorer.groups import Groups
 from stages.explorer.interim import InterimEvaluation
@@ -54,6 +55,7 @@ class Explorer:
         if config.mode == "explore":
             self.weights.set_initial(model)
         self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, rewards)
+        self.curation = curation_of(config, config.algorithm.repeat_times, self.prompts.tasks)
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
 
     def step(self, step: int) -> records.Rollout:
@@ -133,6 +135,8 @@ class Explorer:
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
         check_failures(attempts, self.context.config.explorer.max_failed_ratio)
+        if self.curation:
+            tables.write(tables.step_file(directory, "curated", step), records.Curated, self.curation.of_step(rows))
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         journal.remove()
         if step < self.schedule.explorer_steps:  # only now: an interrupted step needs its weights again

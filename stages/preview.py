@@ -253,16 +253,20 @@ class Preview:
 
     def recipes(self) -> None:
         """Checks the Data-Juicer operators and arguments of recipe files and of inline recipes."""
-        if not (self.request["recipes"] or self.request["operators"]):
+        on_experience = self.request.get("on_experience", [])
+        if not (self.request["recipes"] or self.request["operators"] or on_experience):
             return  # Data-Juicer takes a second to import
         from operators import juicer
+        from operators.experience import TEXT, misfits
 
-        made = [(path, partial(_recipe, Path(path))) for path in self.request["recipes"]]
-        made += [("data_processor.task_pipeline.operators", partial(juicer.inline_recipe, *given))
+        made = [(path, partial(_recipe, Path(path)), juicer.problems) for path in self.request["recipes"]]
+        made += [("data_processor.task_pipeline.operators", partial(juicer.inline_recipe, *given), juicer.problems)
                  for given in self.request["operators"]]
-        for key, recipe in made:
+        made += [(key, partial(_recipe, Path(path)) if path else partial(juicer.inline_recipe, operators, [TEXT]),
+                  misfits) for key, path, operators in on_experience]
+        for key, recipe, problems in made:
             try:
-                self.found["problems"] += [f"{key}: {line}" for line in juicer.problems(recipe())]
+                self.found["problems"] += [f"{key}: {line}" for line in problems(recipe())]
             except OuroError as error:
                 self.found["problems"].append(str(error))
 

@@ -13,6 +13,7 @@ from pipeline.job.context import Context, commit
 from pipeline.job.tasksets import read_train
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ConfigError
+from stages.curation import curation_of
 from stages.explorer.children import run_child
 from stages.explorer.groups import set_baseline
 from stages.explorer.watched_rewards import WatchedRewards
@@ -43,6 +44,8 @@ class Scorer:
                 context.log.warning("set %s: the reward of its environment is replaced by the reward functions of this "
                                     "stage, which see the last reply", one.name)
         explored = files.read_json(self.source / "stage.json")["config"]["algorithm"]
+        tasks = [task for _, of_set in sets for task in of_set]
+        self.curation = curation_of(config, explored["repeat_times"], tasks)
         self.greedy = explored["repeat_times"] if explored["greedy_baseline"] else None  # its run_index
 
     def step(self, step: int) -> records.Rollout:
@@ -63,6 +66,9 @@ class Scorer:
         tables.write(tables.step_file(self.context.directory, "experience", step), records.Experience, rows)
         check_failures([turns[0] for turns in _by_slot(rows).values()],
                               self.context.config.explorer.max_failed_ratio)
+        if self.curation:
+            tables.write(tables.step_file(self.context.directory, "curated", step), records.Curated,
+                         self.curation.of_step(rows))
         tables.write(tables.step_file(self.context.directory, "rollouts", step), records.Rollout, [made])
         return made
 

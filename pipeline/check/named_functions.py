@@ -108,6 +108,7 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
         yield key, name, [arguments.GENERATORS.get(name)], pipeline.generator_args
     explorer = config.buffer.explorer_input
     yield from _parts(config.algorithm, functions)
+    yield from _on_experience(config, functions)
     replay = config.buffer.trainer_input.experience_buffer.replay_buffer
     if replay.enable:
         taker = arguments.PRIORITIES.get(replay.priority_fn)
@@ -120,6 +121,14 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
         yield f"{key}.workflow_args", workflow, [
             workflow_taker(workflow, functions), *[ToolArguments] * _takes_tools(workflow, functions)
         ], taskset.workflow_args
+
+
+def _on_experience(config: Config, functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
+    """Returns the user's operators on experience in the form of `_named`; the rows are their first parameter."""
+    for i, one in enumerate(config.data_processor.experience_pipeline.operators):
+        if (own := functions.get(one.get("name"))) and config.kind.makes_experience:
+            key = f"data_processor.experience_pipeline.operators.{i}.args"
+            yield key, one["name"], [own.without(*own.names()[:1])], one.get("args") or {}
 
 
 def _without_task(config: Config, functions: Functions) -> list[Problem]:

@@ -6,6 +6,7 @@ from pipeline.check.sources import sources
 from pipeline.check.user_code import of_python
 from pipeline.plan.models import KEY, asks_teacher
 from pipeline.settings.config import Config, users_code
+from pipeline.settings.kinds import RECIPES
 from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
@@ -16,7 +17,7 @@ from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
 from pipeline.store.weights import weights_problem
 
-FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
+FILES = ("data_processor.task_pipeline.config_path", RECIPES, "model.chat_template_path", "model.lora_configs.*.path")
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
 
 
@@ -31,7 +32,7 @@ def missing(config: Config, start: Model) -> list[Problem]:
     lines += [Problem(key, f"{path} {address(path) or f'{looked}.'}") for single in FILES
               for key, path in values_of(config, single) if path and not resolve(path).exists()]
     lines += [Problem(key, f"{path} is {'a directory' if resolve(path).is_dir() else 'no file'}; needed a file.")
-              for single in FILES[:2] for key, path in values_of(config, single)
+              for single in FILES[:3] for key, path in values_of(config, single)
               if path and resolve(path).exists() and not resolve(path).is_file()]
     if start.model_path and not start.init.enable and (absent := absent_model(start.model_path)):
         lines.append(absent)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pipeline.plan.hub import is_here
 from pipeline.settings.config import Config
-from pipeline.settings.data import Rows, TaskPipeline, train_places
+from pipeline.settings.curation import TaskPipeline
+from pipeline.settings.data import Rows, train_places
 from pipeline.settings.kinds import Kind
 from pipeline.settings.setting import at
 from pipeline.store import harbor

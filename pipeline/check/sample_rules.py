@@ -20,7 +20,7 @@ def problems(c: Config) -> list[Problem]:
     kind = c.kind
     if not kind.is_online:
         return _offline(c) if kind.is_offline else []
-    found = _mixture(c)
+    found = _mixture(c) + _with_baseline(c)
     try:
         schedule = rft_schedule(c, 1)
     except ConfigError as error:
@@ -28,6 +28,14 @@ def problems(c: Config) -> list[Problem]:
     if c.algorithm.sample_strategy == "staleness_control":
         found += _too_old(schedule, c.algorithm.sample_strategy_args.get("max_staleness"))
     return found
+
+
+def _with_baseline(c: Config) -> list[Problem]:
+    if not (c.algorithm.greedy_baseline and c.data_processor.experience_pipeline.operators):
+        return []
+    return [Problem("data_processor.experience_pipeline.operators", "judge and reward sampled responses alone, and "
+                    f"{c.algorithm.advantage_fn} compares them with the reward of a greedy one.", "Leave them out, or "
+                    "choose an algorithm with algorithm.greedy_baseline=false.")]
 
 
 def _offline(c: Config) -> list[Problem]:
@@ -103,6 +111,10 @@ def unread_sampling(config: Config) -> list[Problem]:
     stages = [effective(config, entry) for entry in planned(config)]
     rollouts = [c for c in stages if c.kind.is_online]
     found = []
+    if any(c.data_processor.experience_pipeline.operators for c in stages) and not any(
+            c.kind.makes_experience for c in stages):
+        found.append(Problem("data_processor.experience_pipeline.operators", "no stage explores or scores, so there is "
+                             "no experience.", "Leave them out."))
     if any(_replay(c).enable for c in stages) and not any(_replay(c).enable for c in rollouts):
         found.append(Problem(f"{REPLAY}.enable", "no stage explores and trains, so nothing is replayed: given "
                              "responses are repeated by buffer.total_epochs.", "Set it to false.", found=True))

@@ -12,8 +12,10 @@ from pipeline.check.sources import sources as sources_of
 from pipeline.job.tasksets import sets_with_paths
 from pipeline.plan.data import data_settings
 from pipeline.plan.hub import is_here
+from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from pipeline.settings.config import Config
-from pipeline.settings.data import EXPERTS, SHOWN, Rows, TaskPipeline
+from pipeline.settings.curation import TaskPipeline
+from pipeline.settings.data import EXPERTS, SHOWN, Rows
 from pipeline.settings.setting import at, plain
 from pipeline.store import files, launch
 from pipeline.store.digests import below, nothing_at, resolve
@@ -42,9 +44,23 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
         "recipes": _distinct(str(resolve(one.config_path)) for one in pipelines
                              if one.config_path and resolve(one.config_path).is_file()),
         "operators": _distinct([one.operators, one.target_fields] for one in pipelines if one.operators),
+        "on_experience": _distinct(found for stage in stages for found in _recipes(stage)),
         "models": list(models),
     }
     return ask(request)
+
+
+def _recipes(stage: Config) -> Iterator[list]:
+    """Returns [key, file or null, operators] of each Data-Juicer recipe in a stage's experience_pipeline."""
+    for i, one in enumerate(stage.data_processor.experience_pipeline.operators if stage.kind.makes_experience else ()):
+        key, args = f"data_processor.experience_pipeline.operators.{i}", one.get("args") or {}
+        path = args.get("config_path")
+        if one["name"] == DATA_JUICER and path and resolve(path).is_file():
+            yield [f"{key}.args.config_path={path}", str(resolve(path)), []]
+        elif one["name"] == DATA_JUICER and not path:
+            yield [f"{key}.args.operators", None, args["operators"]]
+        elif one["name"] not in EXPERIENCE and ":" not in one["name"]:
+            yield [key, None, [one]]
 
 
 def sources_here(stages: list[Config]) -> list[dict[str, Any]]:

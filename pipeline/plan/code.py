@@ -46,6 +46,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
     "operators.formats": lambda settings: _reads_files(settings),
     "operators.priority": lambda settings: _replay(settings).enable,
+    "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
     "stages.learner.batches.experts": lambda settings: settings.algorithm.sample_strategy == "mix",
     "stages.learner.critic": lambda settings: settings.algorithm.advantage_fn in WITH_CRITIC,

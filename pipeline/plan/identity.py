@@ -17,7 +17,7 @@ from pipeline.job.tasksets import HELD
 from pipeline.plan.code import code_of
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config, users_code, walk
-from pipeline.settings.kinds import LATER, Kind
+from pipeline.settings.kinds import LATER, RECIPES, Kind
 from pipeline.settings.setting import about, at, plain, values_of
 from pipeline.settings.unused import without_unused
 from pipeline.store import files
@@ -34,7 +34,7 @@ from pipeline.store.records import FORMAT
 PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
              "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
 
-BY_MEANING = ("data_processor.task_pipeline.config_path",)  # YAML files hashed by parsed content, not bytes
+BY_MEANING = ("data_processor.task_pipeline.config_path", RECIPES)  # YAML files hashed by parsed content, not bytes
 
 # lists of sections, as `a.b.*`
 SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}

@@ -16,7 +16,8 @@ from pydantic.fields import FieldInfo
 from pipeline.settings import combinations
 from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
 from pipeline.settings.algorithms import GIVEN
-from pipeline.settings.data import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, TrainerInput
+from pipeline.settings.curation import DataProcessor
+from pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
 from pipeline.settings.explorer import AuxiliaryModel, Explorer
 from pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
 from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
@@ -170,10 +171,11 @@ USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_re
               "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 TOOLS = ("workflow_args.tools", "workflow_args.environment_class")  # so do these arguments
 INDEX = re.compile(r"\.\d+$")
+OPERATOR = re.compile(r"experience_pipeline\.operators\.\d+\.name$")
 
 
 def users_code(settings: Config | dict[str, Any]) -> list[tuple[str, str]]:
     """Returns (dotted key, `package.module:function`) of every function of the user that settings name."""
     return [(INDEX.sub("", key), name) for key, name in leaves(settings)
-            if (own_name(key) in USERS_CODE or INDEX.sub("", key).endswith(TOOLS))
+            if (own_name(key) in USERS_CODE or INDEX.sub("", key).endswith(TOOLS) or OPERATOR.search(key))
             and isinstance(name, str) and ":" in name]

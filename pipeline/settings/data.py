@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.settings import arguments
 from pipeline.settings.setting import Section, rule, section, setting
-from pipeline.store.errors import Problem, nearest
+from pipeline.store.errors import Problem
 
 WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
 PRIORITIES = tuple(arguments.PRIORITIES)
@@ -224,56 +224,6 @@ class TrainerInput(Section):
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
     auxiliary_buffers: dict[str, AuxiliaryBuffer] = setting(
         {}, "buffers by name; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
-
-
-class TaskPipeline(Section):
-    generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
-                                     choices=tuple(arguments.GENERATORS))
-    generator_args: dict[str, Any] = setting({}, "arguments of the generator")
-    inputs: list[str] = setting([], "files and directories for tasksets without a path, split by the recipe")
-    split: str = setting("train", "the split of inputs to read where directories tell splits apart")
-    format: Format = section(Format)
-    config_path: str | None = setting(None, "Data-Juicer recipe, in its own YAML format; null: no such step")
-    operators: list[dict[str, Any]] = setting([], "Data-Juicer operators in place of config_path: name and args each")
-    target_fields: list[str] = setting(
-        [], "fields that operators look at by default, as text_keys in a recipe: the first of these; "
-            + ", ".join(COLUMNS))
-    num_process: int = setting(1, "number of processes that an operator's rows are shared among", ge=1, how=True)
-
-    @rule
-    def _one_source(self):
-        if self.generator and self.inputs:
-            yield Problem("generator", f"excludes {PIPELINE}.inputs.", "Set one.", found=self.generator)
-
-    @rule
-    def _one_recipe(self):
-        if self.config_path and self.operators:
-            yield Problem("config_path", f"excludes {PIPELINE}.operators.", "Set one to null or [].",
-                          found=self.config_path)
-        if self.target_fields and not self.operators:
-            yield Problem("target_fields", "goes with operators; a recipe (config_path) has text_keys itself.")
-
-    @rule
-    def _columns(self):
-        for name in self.target_fields:
-            if name not in COLUMNS:
-                yield Problem("target_fields", f"no column '{name}'.{nearest(name, COLUMNS)} Needed our names: "
-                              f"{', '.join(COLUMNS)}.")
-
-    @rule
-    def _operators(self):
-        for i, one in enumerate(self.operators):
-            unknown = sorted(set(one) - {"name", "args"})
-            if not isinstance(one.get("name"), str):
-                yield Problem(f"operators.{i}", f"{one}: needed a name, and args if it takes any.")
-            elif unknown:
-                yield Problem(f"operators.{i}", f"unknown {', '.join(unknown)}; needed name and args.")
-            elif not isinstance(one.get("args") or {}, dict):
-                yield Problem(f"operators.{i}.args", "needed a mapping of argument to value.", found=one["args"])
-
-
-class DataProcessor(Section):
-    task_pipeline: TaskPipeline = section(TaskPipeline)
 
 
 def train_places(explorer_input: ExplorerInput) -> list[tuple[str, Taskset]]:

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from pipeline.settings.arguments.answers import WORKFLOWS
+from pipeline.settings.arguments.experience import asks_models
 from pipeline.settings.kinds import Kind
 from pipeline.settings.remote import Remote
 from pipeline.settings.setting import Section, at, rule, section, setting
@@ -179,6 +180,8 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
     workflows = _workflows(kind.explores, config) if kind.engine else {}
     on = {"explorer.over_rollout": kind.explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
           "explorer.partial_rollout": kind.is_online and at(config, "explorer.partial_rollout", False),
+          "data_processor.experience_pipeline": kind.makes_experience and asks_models(
+              at(config, "data_processor.experience_pipeline.operators") or []),
           "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
           **{key: asks_by_itself(name) for key, name in workflows.items()}}
     return [key for key, is_on in on.items() if is_on]

@@ -91,6 +91,7 @@ WORKS = [
     *_below("trainer", "save_interval grad_clip use_dynamic_bsz max_token_len_per_gpu max_checkpoints_to_keep "
                        "critic_warmup"),
     *_below("monitor", "monitor_type monitor_args monitor_args.base_url monitor_args.uri"),
+    *_below("data_processor.experience_pipeline", "operators save_input"),
     *_below("data_processor.task_pipeline", "num_process operators config_path inputs target_fields"),
     "log.level",
 ]

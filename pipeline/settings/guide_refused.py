@@ -20,9 +20,6 @@ _LORA = "trainer and engine both follow model.lora_configs: leave it out."
 _ROPE = "trainer and engine follow model.rope_scaling and model.rope_theta: set those."
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
-_EXPERIENCE = ("rows of experience are not processed between rollout and training: shape the reward in a reward "
-               "function of your own, replace groups without variance by algorithm.max_resample_rounds, and ask for "
-               "anything else by `ouro sql`.")
 _PER_ROW = "not there yet: give the rows of one kind a taskset of their own, which names it."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
 _CALLS = ("always so: where a client of the endpoint sends tools, their calls are read from the reply, by "
@@ -140,7 +137,10 @@ REFUSED: dict[str, Refused] = {
     "data_processor.task_pipeline.priority_weights": Refused(
         "rows are not ordered by priority yet: sort the file, or filter with operators."),
     "data_processor.task_pipeline.top_k": Refused("set limit of the taskset.", (-1,)),
-    "data_processor.experience_pipeline": Refused(_EXPERIENCE),
+    "data_processor.experience_pipeline.input_save_path": Refused(
+        "the rows as they were are the table experience, in the stage's directory: leave it out."),
+    "data_processor.experience_pipeline.output": Refused(
+        "train batches read what the operators leave by themselves: leave it out."),
     "log.group_by_node": Refused("every process of a stage has its log in the stage's directory: leave it out."),
     "log.save_dir": Refused("every process of a stage has its log in the stage's directory: leave it out."),
 }
@@ -151,9 +151,5 @@ BELOW = {
     "model.external_model": "enable model_name base_url_env api_key_env",
     "explorer.dynamic_timeout": "enable ratio warmup_min_steps",
     "service": "data_juicer.server_url data_juicer.auto_start data_juicer.port",
-    "data_processor.experience_pipeline": "operators save_input input_save_path inputs output",
 }
 REFUSED |= {f"{key}.{name}": Refused(REFUSED[key].why) for key, names in BELOW.items() for name in names.split()}
-# operators that only measure change no reward
-REFUSED["data_processor.experience_pipeline.operators.*.name"] = Refused(
-    _EXPERIENCE, ("pass_rate_calculator",), "reward")

@@ -9,6 +9,7 @@ from functools import cached_property
 
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
+RECIPES = "data_processor.experience_pipeline.operators.*.args.config_path"
 PATHS = tuple(f"{one}.path" for one in SETS)
 ASKED, HELD_OUT, EXPERTS = PATHS[:2], PATHS[2], PATHS[4]
 SHOWN_ROWS, TASK_ROWS, TEST_ROWS = "train", "rft", "evaluate"  # which sets of the configuration a stage reads
@@ -134,6 +135,7 @@ SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
               ("name", "path", "storage_type", "subset_name", "split", "format"))
 EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type")
 STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
+CURATION = ("stages.curation:Curation",)  # where operators on experience are set
 TRAINER = ("trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
            "model.lora_configs")
 
@@ -173,15 +175,17 @@ ROWS = (
          engine=True,
          uses=("seed", "algorithm", "buffer.batch_size", *STEPS, *TASKSETS,
                "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
-               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.partial_rollout", *SAMPLING, *PROMPTS),
-         watches=EVALUATION_SETS, external=(*ASKED, EXPERTS, JUDGES, TEMPLATE, CRITIC, ADAPTERS),
-         entries=(*EXPLORER, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts")),
+               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.partial_rollout",
+               "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
+         watches=EVALUATION_SETS, external=(*ASKED, EXPERTS, JUDGES, TEMPLATE, CRITIC, ADAPTERS, RECIPES),
+         entries=(*EXPLORER, *CURATION, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts")),
     Kind("rollout", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts"), engine=True,
          modes={"explore": "the explorer alone, no model is made"},
          uses=("seed", *(f"algorithm.{name}" for name in
                          ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
-               "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout", *SAMPLING, *PROMPTS),
-         external=(*ASKED, JUDGES, TEMPLATE), entries=EXPLORER),
+               "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout",
+               "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
+         external=(*ASKED, JUDGES, TEMPLATE, RECIPES), entries=(*EXPLORER, *CURATION)),
     Kind("offline", reads=("experience", "model"), writes=("trained", "steps"),
          brings=("recorded", "evaluate", "curate", "model"),
          modes={"train": "the trainer alone, on what an earlier stage explored (sft: as always)"},
@@ -192,8 +196,9 @@ ROWS = (
          modes={"score": "what an earlier stage explored is rewarded again, without an engine"},
          shown=("rewards", "what the stage before it explored, again"),
          uses=(*TASKSETS, "buffer.explorer_input.default_reward_fn_type", "buffer.explorer_input.default_workflow_type",
-               "explorer.auxiliary_models", "explorer.max_retry_times", "explorer.env_vars", *LIMITS, *PROMPTS),
-         external=(*ASKED, JUDGES, TEMPLATE), entries=("stages.rescore:Scorer", *TOKENIZER)),
+               "explorer.auxiliary_models", "explorer.max_retry_times", "explorer.env_vars",
+               "data_processor.experience_pipeline", *LIMITS, *PROMPTS),
+         external=(*ASKED, JUDGES, TEMPLATE, RECIPES), entries=("stages.rescore:Scorer", *CURATION, *TOKENIZER)),
     Kind("recorded", external=("buffer.trainer_input.experience_buffer.path",)),
     Kind("server", uses=("explorer.rollout_model.external",),
          entries=("workflows.engines.openai_engine:text_tokenizer",)),
@@ -214,6 +219,7 @@ WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.
 LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
          "explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
+         "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"))}}
 

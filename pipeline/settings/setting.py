@@ -241,6 +241,8 @@ def values_of(value: Any, key: str) -> list[tuple[str, Any]]:
     """Returns (dotted key, value) of every setting a key matches; `*` matches every element of a list or mapping."""
     first, _, below = key.partition(".")
     held = dict(_parts(value))
+    if isinstance(value, dict) and first != "*" and first not in held:  # arguments are free
+        return []
     found = held if first == "*" else {first: held[first]}
     return [(".".join(filter(None, (str(name), inner))), one) for name, part in found.items()
             for inner, one in (values_of(part, below) if below else [("", part)])]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline.store.call_records import Call, Feedback, ToolCall
+from pipeline.store.curated_records import Curated
 from pipeline.store.evaluation_records import NOTES, Sample, Score
 from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
 
@@ -208,6 +209,9 @@ class Step:
     mismatch_outside: float | None = column(
         pa.float64(), "share of the same tokens whose ratio, trained / rollout policy, is outside 0.8 to 1.2, PPO's "
         "usual clip range", later=True, default=None)
+    dropped_rows: int | None = column(
+        pa.int32(), "rows that would have been in the batch, but were dropped by experience_pipeline; null without it",
+        later=True, default=None)
     rollout_tail_seconds: float | None = column(
         pa.float64(), "generation: from the end of 90% of the attempts to that of all", later=True, default=None)
 
@@ -263,6 +267,7 @@ TABLES: dict[str, type] = {
     "tasks": Task,
     "rejected": Rejected,
     "experience": Experience,
+    "curated": Curated,
     "trained": Trained,
     "reference": FixedLogprobs,
     "teacher": FixedLogprobs,

@@ -16,7 +16,7 @@ from pipeline.store import versions as weights
 from pipeline.store.errors import StageError
 
 OF_TRAINER = ("steps", "trained")
-OF_EXPLORER = ("rollouts", "experience", "calls", "tool_calls")
+OF_EXPLORER = ("rollouts", "experience", "curated", "calls", "tool_calls")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
 EVALUATED = ("samples", "scores")
 COUNTED = ("steps", "rollouts")  # their files are numbered from 1 without a gap
@@ -55,7 +55,7 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
     oldest = min(checkpoints.complete_checkpoints(stage), default=0)
     begins = {"trained": oldest + 1} if oldest else {}
     if oldest and (stage / "experience").exists():
-        begins |= dict.fromkeys(("experience", "calls", "tool_calls", *SCORED), first_read(oldest))
+        begins |= dict.fromkeys((*OF_EXPLORER[1:], *SCORED), first_read(oldest))
     given_up = {*lost(stage), *old}
     damage = {key: words for key, words in _damaged_rows(stage, verify, begins).items() if key not in given_up}
     first = min((step for table, step in damage if table in OF_EXPLORER), default=UNKNOWN)

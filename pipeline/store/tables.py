@@ -87,6 +87,7 @@ LOCATIONS = {
     "tasks": "tasks.parquet",
     "rejected": "rejected.parquet",
     "experience": "experience/step=*/*.parquet",
+    "curated": "curated/step=*.parquet",
     "trained": "trained/step=*.parquet",
     "reference": "reference/step=*.parquet",
     "teacher": "teacher/step=*.parquet",

@@ -89,6 +89,11 @@ CASES = [
     Case("LoRA, KL loss", 30, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]", "stages.rft.algorithm.optimizer.lr=5e-3",
         "stages.rft.algorithm.kl_loss_fn=k3")),
+    Case("operators on experience", 20, (
+        "stages.rft.data_processor.experience_pipeline.operators=[{name: data_juicer, args: {operators: [{name: "
+        "text_length_filter, args: {min_len: 2}}, {name: document_deduplicator}]}}, {name: reward_shaping_mapper, "
+        "args: {reward_shaping_configs: [{stats_key: text_len, weight: 0.01}]}}]",
+        "stages.rft.synchronizer.sync_offset=1", "stages.rft.synchronizer.sync_interval=1")),
     Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
     Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
          processes=("snakemake", "ouro")),

@@ -37,6 +37,10 @@ class Recorded(Rollouts):
         steps = buffer.total_steps or max(buffer.total_epochs * rows // batch, 1)
         return Schedule(first, batch, sync_interval=1, sync_offset=0, total_steps=steps)
 
+    def _curates(self) -> bool:
+        """As in the stage that explored, or rewarded, them."""
+        return bool(tables.steps_present(self.explored, "curated"))
+
     def _replay(self) -> None:
         """No replay: every rollout comes again with each pass."""
 

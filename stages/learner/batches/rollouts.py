@@ -1,7 +1,7 @@
 """Train batches from the experience table: rows by the schedule, advantages by name."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -20,6 +20,7 @@ from pipeline.job.waiting import wait_for
 from pipeline.settings.train_batch import train_batch
 from pipeline.store import files, records, tables, versions
 from pipeline.store.errors import StageError
+from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
 from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.objective import KLTerm, refuse_parameters
@@ -61,7 +62,12 @@ class Rollouts:
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.sampling = Sampling(context, self.session)
+        self.curates = self._curates()
         self.replay = self._replay()
+
+    def _curates(self) -> bool:
+        """Whether operators judge the rows before they are trained on."""
+        return bool(self.context.config.data_processor.experience_pipeline.operators)
 
     def _schedule(self) -> Schedule:
         sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)
@@ -99,14 +105,16 @@ class Rollouts:
         begin, end = self.schedule.slots(step)
         drawn = self.replay.draw(step) if self.replay else NOTHING
         read = sorted({*explored, *drawn["explored"].to_pylist()})
-        usable = self._usable(tables.source(map(self._file, read)), explored, begin, end, drawn)
+        usable = self._usable(self._source(read), explored, begin, end, drawn)
         if not any(begin <= position < end for position in usable["position"].to_pylist()):
-            table = tables.source(map(self._file, explored))
+            table = self._source(explored)
             raise StageError(f"trainer step {step} has no usable row in explorer steps {explored[0]} to {explored[-1]}:"
                              f" {_shortfall(self.session, table, self._condition(explored, begin, end))}")
         table, demonstrations = self.sampling.select(step, usable)
         limits_staleness = self.sampling.name == "staleness_control"
-        metrics = BatchMetrics(failed_rows=usable["failed_rows"][0].as_py(), expert_rows=len(demonstrations),
+        failed, dropped = (usable[name][0].as_py() for name in ("failed_rows", "dropped_rows"))
+        metrics = BatchMetrics(failed_rows=failed, dropped_rows=dropped if self.curates else None,
+                               expert_rows=len(demonstrations),
                                stale_rows=len(usable) - len(table) if limits_staleness else None)
         per_step = self.schedule.rows_per_explorer_step
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
@@ -121,7 +129,7 @@ class Rollouts:
         """SQL query of the new usable rows of trainer step `step`, with the columns for replay."""
         explored = self._explored(step)
         return f"""SELECT group_id, step, weights_version, {self._position(explored)} AS position
-                   FROM {tables.source(map(self._file, explored))}
+                   FROM {self._source(explored)}
                    WHERE status = 'ok' AND {self._condition(explored, *self.schedule.slots(step))}"""
 
     def _wait(self, step: int, explorer_step: int) -> None:
@@ -136,6 +144,11 @@ class Rollouts:
 
     def _file(self, explorer_step: int) -> Path:
         return tables.step_file(self.context.directory, "experience", explorer_step)
+
+    def _source(self, explored: Iterable[int]) -> str:
+        """The rows of explorer steps as a table in SQL, as operators left them."""
+        files = map(self._file, explored)
+        return judged(files) if self.curates else tables.source(files)
 
     def _explorer_step(self, explored: range) -> str:
         """SQL expression of a row's explorer step, counted over the whole stage."""
@@ -157,6 +170,7 @@ class Rollouts:
         """
         position, first = self._position(explored), (explored.start - 1) * self.schedule.rows_per_explorer_step
         in_batch = self._condition(explored, begin, end)
+        count = f"(SELECT count(*) FROM {table} WHERE {in_batch} AND"
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
         only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is read first and then dropped
         self.session.register("drawn", drawn)
@@ -164,8 +178,8 @@ class Rollouts:
             f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
                        {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
                        drawn.priority, drawn.group_id IS NOT NULL OR ({in_batch}) AS is_candidate,
-                       (SELECT count(*) FROM {table} WHERE status NOT IN ('ok', 'no_variance') AND {in_batch})
-                           AS failed_rows
+                       {count} status NOT IN ('ok', 'no_variance', '{DROPPED}')) AS failed_rows,
+                       {count} status = '{DROPPED}') AS dropped_rows
                 FROM {table} LEFT JOIN drawn USING (group_id)
                 {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first})
                 ORDER BY position, turn"""
@@ -269,4 +283,6 @@ def _shortfall(session, table: str, place: str) -> str:
                     "tasks, because all responses to a task were equally good. Give tasks that the model solves now "
                     "and then, more algorithm.repeat_times, or algorithm.resample_metric=reward where the reward tells "
                     f"wrong answers apart; algorithm.max_resample_rounds=0 leaves such groups in the batch. {ASK}")
+    if any(status == DROPPED for status, *_ in found):
+        return f"of {total} {counts}. See ouro sql \"select operator, reason, count(*) from curated group by all\"."
     return f"all {total} failed: {counts}. {ASK}"

@@ -70,6 +70,7 @@ class BatchMetrics:
     """Columns of the step record known before the step; None where the stage has no such quantity."""
 
     failed_rows: int
+    dropped_rows: int | None = None
     stale_rows: int | None = None
     replayed_rows: int | None = None
     expert_rows: int | None = None

@@ -86,7 +86,6 @@ def test_a_penalty_that_two_versions_of_verl_read_is_not_lost():
     ("buffer: {explorer_input: {taskset: {path: /d, format: {image_key: images}}}}", "images"),
     ("explorer: {rollout_model: {enable_multimodal: true}}", "images"),
     ("buffer: {explorer_input: {taskset: {path: /d, format: {reward_fn_key: reward}}}}", "reward"),
-    ("data_processor: {experience_pipeline: {operators: [{name: reward_shaping_mapper}]}}", "reward"),
     ("buffer: {explorer_input: {default_workflow_type: math_ruler_workflow}}", "judge or teacher"),
     ("buffer: {explorer_input: {default_workflow_type: alfworld_workflow}}", "multi-turn"),
     ("buffer: {explorer_input: {default_workflow_type: my_own_workflow}}", "multi-turn"),

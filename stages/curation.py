@@ -1,0 +1,54 @@
+"""The table `curated`: what the operators of experience_pipeline make of the attempts of an explorer step.
+
+It is written beside the next step, after `experience`, which stays as it is, and before `rollouts`, the sign that a
+step is complete. As a function of the step's rows, it is the same when an interrupted step is made again.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from operators.experience import Verdict, curate, prepare
+from pipeline.settings.config import Config
+from pipeline.store import records
+from pipeline.store.digests import resolve
+
+
+class Curation:
+    """The operators of a stage, opened once."""
+
+    def __init__(self, config: Config, compared: bool, answer_of: Callable[[records.Experience], str]):
+        """compared: whether groups have several attempts. answer_of: the truth of a row's task.
+
+        Raises ConfigError for an unknown operator or argument.
+        """
+        self.operators = prepare(config.data_processor.experience_pipeline.operators, resolve)
+        self.compared, self.answer_of = compared, answer_of
+
+    def of_step(self, rows: Sequence[records.Experience]) -> list[records.Curated]:
+        """A verdict for each row of a step that is ok."""
+        good = [row for row in rows if row.status == "ok"]
+        last = {row.slot: row for row in good}  # rows of an attempt are ordered by turn
+        verdicts = curate([self._given(row) for row in last.values()], self.operators, self.compared)
+        return [_curated(row, verdicts[row.slot]) for row in good]
+
+    def _given(self, row: records.Experience) -> dict[str, Any]:
+        """A row as operators see it."""
+        return {
+            "row": row.slot, "prompt": row.prompt, "response": row.response, "prompt_text": row.prompt,
+            "response_text": row.response, "answer": self.answer_of(row), "taskset": row.taskset,
+            "task_id": row.task_id, "group_id": row.group_id, "run_index": row.run_index, "reward": row.reward,
+            "accuracy": row.accuracy, "components": dict(row.reward_components), "finish_reason": row.finish_reason,
+            "tokens": len(row.response_tokens)}
+
+
+def _curated(row: records.Experience, verdict: Verdict) -> records.Curated:
+    return records.Curated(row.experience_id, row.step, verdict.reward, list(verdict.scores.items()), verdict.operator,
+                           verdict.reason)
+
+
+def curation_of(config: Config, repeats: int, tasks: Iterable[records.Task]) -> Curation | None:
+    """The curation of a stage that has operators. repeats: attempts of a group. tasks: those that rows may answer."""
+    if not config.data_processor.experience_pipeline.operators:
+        return None
+    answers = {task.task_id: task.answer for task in tasks}
+    return Curation(config, repeats > 1, lambda row: answers[row.task_id])
