@@ -154,7 +154,8 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
                  for i, task in zip(asked, tasks, strict=True)]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
-                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))])
+                        [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
+                        retries=config.explorer.max_retry_times)
     decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):

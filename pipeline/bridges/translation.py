@@ -88,6 +88,8 @@ class Translation:
             del self.entries[path]  # null means unset
         if reason := unfit(key, value):
             self.left_out.append((given, reason if key == given.key else f"as {key}: {reason}"))
+        elif path in self.entries and self.entries[path].value == value:
+            self.renamed.append((given, key))
         elif reason := self._taken(path):
             self.left_out.append((given, reason))
         else:

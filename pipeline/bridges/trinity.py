@@ -19,7 +19,7 @@ from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, dir
 from pipeline.bridges.trinity_values import TRAINING_SET
 from pipeline.settings import guide
 from pipeline.settings.config import walk
-from pipeline.settings.guide_keys import MEANT, Differs, Fate, Refused, Renamed, Works
+from pipeline.settings.guide_keys import MEANT, Always, Fate, Refused, Renamed, Works
 from pipeline.settings.secrets import is_secret
 from pipeline.store.errors import nearest
 from pipeline.store.yaml_values import scalar
@@ -36,6 +36,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     trinity_verl.refuse_verls(given, source)
     made = Translation(source)
     given = trinity_older.as_today(made, trinity_verl.with_trainer_file(made, given, place))
+    given = trinity_older.warmed_up(made, given)
     nothing = [g for g in given if trinity_values.is_nothing(g)]
     values = {g.path: None if g in nothing else g.value for g in given}
     made.idle += [(g, "nothing is set there either.") for g in nothing if not g.value]
@@ -51,7 +52,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     for key, fate in fates:
         if isinstance(fate, Renamed):
             _renamed(made, key, fate, values)
-        elif isinstance(fate, Refused | Differs):
+        elif isinstance(fate, Always | Refused):
             _refused(made, key, fate, values)
         elif fate is None:
             _unknown(made, key, values)
@@ -98,7 +99,7 @@ def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool
     stage = _stage(given.path)[0]
     if (trinity_data.teacher(made, given, stage, values) or trinity_data.replay(made, given, values)
             or trinity_services.tinker(made, given, stage, values)
-            or trinity_services.external(made, given, values)
+            or trinity_services.external(made, given, values) or trinity_services.copies(made, given, values)
             or trinity_data.dapo_reward(made, given, values) or trinity_data.columns(made, given, values)):
         return True
     if reason := trinity_values.of_judge(general, values):
@@ -170,17 +171,19 @@ def _renamed(made: Translation, given: Given, fate: Renamed, values: dict[Path, 
     made.rename(given, target, value, given.key.removeprefix(".".join(map(str, stage)) + ".") + there)
 
 
-def _refused(made: Translation, given: Given, fate: Refused | Differs, values: dict[Path, Any]) -> None:
+def _refused(made: Translation, given: Given, fate: Always | Refused, values: dict[Path, Any]) -> None:
     key = guide.general(given.key)
     inner = key.removeprefix(trinity_verl.PREFIX)
     if inner == key or not trinity_verl.translated(made, given, inner, values, _renamed):
-        if is_off := off(given.value, _idle(fate, given, values)):
+        if isinstance(fate, Always) and fate.holds(given.key, given.value):
+            made.idle.append((given, f"always so: {fate.why}"))
+        elif is_off := off(given.value, _idle(fate, given, values)):
             made.idle.append((given, is_off + fate.why))
         else:
             made.leave(given, fate.why, getattr(fate, "loses", ""))
 
 
-def _idle(fate: Refused | Differs, given: Given, values: dict[Path, Any]) -> tuple:
+def _idle(fate: Always | Refused, given: Given, values: dict[Path, Any]) -> tuple:
     """Returns the values that disable a key: its own; any value when its family is disabled."""
     parts = guide.general(given.key).split(".")
     stage = len(given.path) - len(parts)
@@ -189,7 +192,7 @@ def _idle(fate: Refused | Differs, given: Given, values: dict[Path, Any]) -> tup
         switches = [item for item in family.idle if isinstance(item, tuple)] if isinstance(family, Refused) else []
         if any(values.get((*given.path[:stage + size], name), values) == value for name, value in switches):
             return (given.value,)
-    return tuple(item for item in fate.idle if not isinstance(item, tuple))
+    return tuple(item for item in getattr(fate, "idle", ()) if not isinstance(item, tuple))
 
 
 def _unknown(made: Translation, given: Given, values: dict[Path, Any]) -> None:

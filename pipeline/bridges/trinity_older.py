@@ -15,6 +15,7 @@ INPUT_BUFFERS = ("data_processor", "task_pipeline", "input_buffers")
 # with an algorithm that mixes demonstrations, these were for the warm-up
 MIXED, WARMUP = ("mix", "mix_chord"), "buffer.trainer_input.sft_warmup_dataset"
 EXPERTS = {WARMUP: "buffer.trainer_input.auxiliary_buffers.sft_dataset"}
+INPUT = ("buffer", "trainer_input")
 HELD_OUT = "data.eval_split"  # now a set of its own: the same data, another split
 SHARED = ("data.dataset_path", "data.subset_name", "data.format", "data.format_config")
 
@@ -69,3 +70,27 @@ def _held_out(made: Translation, given: list[Given]) -> list[Given]:
     size, known = len(TASKSET.split(".")), names_of_today()
     return [Given((*EVAL_SET, "name"), "eval", split.line), Given((*EVAL_SET, "split"), split.value, split.line),
             *(Given((*EVAL_SET, *_today(one.path, known)[0][size:]), one.value, one.line) for one in shared)]
+
+
+def warmed_up(made: Translation, given: list[Given]) -> list[Given]:
+    """Returns the keys with a warm-up on demonstrations as a stage before the others; unchanged where there is none, or
+    where the source has stages itself."""
+    values = {one.path: one.value for one in given}
+    steps, dataset = (*INPUT, "sft_warmup_steps"), (*INPUT, "sft_warmup_dataset")
+    has_rows = any(path[:3] == dataset and path[-1] == "path" for path in values)
+    if not has_rows or not isinstance(values.get(steps), int) or values[steps] < 1 or any(
+            path[0] == "stages" for path in values):
+        return given
+    line = next(one.line for one in given if one.path == steps)
+    stage = ("stages", 0)
+    found = [Given(("stages", i, "stage_name"), name, line) for i, name in enumerate(table("trinity")["warmed_up"])]
+    found += [Given((*stage, "mode"), "train", line), Given((*stage, "algorithm", "algorithm_type"), "sft", line)]
+    for one in given:
+        if one.path == steps:
+            found.append(Given((*stage, "buffer", "total_steps"), one.value, one.line))
+        elif one.path[:3] == dataset:
+            found.append(Given((*stage, *INPUT, "experience_buffer", *one.path[3:]), one.value, one.line))
+        else:
+            found.append(one)
+    made.note("warmed_up", steps=values[steps])
+    return found

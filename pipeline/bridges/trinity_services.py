@@ -40,6 +40,22 @@ def tinker(made: Translation, given: Given, stage: Path, values: dict[Path, Any]
     return True
 
 
+def copies(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
+    """Writes engine_num and data_parallel_size as the number of engines; False for any other key, and without a number.
+
+    A copy of the model within an engine of the original is an engine of its own here.
+    """
+    name, section = given.path[-1], given.path[:-1]
+    if section[-2:] != ENGINE or name not in ("engine_num", "data_parallel_size"):
+        return False
+    split = values.get((*section, "data_parallel_size"))
+    engines = values.get((*section, "engine_num"), 1)
+    if not all(type(number) is int and number > 0 for number in (split, engines)):
+        return False
+    made.rename(given, (*section, "engine_num"), engines * split, f"{engines} times data_parallel_size={split}")
+    return True
+
+
 def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     """Writes a key of an enabled `model.external_model` as one of the server to evaluate; False for any other key.
 

@@ -10,7 +10,7 @@ from pipeline.compose.interpolation import resolved
 from pipeline.compose.stage_interpolation import in_stages
 from pipeline.compose.stage_settings import are_ordered, collected, effective, stage_problems
 from pipeline.plan import modes
-from pipeline.settings import schema, secrets
+from pipeline.settings import guide, schema, secrets
 from pipeline.settings.config import Config
 from pipeline.settings.setting import leaves, plain
 from pipeline.store.errors import ConfigError, Problem
@@ -39,7 +39,7 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     composed = composition(overrides, typed)
     problems: list[Problem] = []
     whole = in_stages(OmegaConf.to_container(composed, resolve=False))
-    config = schema.read(resolved(whole, problems), Config, "", problems)
+    config = schema.read(guide.without_always(resolved(whole, problems)), Config, "", problems)
     problems += stage_problems(config)
     names, written = stage_names(whole["stages"]), plain(config)
     problems = [_by_name(problem, names) for problem in problems]

@@ -25,7 +25,7 @@ from pipeline.compose.conf_files import (
     search_path,
 )
 from pipeline.compose.interpolation import unreadable
-from pipeline.settings import schema, secrets
+from pipeline.settings import guide, schema, secrets
 from pipeline.settings.key_names import exists
 from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError, Problem, nearest
@@ -90,7 +90,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
         override = f"{key}={raw}"
     if key in known and not raw.startswith("{"):
         return choose(key, raw.strip("'\""), known, problems)
-    if not key.startswith("stages.") and not exists(key):
+    if not key.startswith("stages.") and not exists(key) and guide.general(key) not in guide.ALWAYS:
         problems.append(schema.unknown(key, known))
         return None
     override = as_typed(override)

@@ -3,6 +3,9 @@
 from typing import Any
 
 from pipeline.settings.config import RUN_WIDE, Config
+from pipeline.settings.guide_always import ALWAYS
+from pipeline.settings.guide_keys import OWN_NAME, Always
+from pipeline.settings.setting import elements, is_section
 
 # any setting may be an interpolation, so that text is valid for a number or a choice too
 INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
@@ -19,12 +22,30 @@ def editor_schema() -> dict[str, Any]:
     made = Config.model_json_schema()
     sections = {name: {**one, "properties": _properties(one)} for name, one in made.pop("$defs").items()}
     settings = _properties(made)
+    for key, fate in ALWAYS.items():
+        _allow(key, fate, settings, sections)
     of_stage = {key: one for key, one in settings.items() if key not in RUN_WIDE}
     stage = {"type": "object", "additionalProperties": False, "required": ["stage_name"],
              "properties": OF_A_STAGE | of_stage}
     settings["stages"] = {**settings["stages"], "anyOf": [{"type": "array", "items": stage}]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A recipe of Ouroboros",
             "type": "object", "additionalProperties": False, "properties": OF_A_RECIPE | settings, "$defs": sections}
+
+
+def _allow(key: str, fate: Always, settings: dict[str, Any], sections: dict[str, Any]) -> None:
+    """Adds a key that says what always holds to its section; a section that is not ours is free."""
+    kind, (*place, name) = Config, key.split(".")
+    for part in place:
+        field = kind.model_fields.get(part) if part != "*" else None
+        if part != "*" and field is None:
+            return
+        kind = kind if field is None else field.annotation if is_section(field.annotation) else elements(
+            field.annotation)
+    named = [one for one in fate.values if one not in (int, OWN_NAME)]
+    free = {"type": "number", "minimum": 0} if int in fate.values else {"type": ["string", "null"]}
+    kinds = {"type": ["object", "null"]} if {} in named else {"enum": named} if named == [*fate.values] else free
+    properties = settings if kind is Config else sections[kind.__name__]["properties"]
+    properties[name] = {"description": f"always so: {fate.why}", **kinds}
 
 
 def _properties(section: dict[str, Any]) -> dict[str, Any]:

@@ -130,7 +130,8 @@ class Explorer(Section):
               "(synchronizer.keep); null: every checkpoint that was kept")
     eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
                                           "of its own (evaluate_base)", how=True)
-    max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
+    max_retry_times: int = setting(0, "further attempts at a task whose workflow failed, each with a seed of its own, "
+                                      "and further calls of a reward function that raised", ge=0)
 
     @rule
     def _concurrency(self):

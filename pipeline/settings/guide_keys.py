@@ -1,7 +1,8 @@
 """Trinity-RFT guide keys that mean the same here, under the same name or another.
 
 A key is dotted, with `*` for the element of a list and for the name of an auxiliary buffer. Keys below another share
-its entry unless they have their own. Keys without a meaning here are in pipeline/settings/guide_refused.py.
+its entry unless they have their own. Keys that say what always holds are in guide_always.py, those without a meaning
+here in guide_refused.py.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +26,23 @@ class Renamed:
 
 
 @dataclass(frozen=True)
+class Always:
+    """Nothing to choose here: accepted with a value that holds, and without effect. values: these. why: what holds."""
+
+    values: tuple
+    why: str
+
+    def holds(self, key: str, value: Any) -> bool:
+        """Returns whether a value holds for a dotted key; `int` among the values is any number that is not negative,
+        `OWN_NAME` the name above the key."""
+        if int in self.values and type(value) in (int, float) and value >= 0:
+            return True
+        if OWN_NAME in self.values and value == key.split(".")[-2]:
+            return True
+        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.values)
+
+
+@dataclass(frozen=True)
 class Refused:
     """Has no meaning here. why: one sentence with the alternative. idle: values that disable it.
 
@@ -37,14 +55,16 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Differs:
-    """The same name here, with another meaning, so that an import leaves it out. why: both. idle: as of Refused."""
+class Translated(Refused):
+    """Written in another way here, which an import does where it can. to: the setting; note: how. why: where it
+    cannot."""
 
-    why: str
-    idle: tuple = ()
+    to: str = ""
+    note: str = ""
 
 
-Fate = Works | Renamed | Refused | Differs
+Fate = Works | Renamed | Always | Refused | Translated
+OWN_NAME = object()
 
 TASKSETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*",
             "buffer.explorer_input.eval_tasksets.*")
@@ -108,19 +128,15 @@ NOTED = {
     "explorer.over_rollout.wait_after_min": Works(
         "0 unless it is given, not 30, which an import writes; of more groups than are needed, those that come first "
         "in the step are taken"),
+    "explorer.max_retry_times": Works("0 unless it is given, not 2; also of a reward function that raised"),
     "explorer.max_timeout": Works("of the workflow's and the reward function's own code, not of the engine"),
     "algorithm.optimizer.min_lr_ratio": Works("0 unless it is given, not 0.01"),
-}
-
-DIFFERS = {
-    "explorer.max_retry_times": Differs(
-        "there a workflow that failed is run again; here a failed attempt is a row with its reason, and this key "
-        "counts further calls of a reward function that raised.", (0,)),
 }
 
 SECRETS = _below("monitor.monitor_args", "api_key username password")
 
 _VLLM = "handed to vLLM as it is"
+_ONE_INTERVAL = "both sides follow one schedule"
 
 RENAMED = {
     "algorithm.optimizer.warmup_style": Renamed("algorithm.optimizer.lr_scheduler_type"),
@@ -145,6 +161,14 @@ RENAMED = {
                                         "ZeRO-3 shards parameters, gradients and optimizer states as FSDP does"),
     "trainer.param_offload": Renamed("trainer.offload_param", note="with trainer.zero_stage=3"),
     "trainer.optimizer_offload": Renamed("trainer.offload_optimizer"),
+    "trainer.grad_offload": Renamed("trainer.offload_optimizer", note="by which gradients leave the GPU too"),
+    "trainer.offload_policy": Renamed("trainer.offload_optimizer", note="parameters: trainer.offload_param"),
+    "explorer.rollout_model.rope_scaling": Renamed("model.rope_scaling", note="one for trainer and engine"),
+    "explorer.rollout_model.rope_theta": Renamed("model.rope_theta", note="one for trainer and engine"),
+    "explorer.rollout_model.data_parallel_size": Renamed(
+        "explorer.rollout_model.engine_num", note="times engine_num: copies of the model are engines of their own"),
+    "synchronizer.explorer_sync_interval": Renamed("synchronizer.sync_interval", note=_ONE_INTERVAL),
+    "synchronizer.trainer_sync_interval": Renamed("synchronizer.sync_interval", note=_ONE_INTERVAL),
 }
 
 # values that are written differently here

@@ -57,6 +57,31 @@ def test_single_turns_are_one_call_and_come_back_in_order():
     assert (requests[0].temperature, requests[0].top_p, requests[0].top_k, requests[0].max_tokens) == (0.7, 0.9, 5, 3)
 
 
+def test_a_failed_workflow_is_tried_again_with_a_seed_of_its_own():
+    """It raises twice and answers the third time: two further attempts are enough, one is not."""
+    begun = []
+
+    def faulty(prompt):
+        begun.append(prompt)
+        if prompt == [6] and begun.count([6]) < 3:
+            raise ConnectionError("down")
+        return (yield from simple_workflow(prompt))
+
+    def again(retries):
+        begun.clear()
+        engine = Recording()
+        found = roll_out(engine, [faulty] * 2, [[5], [6]], [100, 101], [SAMPLING] * 2, retries=retries)
+        return [one.status for one in found], begun.count([5]), begun.count([6]), [
+            request.seed for call in engine.calls for request in call]
+
+    assert again(0) == (["ok", "workflow_failed"], 1, 1, [100])
+    assert again(1)[:3] == (["ok", "workflow_failed"], 1, 2)
+    statuses, once, thrice, seeds = again(2)
+    assert (statuses, once, thrice, seeds[0], len(set(seeds))) == (["ok", "ok"], 1, 3, 100, 2)
+    assert again(2)[3] == seeds
+    assert again(9)[2] == 3
+
+
 def test_it_reports_how_far_the_attempts_are(monkeypatch):
     """Three attempts, two at a time, one answered at a time: none reported before the first request."""
     monkeypatch.setattr(schedule, "REPORT_SECONDS", -1)

@@ -35,21 +35,39 @@ def roll_out(
     journal: Journal | None = None, names: Sequence[str] | None = None,
     report: Callable[["Progress"], None] = lambda progress: None,
     enough: Callable[[Sequence[Outcome | None]], bool] | None = None, ends: list[float] | None = None,
+    retries: int = 0,
 ) -> list[Outcome]:
-    """Attempts every prompt once. Rewards are computed separately (workflows/protocol/outcomes.py).
+    """Attempts every prompt once, and one whose workflow failed up to `retries` times more.
+
+    Rewards are computed separately (workflows/protocol/outcomes.py).
 
     workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
     concurrency: attempts in progress at once; None: all; a Concurrency follows the engine. journal: records what
     attempts with processes of their own do; names: of the attempts in it, where one journal is used for several calls.
     report: called every second. enough: from the outcomes so far, whether to cancel the attempts that have none; they
-    get the status LATE. ends: to which the time of each attempt's end is added, seconds of the monotonic clock.
+    get the status LATE. ends: to which the time of each attempt's end is added, seconds of the monotonic clock. A
+    further attempt begins when all have ended, with a seed and a name of its own; the outcome is that of the last one.
     """
     schedule = _Schedule(engine, journal or Journal(), report, [] if ends is None else ends)
     named = names or [str(index) for index in range(len(prompts))]
-    places = [_Place(schedule, *each) for each in zip(workflows, prompts, seeds, samplings, named, strict=True)]
+    given = list(zip(workflows, prompts, seeds, samplings, named, strict=True))
+    places = [_Place(schedule, *each) for each in given]
+
+    def ended() -> bool:
+        return enough is not None and enough([place.outcome for place in places])
+
     try:
-        schedule.run(deque(places), concurrency or len(places),
-                     lambda: enough is not None and enough([place.outcome for place in places]))
+        schedule.run(deque(places), concurrency or len(places), ended)
+        for turn in range(1, retries + 1):
+            failed = [index for index, place in enumerate(places)
+                      if place.outcome and place.outcome.status == "workflow_failed"]
+            if not failed or ended():
+                break
+            for index in failed:
+                workflow, prompt, seed, sampling, name = given[index]
+                places[index] = _Place(schedule, workflow, prompt, request_seed(f"{seed}/again", turn, 0), sampling,
+                                       f"{name}/again/{turn}")
+            schedule.run(deque(places[index] for index in failed), concurrency or len(places), ended)
         for place in places:
             if place.outcome is None:
                 place.drop()

@@ -17,10 +17,19 @@ def test_every_key_of_the_guide_is_accounted_for():
     made = from_trinity((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")
     assert made.keys == len(read_yaml((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")) == 173
     assert sorted(given.key for given, _ in made.renamed) == [
-        "buffer.trainer_input.experience_buffer.format.chat_template",
+        "algorithm.optimizer.warmup_style", "buffer.trainer_input.experience_buffer.format.chat_template",
         "data_processor.task_pipeline.inputs", "stages.0.buffer.train_batch_size", "trainer.total_steps",
         "trainer.trainer_strategy"]
     assert [given.key for given, why in made.left_out if "no key of the guide" in why] == []
+
+
+def test_a_warm_up_on_demonstrations_is_a_stage_before_the_others():
+    rows = "buffer: {trainer_input: {sft_warmup_steps: 7, sft_warmup_dataset: {path: /d/e, format: {prompt_key: q}}}}"
+    found = values(f"algorithm: {{algorithm_type: grpo}}\n{rows}")
+    assert {key: value for key, value in found.items() if key.startswith("stages")} == {
+        "stages.0.stage_name": "sft_warmup", "stages.0.mode": "train", "stages.0.algorithm.algorithm_type": "sft",
+        "stages.0.buffer.total_steps": 7, "stages.0.buffer.trainer_input.experience_buffer.path": "/d/e",
+        "stages.0.buffer.trainer_input.experience_buffer.format.prompt_key": "q", "stages.1.stage_name": "rft"}
 
 
 def test_keys_that_work_stay_and_interpolations_survive_untouched():
@@ -59,6 +68,11 @@ buffer: {batch_size: 4}
     ("trainer: {trainer_config: {actor_rollout_ref: {model: {enable_gradient_checkpointing: true}}}}",
      "trainer.enable_gradient_checkpointing", True),
     ("model: {lora_configs: [{lora_rank: 8}]}", "model.lora_configs.0.lora_rank", 8),
+    ("explorer: {rollout_model: {engine_num: 3, data_parallel_size: 2}}", "explorer.rollout_model.engine_num", 6),
+    ("explorer: {rollout_model: {data_parallel_size: 2}}", "explorer.rollout_model.engine_num", 2),
+    ("explorer: {rollout_model: {rope_theta: 10000}}", "model.rope_theta", 10000),
+    ("synchronizer: {explorer_sync_interval: 4, trainer_sync_interval: 4}", "synchronizer.sync_interval", 4),
+    ("explorer: {max_retry_times: 2}", "explorer.max_retry_times", 2),
     ("trainer: {trainer_config: {actor_rollout_ref: {model: {lora_rank: 8}}}}", "model.lora_configs.0.lora_rank", 8)])
 def test_a_renamed_key_stands_under_its_name_with_its_value(theirs, key, value):
     assert values(theirs)[key] == value

@@ -31,7 +31,6 @@ def test_the_wait_for_slow_groups_has_their_default():
 
 
 @pytest.mark.parametrize(("text", "key"), [
-    ("explorer: {max_retry_times: 2}", "explorer.max_retry_times"),
     ("continue_from_checkpoint: false", "continue_from_checkpoint"),
     ("buffer: {trainer_input: {experience_buffer: {max_read_timeout: 1800}}}",
      "buffer.trainer_input.experience_buffer.max_read_timeout")])
@@ -42,8 +41,6 @@ def test_a_key_of_another_meaning_is_left_out(text, key):
 
 def test_a_run_that_goes_on_does_so_here():
     assert values("continue_from_checkpoint: true")["continue_from_checkpoint"] is True
-    made = from_trinity("explorer: {max_retry_times: 0}")
-    assert (made.left_out, [given.key for given, _ in made.idle]) == ([], ["explorer.max_retry_times"])
 
 
 def test_an_argument_named_like_a_section_of_a_set_is_an_argument():
