@@ -163,10 +163,10 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
         pair = _pair(record, columns, asked)
         if pair[0] == pair[1]:
             raise Unusable("chosen and rejected are the same response, of which nothing is learned")
+        _refuse_silence(pair[0])
         return _made(row, columns, asked, [_text(pair[0]) if truth is None else truth, None], tools, pair)
     response = _response(record, columns, turns)
-    if is_plain(response[-1]) and not said(response[-1]).strip():
-        raise Unusable("the response is empty, and would teach to answer with nothing")
+    _refuse_silence(response)
     turns = turns[:-1] if turns and turns[-1]["role"] == "assistant" else turns
     answer = said(response[-1]) if truth is None else truth
     return _made(row, columns, turns, [answer, said(response[-1])], tools, (), response)
@@ -246,6 +246,11 @@ def _made(row: int, columns, turns: list[Turn], texts: list[str | None], tools: 
     context = [{"role": turn["role"], "content": said(turn)} for turn in (turns if is_null else turns[:-1])]
     return RawTask(row, None if is_null else turns[-1]["content"], *texts, context, *map(_text, pair or (None, None)),
                    messages=None if is_simple else json.dumps(whole, ensure_ascii=False, default=str))
+
+
+def _refuse_silence(response: list[Turn]) -> None:
+    if is_plain(response[-1]) and not said(response[-1]).strip():
+        raise Unusable("the response is empty, and would teach to answer with nothing")
 
 
 def _refuse_ending(turns: list[Turn]) -> None:

@@ -145,7 +145,7 @@ def _tasks(question: dict[str, Any]) -> list[RawTask]:
     elif source:
         drawn = sample(Path(source["path"]), source["split"], ROWS, source["columns"].values())
         rows = read_records(drawn.rows, Format.partial(question["format"]), "task", source["path"], 0)
-    return [row for row in rows if row.question and row.answer and not row.problem]
+    return [row for row in rows if row.question and row.answer is not None and not row.problem]
 
 
 def main(request: str, answer: str) -> None:

@@ -30,12 +30,12 @@ from pipeline.store.packable import unknown_type
 from stages.judged_rows import unjudgeable
 from stages.model_size import overridden_problem, sizes
 from stages.overlap import compare
-from stages.sampled_rows import SHOWN, asked, has_no_json, is_answered, is_conversation, is_text, value_at
+from stages.sampled_rows import SHOWN, asked, has_no_json, is_answered, is_conversation, is_text, prompt_of, value_at
 from stages.sampled_rows import problems as row_problems
 from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
-from stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, wanted
+from stages.unusable_rows import Written, as_read, judged, limited_memory, measured, tokenizer_of_init, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -67,7 +67,8 @@ class Preview:
         if (template := self.limits.chat_template_path) and not resolve(template).is_file():
             return None  # pipeline/check/references.py reports it
         try:
-            tokenizer = load_tokenizer(Path(path), self.limits)
+            with limited_memory():
+                tokenizer = load_tokenizer(Path(path), self.limits)
             end_tokens(tokenizer, Path(path))
         except OuroError as error:
             self.found["problems"].append(str(error))
@@ -151,7 +152,7 @@ class Preview:
 
     def _lengths(self, source: dict[str, Any], rows: list[Row], written: Written) -> str:
         columns = source["columns"]
-        prompts, answered = [value_at(row, columns["prompt_key"]) for row in rows], []
+        prompts, answered = [prompt_of(source, row) for row in rows], []
         if source["key"].startswith((data.SHOWN, data.EXPERTS)):
             answered = [prompt for prompt in prompts if is_answered(prompt)]
             prompts = [asked(prompt, source["every_turn"]) for prompt in prompts]

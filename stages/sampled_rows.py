@@ -6,9 +6,12 @@ source: in the format of pipeline/check/samples.py.
 import json
 import math
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from operators.formats import text_of
+from operators.formats import MEDIA, text_of
+from operators.turns import Unusable, as_turns
 from pipeline.check.columns import file_problems
 from pipeline.check.data_sample import Row, Sample
 from pipeline.check.sources import PAIR
@@ -25,10 +28,24 @@ def problems(source: dict[str, Any], drawn: Sample) -> list[str]:
 
 
 def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
-    """A line about pairs of identical responses, one about a file whose rows are all identical, and one about
-    skipped Harbor tasks."""
+    """A line about pairs of identical responses, one about a file whose rows are all identical, one about skipped
+    Harbor tasks, one about columns of media, and one about a split that a file has not."""
     return [*_identical_pairs(source, rows), *_identical_rows(source, rows),
-            *(_unsupported(source, rows) if source.get("skips") else [])]
+            *(_unsupported(source, rows) if source.get("skips") else []), *_media(source, rows), *_no_split(source)]
+
+
+def _media(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    for name in (name for names in MEDIA.values() for name in names):
+        if name not in source["columns"].values() and (shown := sum(bool(row.get(name)) for row in rows)):
+            yield (f"{source['key']}: {shown} of {len(rows)} sampled rows have a value in the column '{name}', which "
+                   "the model does not see: prompts and responses are text alone.")
+
+
+def _no_split(source: dict[str, Any]) -> Iterator[str]:
+    path = Path(source["path"])
+    if source.get("split", "train") not in ("train", "test") and path.is_file():
+        yield (f"{source['format_key'].removesuffix('format')}split={source['split']}: {path} is a file and is read "
+               "whole; splits are of directories.")
 
 
 def _unsupported(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
@@ -76,6 +93,15 @@ def value_at(row: Row, column: str) -> Any:
     value: Any = row
     for part in [column] if column in row else column.split("."):
         value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def prompt_of(source: dict[str, Any], row: Row) -> Any:
+    """The value of a row's prompt; of messages, or their JSON text, the turns that the stage `tasks` reads."""
+    value = value_at(row, source["columns"]["prompt_key"])
+    if source["form"] is not None and json.loads(source["form"])["prompt_type"] == "messages":
+        with suppress(Unusable):
+            return as_turns(value)
     return value
 
 

@@ -5,7 +5,10 @@ source: in the format of pipeline/check/samples.py.
 """
 
 import json
+import resource
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,20 @@ def _write_texts(tokenizer, row: RawTask, source: dict[str, Any], settings) -> N
         task_texts(tokenizer, [row], settings)
 
 
+@contextmanager
+def limited_memory(most: int = 2 << 30) -> Iterator[None]:
+    """Raises MemoryError in its block where the process asks for that many bytes of addresses more: a chat template
+    is code."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = [one for one in (used + most, soft, hard) if one != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def tokenizer_of_init(settings, problems: list[str]):
     """The tokenizer of a model that the run makes, with the chat template of the section `model`, if it sets one.
 
@@ -127,7 +144,8 @@ def tokenizer_of_init(settings, problems: list[str]):
     with tempfile.TemporaryDirectory() as directory:  # as the stages read it
         tokenizer.save_pretrained(directory)
         try:
-            return load_tokenizer(Path(directory), settings)
+            with limited_memory():
+                return load_tokenizer(Path(directory), settings)
         except OuroError as error:
             problems.append(str(error))
             return None

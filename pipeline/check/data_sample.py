@@ -80,7 +80,7 @@ def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
     found = files_of_split(path, split) if path.is_dir() else [path]
     drawn, parts, total = [], [], 0
     for file in found:
-        if file.suffix not in SAMPLERS:
+        if file.suffix not in SAMPLERS or (file.suffix == ".toml" and file.name != harbor.FILE):
             raise unreadable(file)
         more = SAMPLERS[file.suffix](file, count, ALL // len(found), wanted, draw)
         drawn = _together(drawn, total, more, count, draw)

@@ -76,6 +76,9 @@ def _engine(config: Config, gpus: Gpus) -> Iterator[Problem]:
     if settings.engine_type == "transformers" and settings.tensor_parallel_size > 1:
         yield Problem(f"{ENGINE}.tensor_parallel_size", "the engine transformers is not divided.",
                       "Set it to 1, or engine_type=vllm.", found=settings.tensor_parallel_size)
+    if settings.engine_type == "scripted":
+        yield Problem(f"{ENGINE}.engine_type", "answers from a table, in tests of Ouroboros; needed an engine of a "
+                      "model.", "Set vllm, transformers or openai.", found="scripted")
     if settings.engine_type != "vllm":
         return
     yield from _without_gpus(settings) if not gpus.any else ()

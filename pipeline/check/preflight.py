@@ -161,6 +161,8 @@ def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: di
         return None
     asked = model_size.questions(stages, starts, teachers)
     found = samples.preview(config, list(stages.values()), asked) if data else model_size.counted(asked)
+    named = {path: key for name, settings in stages.items() for key, path in references.models(settings, starts[name])}
+    found["problems"] = report.news_of_models(found["problems"], named)
     for to in ("problems", "warnings", "unjudged"):
         report.add("", found[to], to)
     report.facts += [("data", [tuple(fact) for fact in found["facts"]])] if data else []
@@ -220,7 +222,8 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
     report.facts.append((name, facts))
     size = sizes and sizes.of(start, config.model.lora_configs)
     if size is None:
-        lacking = [] if sizes is None or plain else ["GPU memory and disk: the model is not here."]
+        wrong = any(one.found == start.model_path for one in report.problems)
+        lacking = [] if sizes is None or plain or wrong else ["GPU memory and disk: the model is not here."]
         judged.add("", lacking, "unjudged")
         return None if judged is report else 0.0
     if gpus.gib:

@@ -47,7 +47,7 @@ def _other_models(config: Config) -> list[tuple[str, str]]:
 
 def wrong_models(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine with an unreadable config.json. start: as for `missing`."""
-    named = _models(config, start)
+    named = models(config, start)
     found = [line for key, path in named if (line := wrong_model(path, key) or _no_judge(key, path))]
     own = [wrong_rewriting(path, start) for key, path in named if key == "model.model_path" and not found]
     return [*found, *filter(None, own)]
@@ -69,12 +69,12 @@ def _no_judge(key: str, path: str) -> Problem | None:
 
 def wrong_weights(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine whose weights are missing or incomplete. start: as for `missing`."""
-    whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, complete
+    whole = [(key, path) for key, path in models(config, start)  # those of the hub are fetched later, complete
              if not isinstance(path, HubPath) and (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
     return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
 
 
-def _models(config: Config, start: Model) -> list[tuple[str, str]]:
+def models(config: Config, start: Model) -> list[tuple[str, str]]:
     """Returns (setting, path) of every model directory that a stage reads."""
     own = [("model.model_path", start.model_path)] if start.model_path and not start.init.enable else []
     taught = [(KEY, config.model.teacher_model_path)] if asks_teacher(config) else []

@@ -42,6 +42,13 @@ class Report:
                        and (stage or problem.stages in ((), other.stages)) for other in known):
                 known.append(problem.of([stage]) if stage else problem)
 
+    def news_of_models(self, lines: list[str], named: dict[str, str]) -> list[Problem | str]:
+        """Returns what a process that reads models says of them as problems of the settings that name them, without
+        models of which a problem is known: it found the same. named: path -> setting."""
+        known = [path for path, key in named.items() if any(one.startswith(f"{key}={path}: ") for one in self.problems)]
+        found = [_of_model(line, named) for line in lines]
+        return [one for one in found if not (isinstance(one, Problem) and one.found in known)]
+
     def as_json(self) -> str:
         """Returns the report as JSON: problems, warnings and what is not judged by their parts; facts by heading."""
         lists = ("problems", "warnings", "unjudged")
@@ -69,6 +76,16 @@ class Report:
             if facts:
                 lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
         return masked("\n".join(lines))
+
+
+def _of_model(line: str, named: dict[str, str]) -> Problem | str:
+    for path, key in named.items():
+        for begin in (f"{path}: ", f"{path} ", f"{key}={path}: "):
+            if line.startswith(begin):
+                return Problem(key, line.removeprefix(begin), found=path)
+        if line.startswith((f"the tokenizer of {path} ", f"the chat template of {path}")):
+            return Problem(key, line, found=path)
+    return line
 
 
 @cache

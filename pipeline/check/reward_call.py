@@ -23,6 +23,7 @@ from pipeline.store import files
 from pipeline.store.digests import nothing_at
 from pipeline.store.errors import Problem
 
+GENERATOR = "data_processor.task_pipeline.generator"  # and generator_args
 LIMIT = 10  # seconds per call; imports before it have own_code.WAIT
 
 
@@ -35,7 +36,8 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
     a stage's name in front.
     """
     asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
-             if f"'{question['name']}'" not in known and question["source_key"] not in known}
+             if not any(one in known for one in (f"'{question['name']}'", question["source_key"],
+                                                 GENERATOR if question.get("generator") else question["source_key"]))}
     facts = []
     for question in asked.values():
         to, words = _call(question)

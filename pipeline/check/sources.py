@@ -76,8 +76,8 @@ def sources(config: Config) -> list[Source]:
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns of a file of demonstrations or plain text."""
-    prompt, text = ("prompt_key", _prompt_key(columns)), config.algorithm.algorithm_type == "cpt"
-    return (prompt,) if text or columns.response_key is None else (prompt, ("solution_key", columns.response_key))
+    text = config.algorithm.algorithm_type == "cpt" or columns.response_key is None
+    return (*_asked(columns), *(() if text else (("solution_key", columns.response_key),)))
 
 
 def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
@@ -132,12 +132,15 @@ def _form(columns: Format) -> str:
 
 def _columns(columns: Format) -> tuple[tuple[str, str], ...]:
     """Returns the required columns of a task file, and the optional ones of a demonstration."""
-    return (("prompt_key", _prompt_key(columns)), ("response_key", columns.response_key),
+    return (*_asked(columns), ("response_key", columns.response_key),
             ("solution_key", columns.solution_key or "solution"))
 
 
-def _prompt_key(columns: Format) -> str:
-    return getattr(columns, _prompt_setting(columns))
+def _asked(columns: Format) -> tuple[tuple[str, str], ...]:
+    """Returns the columns that make the prompt, as `needed_keys` of operators/formats.py."""
+    system = columns.system_prompt_key
+    return (("prompt_key", getattr(columns, _prompt_setting(columns))),
+            *((("system_prompt_key", system),) if system is not None else ()))
 
 
 def _prompt_setting(columns: Format) -> str:

@@ -188,7 +188,9 @@ def _load(path: Path, shown_name: str, problems: list[Problem], section: str = "
     from pipeline.compose import yaml_files
 
     if not path.is_file():
-        raise ConfigError(f"{shown_name}: there is no such file (looked from {Path.cwd()}).")
+        found = "there is no such file" if not path.exists() else (
+            f"is {'a directory' if path.is_dir() else 'a pipe, socket or device'}, and no file")
+        raise ConfigError(f"{shown_name}: {found} (looked from {Path.cwd()}).")
     try:
         with reading(path):
             content, changed = yaml_files.read(path, shown_name, problems, section)

@@ -184,12 +184,11 @@ def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Datase
 
     advice: end of the message when the split does not exist. Raises DataError.
     """
-    import pyarrow as pa
     from datasets import DatasetDict, load_from_disk
 
     try:
         dataset = load_from_disk(str(path))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except Exception as error:  # its files of JSON are taken for granted: any type error
         raise DataError(f"{path} is not a readable dataset of save_to_disk ({error}). Save it again.") from error
     if not isinstance(dataset, DatasetDict):
         return dataset

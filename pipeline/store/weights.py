@@ -18,6 +18,7 @@ POINTER = b"version https://git-lfs"  # the file that Git stores for a large fil
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
 LAYER = re.compile(r"\blayers\.(\d+)\.")
+ROW = 1 << 16  # numbers that a look at a tensor begins with
 SAMPLED = 128 << 20  # bytes of a model whose values are looked at here; a trainer looks at all (Policy)
 EXPONENTS = {"F64": 0x7FF0 << 48, "F32": 0x7F80 << 16, "BF16": 0x7F80, "F16": 0x7C00}  # all set: NaN or infinite
 
@@ -50,6 +51,9 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
         if sick := _not_finite(readable):
             return Problem(key, f"{sick} has values that are NaN or infinite; needed finite weights.", "Take another "
                            "checkpoint, or fetch the model again.", found=path)
+        if blank := _blank(readable):
+            return Problem(key, f"{blank} holds nothing but zeros, so the model answers every prompt alike; needed "
+                           "trained weights.", "Take another checkpoint, or fetch the model again.", found=path)
     except OSError as error:
         return Problem(key, f"its weights cannot be read ({error.strerror}).", "Fetch the model again.", found=path)
     except ModelError as error:
@@ -119,6 +123,13 @@ def _not_finite(files: list[Path]) -> str | None:
                 if np.any((words & words.dtype.type(bits)) == bits):
                     return f"{file.name}: {name}"
     return None
+
+
+def _blank(files: list[Path]) -> str | None:
+    """Returns `FILE: TENSOR` of an embedding or an output head of zeros alone; a norm or a bias may be so."""
+    return next((f"{file.name}: {name}" for file in files for name, one in tensor_files.read(file).items()
+                 if name.endswith((EMBEDDING, HEAD)) and one.dtype in EXPONENTS and one.data.nbytes
+                 and not any((part << 1).any() for part in (one.words[:ROW], one.words))), None)  # << 1: without signs
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:

@@ -333,6 +333,14 @@ def test_a_response_column_may_be_messages():
     assert demonstration({"messages": [ASKED], "response": [ANSWER]}) == RawTask(0, "1+2?", "It is 3.", "It is 3.")
 
 
+def test_a_pair_that_prefers_silence_is_unusable():
+    """A rejected empty response teaches to say something."""
+    columns = BufferFormat(chosen_key="c", rejected_key="r")
+    rows = [{"prompt": "a", "c": " ", "r": "x"}, {"prompt": "a", "c": "x", "r": ""}]
+    silent, spoken = read_records(rows, columns, "demonstration", "a.jsonl", 0)
+    assert (silent.problem is not None, spoken.problem) == (True, None)
+
+
 def test_a_pair_of_one_response_is_unusable():
     made = read([{"prompt": "q", "chosen": "a", "rejected": other} for other in ("a", "b")], "demonstration",
                 chosen_key="chosen", rejected_key="rejected")

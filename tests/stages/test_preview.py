@@ -32,7 +32,8 @@ def task(question="9=3 5 7", **more):
 
 def form(rows, key, columns):
     """Form and purpose of a source: demonstrations below buffer.trainer_input, else tasks."""
-    talk = isinstance(rows, list) and any(isinstance(row.get(columns["prompt_key"]), list) for row in rows)
+    talk = columns.pop("talks", False) or (isinstance(rows, list) and any(
+        isinstance(row.get(columns["prompt_key"]), list) for row in rows))
     kind, purpose = Format, "task"
     if key.startswith("buffer.trainer_input"):
         kind, purpose = BufferFormat, "demonstration"
@@ -54,9 +55,11 @@ def previewed(tmp_path):
         if isinstance(rows, list):  # with truths that differ: of equal rows there is a warning
             rows = [row | {"answer": f"{i}"} if row.get("answer") == "9" else row for i, row in enumerate(rows)]
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
+        read = form(rows, key, COLUMNS | columns)
+        columns.pop("talks", None)
         source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"],
-                  "prompt_setting": "prompt_key", "every_turn": every_turn, **form(rows, key, COLUMNS | columns)}
+                  "prompt_setting": "prompt_key", "every_turn": every_turn, **read}
         request = {"sources": [source], "rows": 200,
                    "model": model or plain(composed().model), "system_prompt": system_prompt,
                    "recipes": [], "operators": []}
@@ -211,6 +214,14 @@ def test_conversations_go_through_the_chat_template(previewed):
     assert "conversations of 4 to 4 tokens" in fact
 
 
+def test_messages_may_be_their_json_text(previewed):
+    """'ab', then 'c', then ':' for the reply."""
+    turns = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
+    column = {"prompt_key": "prompt", "talks": True}
+    (_, fact), = previewed([{"prompt": json.dumps(turns), "answer": "9"}], **column)["facts"]
+    assert "conversations of 4 to 4 tokens" in fact
+
+
 def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
     """20 letters and ':' are within 24 prompt tokens; with a response of 11 and ':', 33, they are not."""
     turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b" * 11}]
@@ -331,6 +342,14 @@ def test_the_template_beside_a_model_that_the_run_makes_is_tried(previewed):
     (line,) = previewed([task()], model=made | {"custom_chat_template": "{% for"})["problems"]
     assert "model.custom_chat_template or chat_template_path, line 1" in line
     assert previewed([task()], model=made)["problems"] == []
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}{{ 'x' * 10**10 }}",
+                                      "{{ messages[0].content * 10**6 }}"])
+def test_a_template_that_writes_without_end_is_a_problem(previewed, template):
+    found = previewed([task()], model=plain(composed().model) | {"custom_chat_template": template})
+    assert len(found["problems"]) == 1
+    assert found["facts"][0][1].endswith("1 rows")  # nothing was measured
 
 
 @pytest.mark.parametrize(("template", "split"), [
@@ -473,3 +492,19 @@ def test_conversations_with_calls_are_measured_and_what_the_template_loses_is_co
     assert "2 of 10 sampled rows cannot be used and are rejected (rows 1, 2). The first: turn 2: tool_calls" in line
     (line,) = [one for one in found(1)["warnings"] if "cannot be used" in one]
     assert "1 of 10 sampled rows" in line
+
+
+def test_media_and_a_split_that_a_file_has_not_are_told(previewed, tmp_path):
+    """Of three rows two have an image; a column of nulls is none."""
+    rows = [task(f"{i}=3 5 7") | {"image": "a.png" if i else None, "video": None} for i in range(3)]
+    (line,) = previewed(rows)["warnings"]
+    assert ("2 of 3" in line, "'image'" in line) == (True, True)
+    (line,) = previewed(jsonl(tmp_path / "b.jsonl", [task(), task("1=1 2 3")]), split="val")["warnings"]
+    assert "split=val" in line
+
+
+@pytest.mark.parametrize("listed", ['{"splits": 3}', "[]", "null", '{"splits": [3]}'])
+def test_a_saved_dataset_of_other_types_is_a_problem(previewed, tmp_path, listed):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_dict.json").write_text(listed)
+    assert previewed(tmp_path / "saved")["problems"][0].startswith("inputs.0: ")

@@ -17,6 +17,7 @@ from pipeline.store.model_shape import json_object
 from workflows.protocol.hugging_face import import_transformers, read_config
 
 SECONDS = 10  # of processor time for a template and one message
+LONGEST = 1_000_000  # characters of its text
 TEMPLATE = "chat_template.jinja"  # in a Hugging Face directory; overrides tokenizer_config.json
 
 
@@ -57,6 +58,8 @@ def _check_config(model: Path, trust: bool) -> None:
     """Raises ModelError for a config.json that transformers cannot read: it chooses the tokenizer's class."""
     try:
         read_config(model, trust)
+    except ModelError:
+        raise
     except Exception as error:  # its validators raise errors of many kinds
         raise ModelError(f"{model}: transformers cannot read its config.json ({type(error).__name__}: {error}). "
                          "Correct it, or fetch it again.") from error
@@ -91,14 +94,20 @@ def _try_template(tokenizer, named: str, is_own: bool) -> None:
     except TimeoutError as error:
         raise ConfigError(f"{named} had not written one message of the user after {SECONDS} s; needed a Jinja template "
                           "over `messages` that ends.") from error
+    except MemoryError:
+        text = None
     except TemplateSyntaxError as error:
-        raise ConfigError(f"{named}, line {error.lineno}: {error.message}. Needed a Jinja template over `messages`: "
-                          "correct it, or set model.chat_template_path to another.") from error
+        why = str(error.message).rstrip(".")
+        raise ConfigError(f"{named}, line {error.lineno}: {why}. Needed a Jinja template over `messages`: correct it, "
+                          "or set model.chat_template_path to another.") from error
     except _template_errors() as error:
         if not is_own:  # a model's own may need a system message, or reject some rows: reported when rows are read
             return
         raise ConfigError(f"{named} fails on one message of the user ({error}). Needed a Jinja template over "
                           "`messages` that takes it.") from error
+    if text is None or len(text) > LONGEST:
+        raise ConfigError(f"{named} writes more than {LONGEST:,} characters for one message of 10; needed a Jinja "
+                          "template over `messages` that writes each of them once.")
     if "a question" not in text:
         raise ConfigError(f"{named} leaves out the user's message: it makes {text[:200]!r} of 'a question'. Needed a "
                           "Jinja template over `messages`; model.chat_template_path replaces that of a model.")

@@ -15,7 +15,7 @@ from pipeline import cli
 from pipeline.check import preflight, samples
 from pipeline.check.report import WIDTH
 from pipeline.job import devices
-from pipeline.store.errors import ConfigError, StageError
+from pipeline.store.errors import ConfigError, Problem, StageError
 from pipeline.store.files import CONF
 from tests.configs import changed, places
 from tests.models import safetensors
@@ -342,3 +342,12 @@ def test_the_data_is_seen_as_the_model_will_see_it():
     assert report.problems == []
     over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than [^\s,]+)", report.warnings[0]).groups()
     assert (abs(int(over) - 100) < 20, words) == (True, "sampled prompts are longer than model.max_prompt_tokens=24")
+
+
+def test_what_is_said_of_a_model_has_its_setting_and_is_not_said_twice():
+    known = Problem("model.model_path", "has no weights.", found="m")
+    report = preflight.Report("a/b", problems=[known])
+    named = {"m": "model.model_path", "t": "model.teacher_model_path"}
+    found = report.news_of_models(["m: odd", "t: odd", "t has no tokenizer", "data: odd"], named)
+    assert [getattr(one, "key", None) for one in found] == ["model.teacher_model_path"] * 2 + [None]
+    assert [str(one) for one in found[:1]] == ["model.teacher_model_path=t: odd"]

@@ -110,7 +110,7 @@ def test_an_adapter_beside_a_model_is_told(tmp_path):
 def test_weights_that_are_no_numbers(tmp_path, dtype, value):
     from safetensors.numpy import save_file
 
-    weights = {"model.embed_tokens.weight": np.zeros((7, 2), {"F16": "f2", "F32": "f4", "F64": "f8"}[dtype]),
+    weights = {"model.embed_tokens.weight": np.ones((7, 2), {"F16": "f2", "F32": "f4", "F64": "f8"}[dtype]),
                "model.norm.weight": np.full(2, 60_000, "f2")}  # large, and finite
     save_file(weights, tmp_path / "model.safetensors")
     assert problem(tmp_path) is None
@@ -142,3 +142,14 @@ def test_weights_of_whole_numbers_or_truth_values(tmp_path, dtype):
     assert problem(tmp_path) is None
     write(dtype, "F32")
     assert f"norm.weight is {dtype}" in problem(tmp_path)
+
+
+@pytest.mark.parametrize(("values", "is_wrong"), [([0.0, -0.0, 0.0], True), ([0.0, 0.0, 1e-9], False)])
+def test_an_embedding_of_zeros_is_no_model(tmp_path, values, is_wrong):
+    shapes = {"model.embed_tokens.weight": [3, 1], "model.norm.weight": [2]}
+    whole = safetensors(shapes)
+    at = len(whole) - 20  # 3 numbers of the embedding, 2 of the norm
+    (tmp_path / "model.safetensors").write_bytes(whole[:at] + np.float32(values).tobytes() + whole[at + 12:])
+    found = problem(tmp_path, vocabulary=3)
+    assert (found is not None) == is_wrong
+    assert found is None or (found.key == "model.model_path" and "embed_tokens" in found)
