@@ -44,11 +44,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name -> family of transfo
     "Gemma 3, window 512": ("gemma3_text", GEMMA | {"sliding_window": 512}),
     "Qwen3.5": ("qwen3_5", QWEN35),
     "Qwen3": ("qwen3", {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}),
+    "Qwen3-MoE": ("qwen3_moe", {
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "num_experts": 64,
+        "num_local_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": True}),
 }
 BACKEND = "explorer.rollout_model.extra_engine_args.additional_config.gdn_prefill_backend=triton"
 NEEDED = {"Qwen3.5": {"vllm": [BACKEND]}}  # vLLM's default there compiles a kernel of flashinfer first
-VARIANTS = {name: (name, "auto") for name in FAMILIES} | {  # `rows` beside what is packed
-    f"{name}, by rows": (name, "rows") for name in ("Gemma 3, window 1024", "Qwen3")}
+VARIANTS = {name: (name, []) for name in FAMILIES} | {  # name -> model, settings; `rows` beside what is packed
+    f"{name}, by rows": (name, ["trainer.packing=rows"]) for name in ("Gemma 3, window 1024", "Qwen3")} | {
+    "Qwen3-MoE, routings replayed": ("Qwen3-MoE", ["algorithm.enable_router_replay=true"])}
 
 
 def make(name: str, path: Path) -> None:
@@ -95,7 +99,8 @@ def measure(root: Path, model: Path, given, overrides: list[str]) -> dict:
     directory = Path(next(s for s in plan.stages if s.name == "rft").directory)
     ended = run_limited([sys.executable, "-m", "stages.rft", str(directory)], root / "output", given.limit)
     with tables.connect([("gpu", directory)]) as session:
-        rows = session.sql(QUESTION.replace("loss\n", "loss, packing, mismatch_p95\n")).to_arrow_table().to_pylist()
+        question = QUESTION.replace("loss\n", "loss, packing, mismatch_p95, routed_differently\n")
+        rows = session.sql(question).to_arrow_table().to_pylist()
     probes = [tables.read(tables.step_file(directory, "rollouts", step), records.Rollout).to_pylist()[0]
               ["probe_max_difference"] for step in tables.steps_present(directory, "rollouts")]
     found = {"ended": ended, "steps": rows, "probes": probes}
@@ -112,6 +117,7 @@ def line(name: str, found: dict) -> dict:
         "seconds", "rollout_tokens_per_second", "train_tokens_per_second", "mismatch_mean", "mismatch_p95")}
     return {"variant": name, "engine": found["engine"], "packing": later[-1]["packing"],
             **{part: float(f"{value:.4g}") for part, value in middle.items()},
+            "routed_differently": later[-1]["routed_differently"],
             "mismatch_max": max(step["mismatch_max"] for step in found["steps"]),
             "probe": max(one for one in found["probes"] if one is not None)}
 
@@ -129,14 +135,14 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="more settings, key=value")
     given = parser.parse_args()
     made = {}
-    for index, (name, (shape, packing)) in enumerate(VARIANTS.items()):
+    for index, (name, (shape, settings)) in enumerate(VARIANTS.items()):
         if given.only and name not in given.only:
             continue
         model = given.root / shape.replace(" ", "_").replace(",", "")
         if not model.exists():
             make(shape, model)
         for engine in ("vllm", "transformers"):
-            asked = [f"trainer.packing={packing}", f"explorer.rollout_model.engine_type={engine}",
+            asked = [*settings, f"explorer.rollout_model.engine_type={engine}",
                      *NEEDED.get(name, {}).get(engine, []), *given.overrides]
             made[name, engine] = {"engine": engine} | measure(given.root / f"v{index}-{engine}", model, given, asked)
             print(json.dumps(line(name, made[name, engine])), flush=True)

@@ -8,6 +8,8 @@ its weights, loads and verifies them, generates, computes rewards, and writes `e
 import time
 from dataclasses import asdict
 
+import numpy as np
+
 from pipeline.job.background import Background
 from pipeline.job.context import Context, commit
 from pipeline.job.opening import opening
@@ -15,7 +17,7 @@ from pipeline.job.progress import row_words
 from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
-from pipeline.store import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, records, routings, tables
 from stages.curation import curation_of
 from stages.explorer.children import run_child
 from stages.explorer.groups import Groups
@@ -56,6 +58,7 @@ class Explorer:
             self.weights.set_initial(model)
         self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, rewards)
         self.curation = curation_of(config, config.algorithm.repeat_times, self.prompts.tasks)
+        self.routings: dict[str, np.ndarray] = {}  # of the rows of a step
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
 
     def step(self, step: int) -> records.Rollout:
@@ -74,10 +77,11 @@ class Explorer:
         self.groups.rollout_seconds -= self.weights.ahead_seconds
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
+        self.routings = {}
         rows, calls, tool_calls = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds - self.weights.ahead_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
-        self.writer.start(self._write, step, rows, calls, tool_calls, rollout, journal)
+        self.writer.start(self._write, step, rows, calls, tool_calls, rollout, journal, self.routings)
         return rollout
 
     def _await_trainer(self) -> None:
@@ -124,7 +128,8 @@ class Explorer:
                  for slot, (group, run, outcome) in enumerate(made) for place, one in enumerate(outcome.tool_calls)])
 
     def _write(self, step: int, rows: list[records.Experience], calls: list[records.Call],
-               tool_calls: list[records.ToolCall], rollout: records.Rollout, journal: Journal) -> None:
+               tool_calls: list[records.ToolCall], rollout: records.Rollout, journal: Journal,
+               routed: dict[str, np.ndarray]) -> None:
         """Writes a step's files, `rollouts` last: readers take it as the sign that the others are complete."""
         directory = self.context.directory
         self.weights.flusher.finish()
@@ -132,6 +137,7 @@ class Explorer:
             tables.write(tables.step_file(directory, "calls", step), records.Call, calls)
         if tool_calls:
             tables.write(tables.step_file(directory, "tool_calls", step), records.ToolCall, tool_calls)
+        routings.write(directory, step, routed)
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
         check_failures(attempts, self.context.config.explorer.max_failed_ratio)
@@ -151,8 +157,11 @@ class Explorer:
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
         own = prompt != self.prompts.tokens[task]
         version = self._oldest(step, done and done.versions)
+        name = attempt if turn is None else f"{attempt}/{turn}"
+        if done and done.experts is not None:
+            self.routings[name] = done.experts
         return records.Experience(
-            experience_id=attempt if turn is None else f"{attempt}/{turn}", stage=self.context.id, step=step,
+            experience_id=name, stage=self.context.id, step=step,
             taskset=self.prompts.set_of(task).name, slot=slot, task_id=self.prompts.tasks[task].task_id,
             group_id=f"{step}/{group.name}", run_index=run, resample_round=group.round, turn=turn or 0,
             state_hash=files.hash_text(done.state) if done and done.state is not None else None,

@@ -19,7 +19,7 @@ from pipeline.check.fit import trains
 from pipeline.job.devices import Gpus
 from pipeline.settings.config import Config, resolve_dtype
 from pipeline.store.errors import Problem, nearest
-from pipeline.store.model_engine import engine_problem
+from pipeline.store.model_engine import OTHER, engine_problem
 
 ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
@@ -29,7 +29,9 @@ PLAIN = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": ty
 
 def problems(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists settings of a stage with which it would end when its engine or its trainer starts on this machine."""
-    return [*(_attention(config, gpus) if trains(config) else ()), *_engine(config, gpus)]
+    replays = config.algorithm.enable_router_replay and config.kind.learns_from_rollouts
+    return [*(_attention(config, gpus) if trains(config) else ()), *_engine(config, gpus),
+            *(_replay(config, gpus) if replays else ())]
 
 
 def idle(config: Config) -> list[Problem]:
@@ -69,6 +71,25 @@ def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:
     elif name == "flash_attn" and not importlib.util.find_spec("flash_attn"):
         yield Problem("trainer.attention", "the package flash-attn is not installed.",
                       "pip install flash-attn, or set auto.", found=name)
+
+
+def _replay(config: Config, gpus: Gpus) -> Iterator[Problem]:
+    """Reports routings that nothing keeps: they are of what a stage itself samples, until it has trained on them."""
+    key, engine = "algorithm.enable_router_replay", config.explorer.rollout_model.engine_type
+    if not config.kind.is_online:
+        yield Problem(key, f"with mode={config.mode}: the routings of what an earlier stage explored are not kept.",
+                      "Set false, or mode=both or colocate.", found=True)
+    elif engine == "vllm" and not gpus.any:
+        yield Problem(key, f"needs a GPU with {ENGINE}.engine_type=vllm: on a CPU vLLM does not return the experts of "
+                      "a token.", f"{OTHER} Or set false.", found=True)
+    elif engine not in ("vllm", "transformers"):
+        yield Problem(key, f"with {ENGINE}.engine_type={engine}, which says no routings.", OTHER, found=True)
+    if config.algorithm.sample_strategy == "mix":
+        yield Problem(key, "with algorithm.sample_strategy=mix: no engine routed the rows that an expert gave.",
+                      "Set one of the two.", found=True)
+    if config.explorer.partial_rollout:
+        yield Problem(key, "with explorer.partial_rollout, which samples a row by several weights.",
+                      "Set one of the two.", found=True)
 
 
 def _engine(config: Config, gpus: Gpus) -> Iterator[Problem]:

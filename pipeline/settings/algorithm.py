@@ -120,4 +120,7 @@ class Algorithm(Section):
                                               "trainer before the step, one forward more; the ratio of a loss "
                                               "is then 1, for a train batch is one update")
     rollout_correction: RolloutCorrection = section(RolloutCorrection)
+    enable_router_replay: bool = setting(
+        False, "the trainer computes each sampled token with the experts that the engine gave it to, of a model with "
+               "experts; mode=both or colocate")
     optimizer: Optimizer = section(Optimizer)

@@ -8,7 +8,6 @@ _LORA = "trainer and engine both follow model.lora_configs."
 _NOT_ANSWERED = Always((None, ""), "demonstrations and pairs are trained on as they are: nothing answers them.")
 
 ALWAYS: dict[str, Always] = {
-    "algorithm.enable_router_replay": Always((False,), "the trainer routes each token anew."),
     "algorithm.optimizer.optimizer_type": Always(("adam", "adamw"), "the optimizer is AdamW."),
     "model.logprobs": _LOGPROBS,
     "model.lora_configs.*.base_model_name": Always((None,), "an adapter is for the model that its stage begins with."),

@@ -217,7 +217,8 @@ WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.
 
 # settings that older stages did not have -> the default under which those keep their identity
 LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
-         "explorer.bench_steps": None, "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
+         "algorithm.enable_router_replay": False, "explorer.bench_steps": None,
+         "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")

@@ -4,6 +4,7 @@ Many configurations carry keys without effect: a window as long as the sequences
 soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 """
 
+import re
 from typing import Any
 
 from pipeline.store.family_defaults import completed
@@ -12,6 +13,7 @@ from pipeline.store.recurrence import recurrent_layers
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")
+EXPERTS = re.compile(r"(^|_)num_(\w+_)?experts$|^n_routed_experts$")  # keys of their number
 ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
 
 
@@ -38,6 +40,11 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
 def has_code(config: dict[str, Any]) -> bool:
     """Returns whether Python files beside a config.json have a causal language model for it."""
     return isinstance(named := config.get("auto_map"), dict) and "AutoModelForCausalLM" in named
+
+
+def has_experts(config: dict[str, Any]) -> bool:
+    """Returns whether layers of a model choose among experts."""
+    return any(EXPERTS.search(key) and isinstance(value, int) and value > 1 for key, value in text_part(config).items())
 
 
 def unpacked(config: dict[str, Any], longest: int) -> str | None:

@@ -204,6 +204,10 @@ class Step:
     packing: str | None = column(
         pa.string(), "packed: rows went through the policy as one sequence; rows: by the family's own code", later=True,
         default=None)
+    routed_differently: float | None = column(
+        pa.float64(), "share of the pairs of a trained token and a layer with experts for which the trainer's router "
+        "chose others than the engine's; null: no experts, or the engine does not say them (vLLM says them with "
+        "algorithm.enable_router_replay)", later=True, default=None)
     mismatch_p95: float | None = column(
         pa.float64(), "what 95% of the differences of mismatch_mean do not exceed", later=True, default=None)
     mismatch_outside: float | None = column(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
+from pipeline.settings.routing import compares_routings
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
 from stages.learner.engine.batch import Row
@@ -57,14 +58,15 @@ class Actor:
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest,
-                            config.model.trust_remote_code)
+                            config.model.trust_remote_code, routed := compares_routings(config),
+                            routed and config.algorithm.enable_router_replay)
         self.adapter: Adapter | None = None
         for settings in config.model.lora_configs:
             self.adapter = inject(model.model, model_path, settings, config.seed)
         self.initial: dict[str, Tensor] | None = None
         if keep_initial and (config.trainer.zero_stage < 3 or process.rank == 0):
             self.initial = {name: p.detach().clone() for name, p in model.model.named_parameters() if p.requires_grad}
-        self.way = model.way
+        self.way, self.routed = model.way, model.routers is not None
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def step(self, rows: list[Row], objective: Objective, lr: float, number: int, update: bool = True) -> Result:
@@ -79,7 +81,7 @@ class Actor:
         """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
         process, totals, logprobs = self.process, {}, {}
         micro_batches = pack(rows, budget, process.rank, process.ranks, objective.row_columns, objective.aggregation,
-                             self.way.fill)
+                             self.way.fill, experts=self.routed)
 
         def loss_of(micro: MicroBatch) -> Tensor:
             return self._loss(micro, objective, number, totals, logprobs)
@@ -116,22 +118,25 @@ class Actor:
             totals["loss"] = totals.get("loss", 0.0) + total.detach().double()
             entropy = (columns["entropy"].detach() * micro.share).sum().double()
             totals["entropy"] = totals.get("entropy", 0.0) + entropy
+            if micro.experts is not None:
+                others = (self.zero.module.differing * micro.share).sum().double()
+                totals["routed_differently"] = totals.get("routed_differently", 0.0) + others
             shares = self.zero.to_device(micro.shares)
             for name, values in statistics.items():
                 totals[name] = totals.get(name, 0.0) + (values.detach() * shares).sum().double()
         logprobs |= micro.by_row(columns["logprobs"])
         return total
 
-    def score_rows(self, rows: list[Row]) -> list[np.ndarray]:
-        """Log-prob of each action token under the current weights, [N] for each row."""
+    def score_rows(self, rows: list[Row], replays: bool = True) -> list[np.ndarray]:
+        """Log-prob of each action token under the current weights, [N] for each row. replays: where a step does."""
         with self.zero.scoring():
             return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0],
-                                           self.way.fill)
+                                           self.way.fill, self.routed and replays)
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the stage's initial weights."""
         with self.zero.exchanged(self._trainable(), self.initial):
-            return self.score_rows(rows)
+            return self.score_rows(rows, replays=False)  # the experts are the policy's
 
     def score(self, tokens: list[int]) -> list[float]:
         """Log-prob at temperature 1 of each token after the first, [L - 1]."""

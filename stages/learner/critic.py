@@ -91,6 +91,7 @@ class Critic:
         longest = longest_sequence(config.model)
         model, self.way = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True,
                                       trust=config.model.trust_remote_code)
+        policy.compile_layers(model, self.way, config.trainer, process.device.type)
         module = ValueModel(decoder(model), self.way)
         self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
 

@@ -15,7 +15,8 @@ COST = {"rollout_seconds": "rollout_seconds", "rollout_tokens": "tokens", "sync_
         "explore_wait_seconds": "wait_seconds", "resampled_groups": "resampled_groups",
         "resample_rounds": "resample_rounds", "missing_groups": "missing_groups",
         "rollout_tail_seconds": "tail_seconds"}  # column of Step -> of Rollout
-STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction")  # those of the loss with a column of their own
+# those of the loss with a column of their own
+STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction", "routed_differently")
 
 
 @dataclass(frozen=True)

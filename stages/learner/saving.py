@@ -18,7 +18,8 @@ from typing import Any
 from pipeline.job import slurm
 from pipeline.job.background import Background
 from pipeline.job.context import Context
-from pipeline.store import checkpoints, files, hashes
+from pipeline.job.schedule import first_explored
+from pipeline.store import checkpoints, files, hashes, routings
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
 from stages.learner.engine.snapshot import Part, copied, reserve, written
@@ -98,6 +99,8 @@ class Saving:
                 files.remove_tree(final)
                 temporary.rename(final)
                 checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
+                if self.context.config.kind.is_online:
+                    routings.forget_before(self.context.directory, first_explored(self.context.config, step))
         self.saved(time.perf_counter() - began)
 
     def _temporary(self, step: int) -> Path:

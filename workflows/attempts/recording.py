@@ -8,6 +8,7 @@ A journal is a file of lines, each a CRC-32 and JSON. The first one names stage,
 the attempts are others, and the journal is begun again. A line names newer weights that were loaded during the step.
 """
 
+import base64
 import json
 import os
 import uuid
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipeline.store import files
 from pipeline.store.errors import StageError
@@ -163,15 +166,17 @@ class Recording:
         if event.answer is None:
             return event, None
         self._answered += 1
-        tokens, logprobs, reason, seconds, *versions = event.answer
-        return event, (Reply(tokens, logprobs, reason, *versions), seconds)
+        tokens, logprobs, reason, seconds, *more = event.answer
+        versions, experts = [*more, None, None][:2]
+        return event, (Reply(tokens, logprobs, reason, versions, experts and _array(*experts)), seconds)
 
     def replied(self, event: Event, reply: Reply, seconds: float) -> None:
         """Records the reply to a call."""
         alone = self._stays_alone(event.place, event.alone)
         self._answered += 1
         answer = (reply.tokens, reply.logprobs, reply.finish_reason, seconds,
-                  *([] if reply.versions is None else [reply.versions]))
+                  *([] if reply.versions is None and reply.experts is None else [reply.versions]),
+                  *([] if reply.experts is None else [_text(reply.experts)]))
         self._journal.append(REPLY, self._attempt, {**asdict(event), "alone": alone, "answer": answer})
 
     def intend(self, name: str, arguments: str, idempotent: bool, then: Callable[[tuple], None]) -> None:
@@ -237,6 +242,15 @@ def _events(lines: Any) -> dict[str, Event]:
         else:
             events[line["key"]] = Event(*(line[name] for name in ("key", "content", "place", "alone", "answer")))
     return events
+
+
+def _text(experts: np.ndarray) -> tuple[list[int], str]:
+    """Experts of a reply as JSON holds them."""
+    return list(experts.shape), base64.b64encode(experts.astype("<u2").tobytes()).decode("ascii")
+
+
+def _array(shape: list[int], text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<u2").reshape(shape)
 
 
 def journal_file(stage: Path, kind: str, number: int) -> Path:

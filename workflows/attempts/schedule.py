@@ -12,15 +12,17 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from workflows.attempts.concurrency import Concurrency
 from workflows.attempts.interleaved import InterleavedAttempt
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
 from workflows.attempts.recording import Event, Journal, Replayed
-from workflows.engines.continued import sampled_versions
+from workflows.engines.continued import origins, sampled_versions
 from workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
 from workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
 from workflows.protocol.seeds import request_seed
-from workflows.protocol.trajectory import Attempt
+from workflows.protocol.trajectory import Attempt, Trajectory
 
 LISTEN_SECONDS = 0.002  # for an engine in another process, while attempts may send messages
 MOST_CALLS = 1000  # of the model in one attempt: a workflow that asks for ever must not hold up the step
@@ -187,7 +189,7 @@ class _Place:
         self.asked: dict[int, tuple[int, Request, float, Origin | None, Event | None]] = {}  # by call, from position on
         self.same: Counter[str] = Counter()  # calls with equal prompts
         self.calls: list[Call] = []
-        self.said: list[tuple[list[int], Reply]] = []  # prompts and replies whose tokens have weights versions
+        self.said: list[tuple[list[int], Reply]] = []  # prompts and replies with weights versions or experts
         self.turns, self.last = 0, None
         kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
         self.attempt = kind(workflow, prompt, self)
@@ -255,7 +257,7 @@ class _Place:
         return None
 
     def _note(self, request: Request, reply: Reply) -> None:
-        if reply.versions is not None:
+        if reply.versions is not None or reply.experts is not None:
             self.said.append((request.prompt_tokens, reply))
 
     def _seed(self, prompt: list[int], origin: Origin | None) -> int:
@@ -279,7 +281,7 @@ class _Place:
         if outcome.status == "ok":
             outcome.own_text, outcome.components = text, components or {}
             for _, turn, _ in outcome.turns if self.said else ():
-                turn.versions = sampled_versions(turn.prompt_tokens, turn.response_tokens, self.said)
+                _complete(turn, self.said)
         return self._end(outcome)
 
     def fail(self, reason: str) -> None:
@@ -303,3 +305,13 @@ class _Place:
         self.attempt.close()
         if self.pending:
             self.schedule.cancel(self, list(self.pending))
+
+
+def _complete(turn: Trajectory, said: list[tuple[list[int], Reply]]) -> None:
+    """Adds what the replies to an attempt's calls say of the tokens of a turn."""
+    if said[0][1].versions is not None:
+        turn.versions = sampled_versions(turn.prompt_tokens, turn.response_tokens, said)
+    if said[0][1].experts is not None:
+        found = origins(turn.prompt_tokens, turn.response_tokens, said)
+        acts = [one for one, acts in zip(found, turn.action_mask, strict=True) if acts]
+        turn.experts = np.stack([reply.experts[place] for reply, place in acts]) if acts and all(acts) else None

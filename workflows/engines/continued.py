@@ -118,13 +118,19 @@ def sampled_versions(prompt: list[int], response: list[int], calls: Iterable[tup
     calls: prompt and reply of every call of the attempt. A token is of a reply if row and call agree up to it; of
     several calls with equal prompts, the one counts that agrees longest.
     """
+    return [sampled and sampled[0].versions[sampled[1]] for sampled in origins(prompt, response, calls)]
+
+
+def origins(prompt: list[int], response: list[int], calls: Iterable[tuple[list[int], Reply]]
+            ) -> list[tuple[Reply, int] | None]:
+    """The reply that each response token [R] of a row is of, with its place in it; otherwise as `sampled_versions`."""
     row, parts = [*prompt, *response], []
     for asked, reply in calls:
         begin = len(asked)
         if row[:begin] == asked:
             pairs = takewhile(lambda pair: pair[0] == pair[1], zip(row[begin:], reply.tokens, strict=False))
-            parts.append((len(list(pairs)), begin, reply.versions))
-    found: list[int | None] = [None] * len(row)
-    for length, begin, versions in sorted(parts, key=itemgetter(0)):
-        found[begin : begin + length] = versions[:length]
+            parts.append((len(list(pairs)), begin, reply))
+    found: list[tuple[Reply, int] | None] = [None] * len(row)
+    for length, begin, reply in sorted(parts, key=itemgetter(0)):
+        found[begin : begin + length] = [(reply, place) for place in range(length)]
     return found[len(prompt):]

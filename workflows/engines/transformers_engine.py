@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from pipeline.settings.config import resolve_dtype
+from pipeline.settings.routing import compares_routings
 from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
 from workflows.protocol.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
@@ -40,6 +43,7 @@ class TransformersEngine(BatchEngine):
         arguments = inspect.signature(self.model.forward).parameters
         self.cache = next(name for name in CACHES if name in arguments)
         self.pads = self._pads()
+        self.routers = self._routers() if compares_routings(config) else None
 
     def answer(self, requests: Sequence[Request]) -> list[Reply]:
         with self.torch.inference_mode():
@@ -50,6 +54,17 @@ class TransformersEngine(BatchEngine):
             replies = {i: reply for some in places
                        for i, reply in zip(some, self._generate([requests[i] for i in some]), strict=True)}
             return [replies[i] for i in range(len(requests))]
+
+    def _routers(self):
+        """Those of a model with experts, whose choices are in the replies; None without."""
+        from workflows.protocol.routing import Routers
+
+        model = self.model
+        while (inner := model.get_decoder()) is not model and inner is not None:
+            model = inner
+        layers = getattr(model, "layers", None)
+        found = layers and Routers(self.model, layers)
+        return found if found and found.found else None
 
     def _pads(self) -> bool:
         """Whether a prompt after padding has the log-probs that it has alone; not so with sparse attention, or with
@@ -81,10 +96,12 @@ class TransformersEngine(BatchEngine):
         replies = [Reply([], [], "length") for _ in requests]
         masks = [r.schema and self._mask(r.schema) for r in requests]
         open_rows, cache = set(range(len(requests))), None
+        experts: list[list[np.ndarray]] = [[] for _ in requests]
         while open_rows:
             out = self._forward(ids, mask, cache)
             cache, logits = out[self.cache], out.logits[:, -1].float().cpu()
             chosen = torch.zeros(len(requests), 1, dtype=torch.long)
+            routed = self.routers and self.routers.last(len(requests)).cpu().numpy().astype(np.uint16)
             for row in sorted(open_rows):
                 if masks[row]:
                     last = torch.tensor([replies[row].tokens[-1:] or [0]])
@@ -94,12 +111,17 @@ class TransformersEngine(BatchEngine):
                         open_rows.discard(row)
                         continue
                 chosen[row] = self._draw(logits[row], requests[row], generators[row], replies[row])
+                if routed is not None:
+                    experts[row].append(routed[row])
                 if self._has_stop(requests[row], replies[row]):
                     replies[row].finish_reason = STOP_TEXT
                 if replies[row].finish_reason != "length" or len(replies[row].tokens) >= requests[row].max_tokens:
                     open_rows.discard(row)
             ids = chosen.to(self.device)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], -1)
+        if self.routers:
+            for reply, of_reply in zip(replies, experts, strict=True):
+                reply.experts = np.stack(of_reply) if reply.tokens else None
         return replies
 
     def _mask(self, schema: str):

@@ -10,8 +10,11 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 
+import numpy as np
+
 from pipeline.settings.config import longest_sequence, resolve_dtype
-from pipeline.store.errors import ConfigError, SyncError
+from pipeline.settings.routing import compares_routings
+from pipeline.store.errors import ConfigError, StageError, SyncError
 from pipeline.store.recurrence import recurrent_layers
 from workflows.protocol.engine import (
     DEAD_END,
@@ -86,6 +89,9 @@ class VllmEngine(Engine):
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         self.version = _release()
+        self._routes = compares_routings(config)
+        if self._routes:
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "1")  # the other one returns no experts
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
         check_weights(model, config.model.trust_remote_code)
         from vllm import LLM, SamplingParams
@@ -137,7 +143,10 @@ class VllmEngine(Engine):
             logprobs = self._llm.collective_rpc("take_logprobs", args=(wanted,))[0]
         else:
             logprobs = [one.logprobs.logprobs for one in made]
-        return {number: _reply(one, list(its)) for number, one, its in zip(numbers, made, logprobs, strict=True)}
+        replies = {number: _reply(one, list(its)) for number, one, its in zip(numbers, made, logprobs, strict=True)}
+        for number, output, one in zip(numbers, outputs, made, strict=True) if self._routes else ():
+            replies[number].experts = _experts(one, len(output.prompt_token_ids))
+        return replies
 
     def pressure(self) -> Pressure | None:
         """By vLLM's own metrics, which it keeps where runner_concurrency is auto."""
@@ -245,6 +254,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "seed": 0,
         "trust_remote_code": limits.trust_remote_code,
         **({} if has_text_alone(known) else {"language_model_only": True}),
+        **({"enable_return_routed_experts": True} if compares_routings(config) else {}),
         **device,
         **(_places(adapter.lora_rank) if adapter else {}),
         **settings.extra_engine_args,
@@ -267,6 +277,17 @@ def _reply(output, logprobs: list[float]) -> Reply:
         return Failed(DEAD_END)
     reason = STOP_TEXT if isinstance(output.stop_reason, str) else output.finish_reason
     return Reply(list(output.token_ids), logprobs, reason)
+
+
+def _experts(output, prompt: int) -> np.ndarray | None:
+    """The experts of the position before each token of a reply [R, layers, choices]. prompt: its tokens."""
+    tokens, found = len(output.token_ids), output.routed_experts
+    if not tokens or output.finish_reason == "error":
+        return None
+    if found is None or len(found) != prompt + tokens - 1:
+        raise StageError(f"vLLM returned the experts of {0 if found is None else len(found)} tokens, needed those of "
+                         f"{prompt + tokens - 1}. Set algorithm.enable_router_replay=false.")
+    return found[prompt - 1 :]
 
 
 def _keeps_logprobs(vllm_config) -> bool:

@@ -10,6 +10,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 WAIT_SECONDS = 0.2
 LIKELIEST = 20  # tokens with their log-probs of `likeliest`
 DEAD_END = "no token of the model continues the reply as its JSON schema demands"
@@ -51,13 +53,15 @@ class Request:
 class Reply:
     """tokens [R]; logprobs [R] under the sampling distribution; finish_reason: stop, length or STOP_TEXT.
 
-    versions: of the weights that sampled each token [R]; None without explorer.partial_rollout.
+    versions: of the weights that sampled each token [R]; None without explorer.partial_rollout. experts: those that the
+    position before each token went to [R, layers, choices], 0 in layers without experts; None where they are not kept.
     """
 
     tokens: list[int]
     logprobs: list[float]
     finish_reason: str
     versions: list[int] | None = None
+    experts: np.ndarray | None = None
 
 
 class Failed(Reply):

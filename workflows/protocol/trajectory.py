@@ -9,6 +9,8 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
+
 from workflows.protocol.engine import Reply
 
 
@@ -19,7 +21,8 @@ class Trajectory:
     Prompt and response concatenated are what the policy saw: the trainer scores the response in that context. state:
     the state in which a turn began, as text; gigpo compares turns with equal text; None: the workflow has no states.
     reward: what this turn earned by itself; None: only the whole attempt is rewarded. versions: of the weights that
-    sampled each response token [R], which the schedule knows; None without explorer.partial_rollout.
+    sampled each response token [R], which the schedule knows; None without explorer.partial_rollout. experts: of the
+    action tokens [sum of mask, layers, choices], which the schedule knows too; None where they are not kept.
     """
 
     prompt_tokens: list[int]
@@ -30,6 +33,7 @@ class Trajectory:
     state: str | None = None
     reward: float | None = None
     versions: list[int | None] | None = None
+    experts: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

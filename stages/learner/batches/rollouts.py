@@ -17,8 +17,9 @@ from pipeline.job.context import Context
 from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
+from pipeline.settings.routing import compares_routings
 from pipeline.settings.train_batch import train_batch
-from pipeline.store import files, records, tables, versions
+from pipeline.store import files, records, routings, tables, versions
 from pipeline.store.errors import StageError
 from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
@@ -118,7 +119,28 @@ class Rollouts:
                                stale_rows=len(usable) - len(table) if limits_staleness else None)
         per_step = self.schedule.rows_per_explorer_step
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
-        return Batch(step, demonstrations, _rows(table, self.mixes), table, available, metrics, self._records(charged))
+        rows = _rows(table, self.mixes)
+        self._add_experts(rows, read)
+        return Batch(step, demonstrations, rows, table, available, metrics, self._records(charged))
+
+    def _add_experts(self, rows: list[Row], explored: list[int]) -> None:
+        """Adds the routings of the engine. Raises StageError where one is missing that is to be replayed."""
+        config = self.context.config
+        if not compares_routings(config):
+            return
+        found = {}
+        for step in explored:
+            found |= routings.read(self.context.directory, step)
+        for row in rows:
+            row.experts = found.get(row.id)
+            if row.experts is not None and len(row.experts) != sum(row.mask):
+                raise StageError(f"{len(row.experts)} tokens of the row {row.id} have a routing, and {sum(row.mask)} "
+                                 "are trained on; the files of the stage are not of one run: delete its directory.")
+            if config.algorithm.enable_router_replay and row.experts is None and row.origin.selected and any(row.mask):
+                raise StageError(f"the engine's routing of the row {row.id} is missing, which algorithm."
+                                 "enable_router_replay needs: it was deleted after a later checkpoint, or the "
+                                 "workflow trains on tokens that no reply has. Set it to false, or run the stage "
+                                 "anew without its directory.")
 
     def _explored(self, step: int) -> range:
         """The explorer steps whose new rows trainer step `step` is cut from."""

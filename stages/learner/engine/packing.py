@@ -71,7 +71,8 @@ class MicroBatch:
     weights: [N] float32, for the loss; shares: [N] float32, for the mean over tokens of its kind (all ranks); share:
     for the mean over all tokens.
     columns: name -> [N] float32. row_of: [N] int64, index of the row in the train batch; row_in_micro: [N] int64, in
-    this micro-batch, 0 .. S - 1. rows: indices into the batch.
+    this micro-batch, 0 .. S - 1. rows: indices into the batch. experts: those of the engine at `source` [N, layers,
+    choices] int64, or None.
     """
 
     input_ids: np.ndarray
@@ -86,10 +87,11 @@ class MicroBatch:
     row_of: np.ndarray
     row_in_micro: np.ndarray
     rows: list[int]
+    experts: np.ndarray | None = None
 
     def inputs(self, device: torch.device) -> dict[str, Tensor | Segments]:
         """The arguments of a model's forward, on its device."""
-        arrays = ("input_ids", "positions", "source", "targets")
+        arrays = ("input_ids", "positions", "source", "targets") + ("experts",) * (self.experts is not None)
         on_device = {name: torch.from_numpy(getattr(self, name)).to(device, non_blocking=True) for name in arrays}
         return {"segments": self.segments, **on_device}
 
@@ -155,9 +157,10 @@ def lengths(rows: Sequence[Row], unit: int = 1, padded: bool = False) -> list[in
 
 def pack(
     rows: list[Row], budget: int, rank: int, ranks: int, columns: Sequence[str] = (),
-    aggregation: Aggregation = Aggregation(), fill: Fill = Fill.FLAT
+    aggregation: Aggregation = Aggregation(), fill: Fill = Fill.FLAT, experts: bool = False
 ) -> list[MicroBatch]:
-    """The micro-batches of one rank, with the named columns. Weights refer to the whole batch.
+    """The micro-batches of one rank, with the named columns. Weights refer to the whole batch. experts: with those of
+    the engine, if all rows have them.
 
     Of rows that share prompts (sharing.py), as many are together as makes the busiest rank's tokens fewest.
     """
@@ -173,7 +176,8 @@ def pack(
         chosen = min(_distributed(rows, groups, budget, ranks, unit),
                      key=lambda bins: _busiest(rows, groups, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
-    return [_pack_one(rows, groups, indices, (weights, shares), share_of_token, columns, unit)
+    experts = experts and all(row.experts is not None for row in rows)
+    return [_pack_one(rows, groups, indices, (weights, shares), share_of_token, columns, unit, experts)
             for indices in chosen[rank::ranks]]
 
 
@@ -204,7 +208,7 @@ def _busiest(rows: list[Row], groups: list[int], chosen: list[list[int]], ranks:
 
 def _pack_one(
     rows: list[Row], groups: list[int], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float,
-    columns: Sequence[str], unit: int
+    columns: Sequence[str], unit: int, experts: bool
 ) -> MicroBatch:
     """of_rows: token weights and shares of each row of the batch, [R]."""
     empty = not indices
@@ -233,4 +237,5 @@ def _pack_one(
         row_of=row_of,
         row_in_micro=np.searchsorted(indices, row_of),
         rows=[] if empty else indices,
+        experts=np.concatenate([row.experts for row in chosen]).astype(np.int64) if experts else None,
     )

@@ -20,8 +20,9 @@ from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
-from stages.learner.engine.way import Way, choose, decoder, hidden_states
+from stages.learner.engine.way import Way, choose, decoder, hidden_states, places, set_own_attention
 from workflows.protocol.hugging_face import causal_model
+from workflows.protocol.routing import Routers
 
 HEAD = "lm_head.weight"
 CAP = "final_logit_softcapping"
@@ -52,12 +53,15 @@ class Policy(Deterministic):
     """A causal LM that scores tokens."""
 
     def __init__(self, model: nn.Module, way: Way, temperature: float, chunk: int, compiled: bool = False,
-                 factor: float = 1.0, cap: float | None = None):
-        """chunk: positions of a chunk. factor, cap: of the model's own logits, cap * tanh(factor * W h / cap)."""
+                 factor: float = 1.0, cap: float | None = None, routers: Routers | None = None, replays: bool = False):
+        """chunk: positions of a chunk. factor, cap: of the model's own logits, cap * tanh(factor * W h / cap).
+        routers: of a model with experts, to compare their choices with the engine's; replays: to make them the same."""
         super().__init__()
         self.model = model
         self.way = way
         self.factor, self.cap = factor, cap
+        self.routers, self.replays = routers, replays
+        self.differing: Tensor | None = None  # of the last forward with experts, as Routers.differing
         self.temperature = temperature
         self.chunk = chunk
         self.fused = compiled and no_kernel(model) is None
@@ -66,14 +70,18 @@ class Policy(Deterministic):
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
-        temperature: float | None = None, entropy_gradient: bool = False
+        temperature: float | None = None, entropy_gradient: bool = False, experts: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N].
 
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
         model's. Entropy is in nats; its gradient costs memory and time, so it has one only with `entropy_gradient`.
+        experts: of the engine at `source` [N, layers, choices].
         """
+        routed = self._route(segments, source, experts) if self.routers else None
         chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way)[source]  # [N, width]
+        if routed is not None:
+            self.differing = self.routers.differing(routed, experts)
         divisor = (temperature or self.temperature) / self.factor
         if self.fused and len(targets):
             from stages.learner.engine.head_kernel import Score
@@ -88,6 +96,16 @@ class Policy(Deterministic):
         ]
         logprobs, entropy = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
+
+    def _route(self, segments: Segments, source: Tensor, experts: Tensor | None) -> Tensor | None:
+        """Prepares the routers for a forward and its backward pass; returns where `source` is for them."""
+        self.routers.free()
+        if experts is None:
+            return None
+        routed = places(segments, source, self.way)
+        if self.replays:
+            self.routers.give(routed, experts)
+        return routed
 
     def _score(self, divisor: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
                ) -> tuple[Tensor, Tensor]:
@@ -109,16 +127,19 @@ class Policy(Deterministic):
 
 
 def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int,
-         trust: bool = False) -> Policy:
+         trust: bool = False, compares: bool = False, replays: bool = False) -> Policy:
     """The model of a Hugging Face directory, ready to train. Raises the errors of `read`.
 
-    settings: the `trainer` section. trust: model.trust_remote_code. Master weights are float32; DeepSpeed keeps the
-    working copy in `dtype`.
+    settings: the `trainer` section. trust: model.trust_remote_code. compares, replays: the routings of a model with
+    experts. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
     """
     model, way = read(path, device, dtype, settings, longest, trust=trust)
-    text = model.config.get_text_config()
+    text, routers = model.config.get_text_config(), _routers(model, way, path, replays) if compares else None
+    if routers is None:  # the choices of compiled layers are not seen
+        compile_layers(model, way, settings, device)
+    way.share = way.share and not replays  # rows with one prompt have routings of their own at its end
     return Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
-                  logit_factor(text), getattr(text, CAP, None))
+                  logit_factor(text), getattr(text, CAP, None), routers, replays)
 
 
 def logit_factor(config) -> float:
@@ -145,7 +166,7 @@ def no_kernel(model: nn.Module) -> str | None:
 
 def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, headless: bool = False,
          trust: bool = False) -> tuple[nn.Module, Way]:
-    """A causal LM, and the way in which rows go through it.
+    """A causal LM, not compiled, and the way in which rows go through it.
 
     settings: the `trainer` section. longest: length of the longest sequence. headless: the output head may be absent.
     trust: model.trust_remote_code. Raises ModelError when the model cannot be read, or when its attention is of an
@@ -172,9 +193,29 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
     _freeze_towers(model)
     if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/recompute.py)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model, way
+
+
+def compile_layers(model: nn.Module, way: Way, settings, device: str) -> None:
+    """Compiles the layers of a model of `read` where that is done. settings: the `trainer` section."""
     if compiles(settings, device != "cpu") and way.packed:
         GRAPHS.compile_layers(model)
-    return model, way
+
+
+def _routers(model: nn.Module, way: Way, path: Path, replays: bool) -> Routers | None:
+    """The routers of a model. Raises ModelError where there are none to replay."""
+    layers = getattr(decoder(model), "layers", None)
+    if way.packed:
+        set_own_attention(model)
+    found = Routers(model, layers) if isinstance(layers, nn.ModuleList) else None
+    if way.packed:
+        model.set_attn_implementation(attention.REGISTERED[way.packed])
+    if found and found.found:
+        return found
+    if replays:
+        raise ModelError(f"{path}: algorithm.enable_router_replay=true, and in the layers of {type(model).__name__} no "
+                         "router is found that takes the experts with the highest scores. Set it to false.")
+    return None
 
 
 def _freeze_towers(model: nn.Module) -> None:

@@ -85,6 +85,13 @@ def set_own_attention(model: nn.Module) -> None:
     return model.set_attn_implementation("eager")  # every family has it
 
 
+def places(segments: Segments, source: Tensor, way: Way) -> Tensor:
+    """Where flat positions [N] are among the tokens of the model's forward."""
+    if way.packed:
+        return source
+    return torch.from_numpy(attention.padded_places(segments)[1]).to(source.device)[source]
+
+
 def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, segments: Segments, way: Way) -> Tensor:
     """The last hidden states of a flat micro-batch [T, width]. input_ids, positions: [T]."""
     if way.packed:

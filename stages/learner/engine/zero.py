@@ -79,11 +79,12 @@ class Process:
         merged = {row: values for part in parts for row, values in part.items()}
         return [merged[row] for row in range(len(merged))]
 
-    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor], fill: Fill
-                   ) -> list[np.ndarray]:
-        """One number per action token [N] of each row, by forwards of micro-batches. Collective."""
+    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor], fill: Fill,
+                   experts: bool = False) -> list[np.ndarray]:
+        """One number per action token [N] of each row, by forwards of micro-batches. experts: as of `pack`.
+        Collective."""
         scored: dict[int, np.ndarray] = {}
-        for micro in pack(rows, budget, self.rank, self.ranks, fill=fill):
+        for micro in pack(rows, budget, self.rank, self.ranks, fill=fill, experts=experts):
             scored |= micro.by_row(forward(micro))
         return self.gather_rows(scored)
 
