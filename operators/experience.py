@@ -29,12 +29,14 @@ from operators import juicer
 from operators.arguments import arguments
 from operators.curation import META, STATS, Row
 from operators.juicer import Dropped
-from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, Shaping
+from operators.juicer_recipes import inline_recipe, items, read_recipe
+from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, DataJuicer, Shaping
 from pipeline.store.errors import DataError
 from pipeline.store.user_calls import calling
 from pipeline.store.user_errors import brief, load_dotted
 
 KEY = "data_processor.experience_pipeline.operators"
+CALLS = DataJuicer().num_process
 TEXT = "response"  # what operators of Data-Juicer look at where they name no column
 CHANGED = ("reward", "scores", "reason")  # what an operator of the user may change
 ALONE = "group"  # named as the operator that drops what is left alone
@@ -66,18 +68,19 @@ def _prepared(name: str, given: dict[str, Any], resolve: Callable[[str], Path]) 
         function = load_dotted(name)
         return [partial(_users, name, partial(function, **arguments("operators", name, function, given, KEY)))]
     if name not in EXPERIENCE:
-        recipe = juicer.inline_recipe([{"name": name, "args": given}], [])
+        recipe = inline_recipe([{"name": name, "args": given}], [])
     elif name == DATA_JUICER:
         path = given.get("config_path")
-        recipe = juicer.read_recipe(resolve(path)) if path else juicer.inline_recipe(given["operators"], [])
+        recipe = read_recipe(resolve(path)) if path else inline_recipe(given["operators"], [])
     else:
         return [partial(OPERATORS[name], **EXPERIENCE[name].bind(name, given, KEY))]
-    return [partial(juicer.run, operator) for operator in juicer.build(recipe, TEXT)]
+    calls = EXPERIENCE[DATA_JUICER].bind(name, given, KEY)["num_process"] if name == DATA_JUICER else CALLS
+    return [partial(juicer.run, operator, calls=calls) for operator in juicer.build(recipe, TEXT)]
 
 
 def misfits(recipe: dict[str, Any]) -> list[str]:
     """Faults in a Data-Juicer recipe for experience, one line each, without running any operator."""
-    return [f"operator '{name}': {UNFIT[name]}" for name, _ in juicer.items(recipe) if name in UNFIT] or (
+    return [f"operator '{name}': {UNFIT[name]}" for name, _ in items(recipe) if name in UNFIT] or (
         juicer.problems(recipe, TEXT))
 
 

@@ -14,15 +14,17 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from operators import asked
 from operators.curation import META, OURS, STATS, Row
 from operators.juicer_kinds import wrong_kinds
 from operators.juicer_processes import OF_THE_USER, share
+from operators.juicer_recipes import items, text_key_of
 from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
 BATCH = 1000  # rows passed to an operator at once
+SHOWN = 100  # characters of a statistic in a reason
 REQUIRED = ("question", "answer")
 ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
 
@@ -35,27 +37,6 @@ class Dropped:
     operator: str
     reason: str
     scores: dict[str, Any] = field(default_factory=dict, compare=False)
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """Reads a recipe file. Raises ConfigError when it is missing, not YAML, or has no list `process`."""
-    import yaml
-
-    try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"Data-Juicer recipe {path} cannot be read: {error}") from error
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("process"), list):
-        raise ConfigError(f"Data-Juicer recipe {path} has no list `process:` of operators.")
-    if recipe.get("custom_operator_paths"):
-        raise ConfigError(f"Data-Juicer recipe {path}: custom_operator_paths is not supported, as their content would "
-                          "not enter the stage's identity. Add the operator to OURS in operators/curation.py.")
-    return recipe
-
-
-def inline_recipe(operators: list[dict[str, Any]], text_keys: list[str]) -> dict[str, Any]:
-    """A recipe from operators with `name` and `args`, as in the Trinity-RFT guide."""
-    return {"process": [{one["name"]: one.get("args") or {}} for one in operators], "text_keys": text_keys}
 
 
 def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None],
@@ -79,7 +60,7 @@ def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None],
 
 def build(recipe: dict, text_key: str = "question") -> list:
     """The operators of a recipe. text_key: column that they read where the recipe names none. Raises ConfigError."""
-    return [_build(*item, _text_key(recipe, text_key)) for item in items(recipe)]
+    return [_build(*item, text_key_of(recipe, text_key)) for item in items(recipe)]
 
 
 def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
@@ -93,30 +74,13 @@ def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
     return kept, dropped
 
 
-def _text_key(recipe: dict, default: str) -> str:
-    keys = recipe.get("text_keys") or default
-    return keys if isinstance(keys, str) else keys[0]
-
-
-def items(recipe: dict):
-    """(operator name, arguments) of each item of `process`, which may be only a name."""
-    for item in recipe["process"]:
-        if isinstance(item, str):
-            yield item, {}
-        elif isinstance(item, dict) and len(item) == 1 and isinstance(next(iter(item.values())), dict | None):
-            name, arguments = next(iter(item.items()))
-            yield name, dict(arguments or {})
-        else:
-            raise ConfigError(f"recipe line {item!r}: needed `- operator_name: {{argument: value}}`.")
-
-
 def problems(recipe: dict, text_key: str = "question") -> list[str]:
     """Faults in a recipe's operators and arguments, one line each, without running any. text_key: as for `build`."""
     found, each = [], items(recipe)
     while True:
         try:
             name, arguments = next(each)
-            found += wrong_kinds(name, type(_build(name, arguments, _text_key(recipe, text_key))), arguments)
+            found += wrong_kinds(name, type(_build(name, arguments, text_key_of(recipe, text_key))), arguments)
         except StopIteration:
             return found
         except ConfigError as error:
@@ -163,10 +127,29 @@ def _build(name: str, arguments: dict, text_key: str):
     from data_juicer.ops.load import load_ops
 
     try:
-        return load_ops([{name: {"text_key": text_key, **arguments, **ALWAYS}}])[0]
+        return _telling(load_ops([{name: {"text_key": text_key, **arguments, **ALWAYS}}])[0])
     except Exception as error:  # a constructor may raise anything, due to its arguments or a missing package
         raise ConfigError(f"operator '{name}' cannot be made with {arguments} "
                           f"({type(error).__name__}: {error}).") from error
+
+
+def _telling(operator):
+    """The operator; one that asks a server's chat model with a model that tells errors (operators/asked.py)."""
+    from data_juicer.utils.common_utils import nested_access
+    from data_juicer.utils.model_utils import ChatAPIModel, get_model
+
+    key = getattr(operator, "model_key", None)
+    model = get_model(key) if getattr(getattr(key, "func", None), "__name__", "") == "prepare_api_model" else None
+    if isinstance(model, ChatAPIModel):
+        import httpx
+
+        def post(body: dict[str, Any]) -> Any:
+            answer = model._client.post(model.endpoint, body=body, cast_to=httpx.Response)
+            return nested_access(answer.json(), model.response_path)
+
+        operator.asked = asked.Model(post, model.model)
+        operator.model_key = lambda device=None: operator.asked  # what Data-Juicer makes the model by
+    return operator
 
 
 def _accepted(kind: type) -> set[str]:
@@ -178,8 +161,11 @@ def _accepted(kind: type) -> set[str]:
     return names - {"self", "args", "kwargs"}
 
 
-def run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[Dropped]]:
-    """Runs one operator of `build` over rows with the columns STATS and META; a failure is an error that names it."""
+def run(operator, rows: list[Row], processes: int = 1, calls: int | None = None) -> tuple[list[Row], list[Dropped]]:
+    """Runs one operator of `build` over rows with the columns STATS and META; a failure is an error that names it.
+
+    calls: rows for which an operator asks a server at once; None: as many as processes.
+    """
     from data_juicer.ops import base_op
 
     kinds = ((base_op.Mapper, _map), (base_op.Filter, _filter), (base_op.Deduplicator, _deduplicate),
@@ -190,15 +176,35 @@ def run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[
                           "groupers, aggregators and pipelines make other rows, not traceable to the input.")
     try:
         shares = of_kind in (_map, _filter) and len(rows) > BATCH
+        if hasattr(operator, "asked"):
+            return _ask(of_kind, operator, rows, calls or processes)
         if rows and (operator._name in OF_THE_USER or (shares and processes > 1)):
             return share(of_kind, operator, list(_batches(rows)), processes if shares else 1)
         return of_kind(operator, rows) if rows else ([], [])
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
     except (Exception, SystemExit) as error:  # an operator may raise anything; no row may be lost
-        columns = ", ".join(k for k in rows[0] if k not in (STATS, META))
+        columns = ", ".join(_named(rows[0]))
         raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
                          f"{columns}. Correct its arguments in the recipe or take it out.") from error
+
+
+def _ask(of_kind: Callable, operator, rows: list[Row], calls: int) -> tuple[list[Row], list[Dropped]]:
+    """Runs an operator that asks a server, with so many rows at once."""
+    if missing := set(getattr(operator, "input_keys", ())) - set(rows[0]):
+        raise ConfigError(f"input_keys: no column {min(missing)}; there are {', '.join(_named(rows[0]))}.")
+    kept, dropped = [], []
+    found = asked.run(lambda row: of_kind(operator, [row]), operator.asked, rows, calls)
+    for row, answer in zip(rows, found, strict=True):
+        failed = [Dropped(row["row"], operator._name, answer, row[STATS])] if isinstance(answer, str) else []
+        left, gone = ([], failed) if failed else answer
+        kept += left
+        dropped += gone
+    return kept, dropped
+
+
+def _named(row: Row) -> list[str]:
+    return [name for name in row if name not in (STATS, META)]
 
 
 def _columns(rows: list[Row]) -> dict[str, list]:
@@ -249,7 +255,8 @@ def _filter(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
 
 def _explain(operator, stats: dict) -> str:
     """A filter's statistics and what it keeps: `text_len=231, kept 5..64`."""
-    saw = [f"{k}={round(v, 4) if isinstance(v, float) else v}" for k, v in stats.items()]
+    saw = [f"{k}={round(v, 4) if isinstance(v, float) else v}" for k, v in stats.items()
+           if not (isinstance(v, str) and len(v) > SHOWN)]
     names = [n for n in inspect.signature(type(operator).__init__).parameters if n.startswith(("min_", "max_"))]
     bounds = {name[:3]: getattr(operator, name, None) for name in names}
     if bounds and len(bounds) == len(names):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from operators import juicer
+from operators.juicer_recipes import inline_recipe, read_recipe
 from pipeline.job.context import Context, run_stage
 from pipeline.store import tables
 from pipeline.store.digests import resolve
@@ -26,7 +27,7 @@ POOL = "data_processor.task_pipeline"  # the name in messages for rows outside a
 def work(context: Context) -> None:
     raw = tables.read(context.inputs["tasks"] / tables.LOCATIONS["raw"], RawTask).to_pylist()
     settings = context.config.data_processor.task_pipeline
-    recipe = read_recipe(settings)
+    recipe = recipe_of(settings)
     tasks, rejected = [], []
     for name, rows in by_set(raw).items():
         log = partial(say, context, name[0])
@@ -50,11 +51,11 @@ def say(context: Context, name: str | None, line: str) -> None:
     context.log.info("%s", line if name is None else f"{name}: {line}")
 
 
-def read_recipe(settings) -> dict[str, Any]:
+def recipe_of(settings) -> dict[str, Any]:
     """The recipe file, the configured operators as a recipe, or an empty recipe."""
     if settings.config_path is not None:
-        return juicer.read_recipe(resolve(settings.config_path))
-    return juicer.inline_recipe(settings.operators, settings.target_fields)
+        return read_recipe(resolve(settings.config_path))
+    return inline_recipe(settings.operators, settings.target_fields)
 
 
 def by_set(raw: list[dict]) -> dict[tuple[str | None, str | None], list[dict]]:

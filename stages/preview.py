@@ -259,11 +259,12 @@ class Preview:
             return  # Data-Juicer takes a second to import
         from operators import juicer
         from operators.experience import TEXT, misfits
+        from operators.juicer_recipes import inline_recipe
 
         made = [(path, partial(_recipe, Path(path)), juicer.problems) for path in self.request["recipes"]]
-        made += [("data_processor.task_pipeline.operators", partial(juicer.inline_recipe, *given), juicer.problems)
+        made += [("data_processor.task_pipeline.operators", partial(inline_recipe, *given), juicer.problems)
                  for given in self.request["operators"]]
-        made += [(key, partial(_recipe, Path(path)) if path else partial(juicer.inline_recipe, operators, [TEXT]),
+        made += [(key, partial(_recipe, Path(path)) if path else partial(inline_recipe, operators, [TEXT]),
                   misfits) for key, path, operators in on_experience]
         for key, recipe, problems in made:
             try:
@@ -273,14 +274,14 @@ class Preview:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """A Data-Juicer recipe, its YAML aliases bounded. Raises ConfigError as juicer.read_recipe does."""
+    """A Data-Juicer recipe, its YAML aliases bounded. Raises ConfigError as read_recipe does."""
     import yaml
 
-    from operators import juicer
+    from operators.juicer_recipes import read_recipe
 
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
-    return juicer.read_recipe(path)
+    return read_recipe(path)
 
 
 def main(request: str, answer: str) -> None:

@@ -183,9 +183,17 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
           "explorer.partial_rollout": kind.is_online and at(config, "explorer.partial_rollout", False),
           "data_processor.experience_pipeline": kind.makes_experience and asks_models(
               at(config, "data_processor.experience_pipeline.operators") or []),
+          "data_processor.task_pipeline": "rejected" in kind.writes and asks_models(_curation(config)),
           "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
           **{key: asks_by_itself(name) for key, name in workflows.items()}}
     return [key for key, is_on in on.items() if is_on]
+
+
+def _curation(config: Any) -> list[dict[str, Any]]:
+    """Returns the operators of curation, a recipe as an operator on experience has it."""
+    place = "data_processor.task_pipeline"
+    return [*(at(config, f"{place}.operators") or []), {"name": "", "args": {
+        "config_path": at(config, f"{place}.config_path")}}]
 
 
 def because_of_time(keys: list[str]) -> str:

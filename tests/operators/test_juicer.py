@@ -3,6 +3,7 @@ import pytest
 from operators import juicer
 from operators.curation import countdown_problem, hash_share
 from operators.juicer import Dropped
+from operators.juicer_recipes import read_recipe
 from pipeline.store.errors import ConfigError, DataError, StageError
 from pipeline.store.files import CONF
 
@@ -225,17 +226,17 @@ def test_recipe_files(tmp_path, text, message):
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        juicer.read_recipe(path)
+        read_recipe(path)
 
 
 def test_missing_recipe_file(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
-        juicer.read_recipe(tmp_path / "nowhere.yaml")
+        read_recipe(tmp_path / "nowhere.yaml")
 
 
 def test_the_shipped_gsm8k_recipe():
     question = "Ann has 3 apples and buys {} more. How many apples does she have then?"
     rows = rows_of(*(question.format(n) for n in range(100)), question.format(7), "too short", answer="3 + n\n#### 42")
-    kept, dropped = juicer.run_recipe(rows, juicer.read_recipe(CONF / "data_juicer" / "gsm8k.yaml"), lambda line: None)
+    kept, dropped = juicer.run_recipe(rows, read_recipe(CONF / "data_juicer" / "gsm8k.yaml"), lambda line: None)
     assert [(d.row, d.operator) for d in dropped] == [(101, "text_length_filter"), (100, "document_deduplicator")]
     assert {row["split"] for row in kept} == {"train", "test"}

@@ -84,6 +84,12 @@ def test_wrong_operators_are_problems_of_their_keys():
     assert {one.key for one in problems_of(SHAPED, "algorithm.algorithm_type=remax")} == {KEY}
 
 
+def test_curation_that_asks_a_model_is_marked_too():
+    operators = "data_processor.task_pipeline={config_path: null, operators: [{name: llm_difficulty_score_filter}]}"
+    assert [depends_on_time(KINDS["curate"], overridden(*words)) for words in ((operators,), ())] == [
+        ["data_processor.task_pipeline"], []]
+
+
 def test_operators_that_ask_a_model_are_marked(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("process: [{llm_quality_score_filter: {api_or_hf_model: judge}}]")

@@ -36,6 +36,7 @@ class DataJuicer(Arguments):
     """A Data-Juicer recipe: a file, or operators with name and args."""
     operators: list[dict[str, Any]] = Field([], description="name and args each")
     config_path: str | None = Field(None, description="recipe in Data-Juicer's own YAML")
+    num_process: int = Field(4, ge=1, le=256, description="attempts for which a server is asked at once")
 
 
 DATA_JUICER, SHAPING = "data_juicer", "reward_shaping_mapper"
