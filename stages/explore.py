@@ -48,10 +48,11 @@ class Explorer:
         self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity.calling)
         self.schedule = schedule
         self.colocated = config.mode == "colocate"
-        self.continues = config.mode == "both" and config.explorer.partial_rollout
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
                                   adapter, self._await_trainer)
+        self.in_turns = self.colocated and not files.read_json(context.directory / TOTAL)["overlap"]
+        self.continues = config.mode != "explore" and config.explorer.partial_rollout and not self.in_turns
         self.groups = Groups(context, self.prompts, self.engine, self.tokenizer)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
@@ -75,7 +76,7 @@ class Explorer:
         newer = NextWeights(self.weights, self.schedule, step, journal) if self.continues else None
         filled = self.groups.of_step(step, journal, newer)
         self.groups.rollout_seconds -= self.weights.ahead_seconds
-        if self.colocated and self.schedule.last_with_same_weights(step) == step:
+        if self.in_turns and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
         self.routings = {}
         rows, calls, tool_calls = self._rows(step, filled)

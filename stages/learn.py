@@ -22,6 +22,7 @@ from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
+from stages import device_sharing, recompute
 from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
 from stages.learner.actor import Actor, Result
@@ -43,7 +44,6 @@ from stages.learner.reference import References
 from stages.learner.saving import Deadline, Saving
 from stages.learner.separation import prove_critic, prove_policy, prove_teacher
 from stages.learner.teacher import Teacher
-from stages.recompute import resolve
 from workflows.protocol.hugging_face import import_light
 
 PROBE_TOKENS = 256
@@ -77,7 +77,9 @@ class Trainer:
         if data_set and self.source.rejected and self.process.rank == 0:
             tables.write(context.directory / tables.LOCATIONS["rejected"], records.Rejected, self.source.rejected)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
-        self._log(resolve(config, self.model))
+        for resolve in (recompute.resolve, device_sharing.resolve):
+            self._log(resolve(config, self.model))
+        config.trainer.overlap = not _any(self.process, not config.trainer.overlap)
         self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
         prove_policy(self.actor, config)
         self._keep_way(saved)
@@ -116,20 +118,17 @@ class Trainer:
         if not way.packed:
             self._log(str(way))
 
-    @property
-    def zero_stage(self) -> int:
-        return self.context.config.trainer.zero_stage
-
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
         """The newest complete checkpoint and its manifest. Raises ModelError for one of another ZeRO stage."""
         found = checkpoints.complete_checkpoints(self.context.directory)
         if not found:
             return None, {}
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])
+        zero_stage = self.context.config.trainer.zero_stage
         manifest = checkpoints.read_manifest(self.context.directory, found[-1])
-        if manifest["zero_stage"] != self.zero_stage:
+        if manifest["zero_stage"] != zero_stage:
             raise ModelError(f"{newest} was written with trainer.zero_stage={manifest['zero_stage']}, now it is "
-                             f"{self.zero_stage}. Resume with the former, or delete the stage directory to start "
+                             f"{zero_stage}. Resume with the former, or delete the stage directory to start "
                              "again.")
         return newest, manifest
 
@@ -150,7 +149,8 @@ class Trainer:
 
     def run(self) -> None:
         if self.process.rank == 0:
-            files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
+            files.write_json(self.context.directory / TOTAL, {
+                "total_steps": self.source.total_steps, "overlap": self.context.config.trainer.overlap})
         self.measured = time.perf_counter()
         try:
             with self.context.ending.deferred():
@@ -197,7 +197,8 @@ class Trainer:
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
             rows = self.writer.start(self._write, trained_rows(batch, result.logprobs),
-                                     step_record(self.context.id, batch, result, mismatch, values, seconds))
+                                     step_record(self.context.id, batch, result, mismatch, values, seconds,
+                                                 self.context.config.trainer.overlap))
         if saves:
             self.saving.start(step, rows)
 

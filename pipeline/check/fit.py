@@ -4,13 +4,24 @@ import math
 import os
 from typing import Any
 
-from pipeline.check.memory import GIB, USABLE, Rollout, Training, kept_logprobs, recomputes, rollout, training
+from pipeline.check.memory import (
+    GIB,
+    USABLE,
+    Rollout,
+    Training,
+    engines,
+    kept_logprobs,
+    recomputes,
+    rollout,
+    training,
+)
 from pipeline.check.model_size import Size, Sizes, named
 from pipeline.check.sources import explores
 from pipeline.check.workload import workload
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import answering_gpus, held_gpus
 from pipeline.settings.config import Config, resolve_dtype
+from pipeline.settings.trainer import must_overlap
 from pipeline.store.errors import Problem
 
 ENGINE = "explorer.rollout_model"
@@ -69,6 +80,8 @@ def problems(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> lis
     `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
     config = resolved(size, config, gpus, judges)
     trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
+    if not trainer and (together := overlap_problem(size, config, gpus, judges)):
+        return [together]
     if config.mode == "colocate" and trains(config) and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
@@ -79,7 +92,8 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
     """Returns the configuration with `auto` of gradient checkpointing resolved, if the GPU's memory is known."""
     if not gpus.gib:
         return config
-    chosen = recomputes(size, config, element_bytes(config, gpus), USABLE * gpus.gib * GIB - judges)
+    room = USABLE * gpus.gib * GIB - judges - (engines(config, gpus.gib * GIB) if must_overlap(config) else 0)
+    chosen = recomputes(size, config, element_bytes(config, gpus), room)
     return _with(config, ("enable_gradient_checkpointing", chosen))
 
 
@@ -93,6 +107,21 @@ def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     return Problem("trainer", f"needs about {found.peak / GIB:.1f} GiB on each GPU ({_parts(found)}), "
                    f"{(found.peak - room) / GIB:.1f} more than {USABLE:.0%} of {gpus.gib:g}{of_judges}.",
                    _advice(size, config, gpus))
+
+
+def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
+    """Reports `trainer.overlap=true` where trainer, engines and reward models together exceed USABLE of a GPU."""
+    if not must_overlap(config):
+        return None
+    trainer, answering = training(size, config, element_bytes(config, gpus)).peak, engines(config, gpus.gib * GIB)
+    excess = trainer + answering + judges - USABLE * gpus.gib * GIB
+    if excess <= 0:
+        return None
+    of_judges = f" and {judges / GIB:.1f} for reward models" if judges else ""
+    return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer beside "
+                   f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
+                   f"{gpus.gib:g}.", "Lower explorer.rollout_model.gpu_memory_utilization or "
+                   "trainer.max_token_len_per_gpu, or set trainer.overlap=auto.", found=True)
 
 
 def _advice(size: Size, config: Config, gpus: Gpus) -> str:

@@ -198,6 +198,13 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
                    element * sum(count for count, _ in size.layers) * cached)
 
 
+def engines(config: Config, total: float) -> float:
+    """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server."""
+    if config.explorer.rollout_model.engine_type == "openai":
+        return 0
+    return config.explorer.rollout_model.gpu_memory_utilization * total + kept_logprobs(config)
+
+
 def kept_logprobs(config: Config) -> int:
     """Returns the bytes of sampled log-probs that the engines of a GPU keep beside `gpu_memory_utilization` until their
     requests end (workflows/engines/kept_logprobs.py): 4 for each position of max_num_seqs sequences, two positions more

@@ -9,6 +9,7 @@ from pipeline.settings.arguments.answers import REWARDS, OverlongPenalty
 from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.train_batch import taken_groups
+from pipeline.settings.trainer import may_overlap
 from pipeline.store.errors import Problem, nearest
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
@@ -124,9 +125,9 @@ def partial_rollout(c) -> Found:
     engine, offset = c.explorer.rollout_model.engine_type, c.synchronizer.sync_offset
     if not c.kind.explores or not c.explorer.partial_rollout:
         return
-    if c.mode != "both":
+    if c.mode != "both" and not (c.mode == "colocate" and c.trainer.overlap is True):
         yield Problem("explorer.partial_rollout", f"with mode={c.mode}, where no weights are published during a step.",
-                      "Set mode=both, or leave it out.", found=True)
+                      "Set mode=both, or mode=colocate with trainer.overlap=true, or leave it out.", found=True)
     elif offset < 1:
         yield Problem("explorer.partial_rollout", f"with synchronizer.sync_offset={offset}: the trainer waits for the "
                       "whole step, so no newer weights come meanwhile.", "Set synchronizer.sync_offset to 1 or more.",
@@ -134,6 +135,14 @@ def partial_rollout(c) -> Found:
     elif engine == "transformers":
         yield Problem("explorer.partial_rollout", f"with explorer.rollout_model.engine_type={engine}, which computes "
                       "whole batches and cannot interrupt an answer.", "Set vllm.", found=True)
+
+
+def overlap(c) -> Found:
+    """Engines and a trainer on the same devices work at once where the explorer may run ahead."""
+    if c.kind.is_online and c.trainer.overlap is True and not may_overlap(c):
+        yield Problem("trainer.overlap", f"with mode={c.mode} and synchronizer.sync_offset="
+                      f"{c.synchronizer.sync_offset}: it is for engines on the trainer's devices that may run ahead.",
+                      "Set mode=colocate and synchronizer.sync_offset to 1 or more, or leave it out.", found=True)
 
 
 def texts(c) -> Found:
@@ -293,5 +302,5 @@ def server(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, token_budget,
-         sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, texts, sampling_of_sets,
-         pairs, rewards, overlong, resampled_by_accuracy, nodes, server)
+         sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, texts,
+         sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes, server)

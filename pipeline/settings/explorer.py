@@ -111,7 +111,8 @@ class Explorer(Section):
     over_rollout: OverRollout = section(OverRollout)
     partial_rollout: bool = setting(
         False, "answers in progress go on under the next explorer step's weights, as soon as these are published; "
-               "mode=both with synchronizer.sync_offset of at least 1. Depends on time")
+               "mode=both, or mode=colocate with trainer.overlap=true, and synchronizer.sync_offset of at least 1. "
+               "Depends on time")
     max_timeout: float | None = setting(
         None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
               "attempt has failed, seconds; null: none", gt=0, how=True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.settings.algorithm import Critic
-from pipeline.settings.setting import Section, rule, section, setting
+from pipeline.settings.setting import Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 
 
@@ -32,6 +32,10 @@ class Trainer(Section):
                                   "GPUs; not with zero_stage=3", choices=("auto", True, False), how=True)
     share_prompts: bool | str = setting("auto", "rows with equal prompts compute them once in a micro-batch; auto: on "
                                         "GPUs", choices=("auto", True, False), how=True)
+    overlap: bool | str = setting(
+        "auto", "engines answer while the trainer trains on the same devices (mode=colocate, "
+        "synchronizer.sync_offset at least 1); auto: where the estimated memory of both fits the GPUs; otherwise, and "
+        "with false, they take turns", choices=("auto", True, False), how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
@@ -70,6 +74,20 @@ def compiles(settings: Any, gpu: bool) -> bool:
 def shares_prompts(settings: Any, gpu: bool) -> bool:
     """Returns whether rows with equal prompts compute them once. settings: the section `trainer`."""
     return gpu if settings.share_prompts == "auto" else settings.share_prompts
+
+
+def may_overlap(config: Any) -> bool:
+    """Returns whether engines may answer while a trainer on the same devices trains: not where it waits for them.
+
+    config: the settings of a stage, by attribute; those of stages without engines or trainer may lack some.
+    """
+    return (at(config, "mode") == "colocate" and at(config, "synchronizer.sync_offset", 0) > 0
+            and at(config, "trainer.overlap", False) is not False)
+
+
+def must_overlap(config: Any) -> bool:
+    """Returns whether they do, or their stage ends. config: as for `may_overlap`."""
+    return may_overlap(config) and at(config, "trainer.overlap") is True
 
 
 class Synchronizer(Section):

@@ -208,6 +208,8 @@ class Step:
         pa.float64(), "share of the pairs of a trained token and a layer with experts for which the trainer's router "
         "chose others than the engine's; null: no experts, or the engine does not say them (vLLM says them with "
         "algorithm.enable_router_replay)", later=True, default=None)
+    overlap: bool | None = column(
+        pa.bool_(), "engines answered on the same devices while it trained (trainer.overlap)", later=True, default=None)
     mismatch_p95: float | None = column(
         pa.float64(), "what 95% of the differences of mismatch_mean do not exceed", later=True, default=None)
     mismatch_outside: float | None = column(

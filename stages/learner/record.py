@@ -32,14 +32,17 @@ class Seconds:
 
 
 def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | None, values: ValueResult | None,
-                seconds: Seconds) -> records.Step:
-    """The record of a step. stage: its id. A field of a part is the column of that name; the rest is null."""
+                seconds: Seconds, overlap: bool = False) -> records.Step:
+    """The record of a step. stage: its id. overlap: whether engines answered meanwhile (stages/device_sharing.py).
+
+    A field of a part is the column of that name; the rest is null.
+    """
     others = sorted((name, value) for name, value in result.statistics.items() if name not in STATISTICS)
     known = {
         "stage": stage, "step": batch.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": result.lr,
         "kl_loss_coef": result.kl_loss_coef, "trained_rows": len(batch.rows), "trained_tokens": result.tokens,
         "token_budget": result.token_budget, "compiled_graphs": result.compiled_graphs,
-        "packing": result.packing,
+        "packing": result.packing, "overlap": overlap,
         "statistics": others, **{name: result.statistics.get(name) for name in STATISTICS},
         **{name: total(batch.explored, column) for name, column in COST.items()},
     }

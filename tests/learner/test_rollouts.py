@@ -140,7 +140,7 @@ def test_what_the_explorer_has_not_made_is_waited_for(stage):
 
 def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
     """One step off: with version 0 the explorer makes steps 1 and 2, so step 1 alone does not free the device."""
-    context = stage("mode=colocate", "synchronizer.sync_offset=1")
+    context = stage("mode=colocate", "synchronizer.sync_offset=1", "trainer.overlap=false")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     with pytest.raises(StageError, match="for explorer step 2"):
         batch_of(Rollouts(context), 1)
@@ -148,6 +148,8 @@ def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
     assert len(batch_of(Rollouts(context), 1).rows) == 4
     with pytest.raises(StageError, match="for explorer step 3"):
         batch_of(Rollouts(context), 2)
+    context.config.trainer.overlap = True  # step 2 is all that it needs
+    assert len(batch_of(Rollouts(context), 2).rows) == 4
 
 
 def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):

@@ -208,7 +208,7 @@ def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memor
     publish_model(stage(), 0)  # of an earlier life
     with pytest.raises(StageError, match="for the trainer to start"):
         open_explorer(context)
-    files.write_json(context.directory / "total.json", {"total_steps": 4})
+    files.write_json(context.directory / "total.json", {"total_steps": 4, "overlap": False})
     open_explorer(context).engine.close()
 
 

@@ -148,7 +148,7 @@ def test_what_was_explored_alone_is_trained_on_later_without_the_rows_behind_it(
 
 def test_colocated_the_device_is_given_back_after_the_last_round(stage, monkeypatch):
     context = stage("mode=colocate", "algorithm.max_resample_rounds=2", kinds=["never"] * 4)
-    files.write_json(context.directory / TOTAL, {"total_steps": 4})
+    files.write_json(context.directory / TOTAL, {"total_steps": 4, "overlap": False})
     explorer, seen = publish_model(context, 0), []
     submit = explorer.engine.submit
     monkeypatch.setattr(explorer.engine, "submit", lambda r: seen.append(len(r)) or submit(r))

@@ -263,6 +263,7 @@ PARTIAL = "explorer.partial_rollout=true"
 
 @pytest.mark.parametrize("given", [
     (PARTIAL, "synchronizer.sync_offset=0"), (PARTIAL, "synchronizer.sync_offset=1", "mode=colocate"),
+    (PARTIAL, "synchronizer.sync_offset=1", "mode=colocate", "trainer.overlap=false"),
     (PARTIAL, "synchronizer.sync_offset=1", "explorer.rollout_model.engine_type=transformers"),
     (PARTIAL, "synchronizer.sync_offset=1", "stages=[{stage_name: look, mode: explore, buffer: {total_steps: 2}}]")])
 def test_where_no_newer_weights_can_come_it_is_refused(given):
@@ -271,7 +272,7 @@ def test_where_no_newer_weights_can_come_it_is_refused(given):
 
 def test_it_goes_with_a_trainer_that_works_meanwhile_and_depends_on_time():
     given = (PARTIAL, "synchronizer.sync_offset=1")
-    assert problems_of(*given) == []
+    assert problems_of(*given) == problems_of(*given, "mode=colocate", "trainer.overlap=true") == []
     config = overridden(*given)
     assert [kind for kind in ("rft", "rollout", "train", "offline", "evaluate", "bench")
             if depends_on_time(KINDS[kind], config)] == ["rft"]

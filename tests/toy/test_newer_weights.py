@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.plan.plan import make_plan
-from pipeline.store import files
+from pipeline.store import checkpoints, files
 from tests.toy.conftest import stage_of, table
 from tests.toy.kill import killed, start
 from tests.toy.test_late_groups import ouro, stage_to_kill
@@ -49,6 +49,27 @@ def test_it_trains_and_says_that_it_depends_on_time(tmp_path):
     assert_whole(directory)
     assert files.read_json(directory / files.MANIFEST)["depends_on_time"] == ["explorer.partial_rollout"]
     ouro("verify", "long", "--root", str(tmp_path))
+
+
+@pytest.mark.slow
+def test_at_once_on_the_same_devices_it_makes_what_it_makes_in_turns(tmp_path):
+    """trainer.overlap changes when the trainer works, not which weights answer: all is equal to the bit."""
+    given = (*(word for word in LONG if word.partition("=")[0] not in (
+        "explorer.partial_rollout", "explorer.runner_concurrency", "model.max_response_tokens")),
+        "model.max_response_tokens=24", "mode=colocate", "explorer.rollout_model.engine_type=transformers")
+    made = {}
+    for overlap in (False, True):
+        words = (f"checkpoint_root_dir={tmp_path / str(overlap)}", *given, f"trainer.overlap={str(overlap).lower()}")
+        ouro("run", *words)
+        stage = stage_of(make_plan(compose(list(words))), "rft")
+        directory = Path(stage.directory)
+        rows, trained, steps = (table(directory, name) for name in ("experience", "trained", "steps"))
+        assert [step["overlap"] for step in steps] == [overlap] * STEPS
+        last = checkpoints.model_directory(directory)
+        rows = [{key: value for key, value in row.items() if key != "unix_seconds"} for row in rows]
+        made[overlap] = stage.identity, rows, trained, files.hash_file(last / checkpoints.WEIGHTS)
+    assert len(made[True][1]) == STEPS * ROWS
+    assert made[True] == made[False]
 
 
 @pytest.mark.kill

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.job.devices import planned_gpus, visible_gpus
+from pipeline.settings.trainer import may_overlap
 from pipeline.store.checkpoints import weight_bytes
 from pipeline.store.errors import ConfigError, pick
 from workflows.protocol.engine import Engine
@@ -28,7 +29,7 @@ def open_engine(
     if config.explorer.rollout_model.engine_num * shared_by == 1:
         import_libraries(config)
         device_free()
-        return open_one(model, config, end_tokens, sleeps, adapter)
+        return open_one(model, with_cache(config, model), end_tokens, sleeps, adapter)
     from workflows.engines.engine_pool import EnginePool
 
     assert logs is not None, "several engines need a place for their logs"
@@ -51,14 +52,16 @@ def engines_per_gpu(config, model: Path) -> int:
 
 
 def with_cache(config, model: Path):
-    """Returns the settings of an engine with the size of its key/value cache, where it shares its GPU.
+    """Returns the settings of an engine with the size of its key/value cache, where it shares its GPU with others or
+    with a trainer that may train meanwhile.
 
-    Otherwise vLLM measures what its weights and activations leave of its part of the memory, and would count what the
-    engines that start beside it allocate meanwhile. config: with that part as `gpu_memory_utilization`. Raises
+    Otherwise vLLM measures what its weights and activations leave of its part of the memory, and would count what those
+    beside it allocate while it starts. config: with that part as `gpu_memory_utilization`. Raises
     ConfigError when nothing is left.
     """
     settings = config.explorer.rollout_model
-    if settings.engine_type != "vllm" or settings.engines_per_gpu in ("auto", 1):
+    if settings.engine_type != "vllm" or (
+            settings.engines_per_gpu in ("auto", 1) and not may_overlap(config)):
         return config
     import torch
 
@@ -69,8 +72,9 @@ def with_cache(config, model: Path):
     reserved = max(RESERVED_BYTES, int(RESERVED * memory))
     if weights + reserved >= memory:
         gib = [f"{one / 2**30:.1f} GiB" for one in (memory, weights, reserved)]
-        raise ConfigError(f"explorer.rollout_model.engines_per_gpu: each engine has {gib[0]}, and needs {gib[1]} for "
-                          f"weights and {gib[2]} for activations besides its cache. Choose fewer engines.")
+        raise ConfigError(f"explorer.rollout_model.gpu_memory_utilization: each engine has {gib[0]}, and needs "
+                          f"{gib[1]} for weights and {gib[2]} for activations besides its cache. Raise it, or lower "
+                          "engines_per_gpu.")
     return config.but("explorer.rollout_model", settings.merged({
         "extra_engine_args": {"kv_cache_memory_bytes": memory - weights - reserved}}))
 

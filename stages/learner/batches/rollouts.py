@@ -155,9 +155,9 @@ class Rollouts:
                    WHERE status = 'ok' AND {self._condition(explored, *self.schedule.slots(step))}"""
 
     def _wait(self, step: int, explorer_step: int) -> None:
-        """Waits for the rollouts; colocated, for all that the explorer can make before training frees it."""
+        """Waits for the rollouts; in turns, for all that the explorer can make before training frees it."""
         config = self.context.config
-        if config.mode == "colocate":
+        if config.mode == "colocate" and not config.trainer.overlap:
             explorer_step = self.schedule.last_before_training(step)
         wait_for(
             tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,

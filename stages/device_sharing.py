@@ -1,0 +1,41 @@
+"""Resolves `trainer.overlap`: whether engines and trainer with mode=colocate use their devices at once or in turns."""
+
+from pathlib import Path
+
+import torch
+
+from pipeline.check.memory import GIB, USABLE, engines
+from pipeline.settings.config import Config
+from pipeline.settings.trainer import may_overlap
+from pipeline.store.errors import ConfigError
+from stages.recompute import needed
+
+
+def resolve(config: Config, model: Path) -> str | None:
+    """Sets the setting of a stage's configuration to true or false; returns what it chose as a line for the log.
+
+    Called once gradient checkpointing is resolved. False where the explorer does not run ahead of the trainer. `auto`
+    is false on CPU, with engine_type=transformers, whose memory has no bound, and with reward models on the same GPU,
+    whose size is not known here. model: the policy's directory. Raises ConfigError for true where it does not fit.
+    """
+    asked, settings = config.trainer.overlap, config.trainer
+    settings.overlap = may_overlap(config)
+    if not settings.overlap:
+        return None
+    if not torch.cuda.is_available():
+        settings.overlap = asked is True
+        return "engines answer while the trainer trains (trainer.overlap)" if settings.overlap else None
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    trains, answers = needed(config, model), engines(config, total)
+    known = config.explorer.rollout_model.engine_type != "transformers" and not config.explorer.auxiliary_models
+    fits = trains + answers <= USABLE * total
+    figures = (f"the trainer needs about {trains / GIB:.1f} and engines {answers / GIB:.1f} of {total / GIB:.1f} GiB "
+               "on each GPU")
+    if asked is True and not fits:
+        raise ConfigError(f"trainer.overlap=true, and {figures}, together more than {USABLE:.0%}. Lower "
+                          "explorer.rollout_model.gpu_memory_utilization, or set trainer.overlap=auto.")
+    settings.overlap = fits and (known or asked is True)
+    if not known and not settings.overlap:
+        return None
+    how = "engines answer while the trainer trains" if settings.overlap else "engines and trainer take turns"
+    return f"{how} (trainer.overlap): {figures}"

@@ -1,0 +1,69 @@
+"""`trainer.overlap`: what `auto` chooses by the memory of a GPU, and what `true` refuses."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pipeline.check.memory import GIB
+from pipeline.settings.explorer import AuxiliaryModel
+from pipeline.settings.trainer import may_overlap
+from pipeline.store.errors import ConfigError
+from stages import device_sharing
+from stages.recompute import needed
+from tests import zoo
+from tests.configs import element, overridden
+
+AHEAD = ("mode=colocate", "synchronizer.sync_offset=1", "explorer.rollout_model.gpu_memory_utilization=0.5")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return zoo.make("qwen2", tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture
+def resolved(model, monkeypatch):
+    """resolved(gib, "key=value", ...): the setting on a GPU of `gib`; 0: on CPU."""
+
+    def run(gib: float, *overrides: str, judge=False) -> bool:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gib > 0)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gib * GIB))
+        config = overridden(*AHEAD, "trainer.enable_gradient_checkpointing=false", *overrides)
+        if judge:
+            config = config.but("explorer.auxiliary_models", [element(AuxiliaryModel, {"model_path": str(model)})])
+        device_sharing.resolve(config, model)
+        return config.trainer.overlap
+
+    return run
+
+
+def test_auto_is_true_where_half_of_the_memory_and_the_trainer_leave_a_tenth(resolved, model):
+    """Engines hold half of the GPU, and 90% may be used: the trainer may need up to four tenths."""
+    trainer = needed(overridden(*AHEAD), model) / GIB
+    kept = 0.05  # the log-probs that engines keep beside their half
+    assert resolved((trainer + kept) / 0.4 * 1.01) is True
+    assert resolved(trainer / 0.4 * 0.99) is False
+
+
+def test_true_is_refused_where_they_do_not_fit(resolved, model):
+    trainer = needed(overridden(*AHEAD), model) / GIB
+    with pytest.raises(ConfigError, match=r"trainer\.overlap"):
+        resolved(trainer / 0.4 * 0.99, "trainer.overlap=true")
+    assert resolved(80, "trainer.overlap=true") is True
+
+
+@pytest.mark.parametrize(("gib", "overrides", "judge"), [
+    (80, ("trainer.overlap=false",), False), (80, ("explorer.rollout_model.engine_type=transformers",), False),
+    (80, (), True), (0, (), False)])
+def test_they_take_turns_where_it_is_asked_for_or_the_memory_is_not_known(resolved, gib, overrides, judge):
+    assert resolved(gib, *overrides, judge=judge) is False
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [
+    ((), True), (("synchronizer.sync_offset=0",), False), (("mode=both",), False), (("trainer.overlap=false",), False)])
+def test_only_an_explorer_on_the_same_devices_that_runs_ahead_may(overrides, expected):
+    given = {one.partition("=")[0] for one in overrides}
+    kept = [one for one in AHEAD if one.partition("=")[0] not in given]
+    assert may_overlap(overridden(*kept, *overrides)) is expected
