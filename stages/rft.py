@@ -8,8 +8,11 @@ weights generate which rollouts. This process starts both, follows the steps, an
 from pipeline.job.context import Context, environment, run_stage
 from pipeline.job.devices import visible_gpus
 from pipeline.job.shares import cores, share_cores, share_gpus
+from pipeline.settings.trainer import may_overlap
 from stages.explorer.children import Child, supervise, trainer_child
 from stages.follow import Follower, finish_training
+
+BELOW_NORMAL = "1"  # where MPS runs, kernels of engines, short and waited for, take precedence over the trainer's
 
 
 def work(context: Context) -> None:
@@ -22,6 +25,8 @@ def work(context: Context) -> None:
     if gpus and config.cluster.node_num == 1:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config, config.trainer.ranks), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+    if gpus and may_overlap(config):
+        trainer.environment.setdefault("CUDA_MPS_CLIENT_PRIORITY", BELOW_NORMAL)
     with Follower(context) as follower:
         supervise(context, [explorer, trainer], follower.poll)
     finish_training(context)
