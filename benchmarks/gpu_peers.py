@@ -6,7 +6,7 @@ The same for all: a random model in the shape of Qwen2.5-0.5B (bfloat16) with a 
 8 responses of 128 and 512 tokens, a hash of the response as reward (0 or 1), one update per step with AdamW at 1e-6,
 temperature 1, no KL term, engine and trainer on one GPU. Each run is a process of its own; peers have two rows, one as
 their documents advise and one as a user who knows them sets it (TRL, VERL below), and ours runs also with rollouts one
-step ahead of the trainer, in turns and at once (AHEAD). Seconds of a step: ours from the
+step ahead of the trainer, in turns and at once (AHEAD), and on two GPUs (TWO_GPUS). Seconds of a step: ours from the
 tables of the stage, which include writing every rollout and a proven hand-over of the weights in a file; TRL's between
 its callbacks of step begin and end, after a synchronisation; verl's as it prints them. The first step of each run is
 left out. Memory is NVML's for the whole device, from the start of a process to its end, and so counts engines,
@@ -38,9 +38,11 @@ TUNED = {"gradient_checkpointing": False, "vllm_enable_sleep_mode": False, "vllm
 TRL = {"TRL, as documented": {"trl": DOCUMENTED}, "TRL, tuned": {"trl": TUNED}}
 VERL = {"verl, as documented": {"verl": []},
         "verl, bypass_mode": {"verl": ["algorithm.rollout_correction.bypass_mode=True"]}}
+OVERLAP = ["synchronizer.sync_offset=1", "trainer.overlap=true", "explorer.rollout_model.gpu_memory_utilization=0.3"]
+TWO = ["trainer.ranks=2", "explorer.rollout_model.engine_num=2"]
 AHEAD = {"this tree, one step ahead": {"overrides": ["synchronizer.sync_offset=1", "trainer.overlap=false"]},
-         "this tree, overlapping": {"overrides": ["synchronizer.sync_offset=1", "trainer.overlap=true",
-                                             "explorer.rollout_model.gpu_memory_utilization=0.3"]}}
+         "this tree, overlapping": {"overrides": OVERLAP}}
+TWO_GPUS = {"two GPUs, in turns": {"overrides": TWO}, "two GPUs, overlapping": {"overrides": TWO + OVERLAP}}
 OTHER = {"overrides": ["trainer.enable_gradient_checkpointing=true"]}  # as in its benchmarks/gpu_path.py
 PARTS = ("rollout_seconds", "train_seconds", "publish_seconds", "sync_seconds", "train_other_seconds",
          "explore_other_seconds")
@@ -216,8 +218,9 @@ def compare(given) -> list[dict]:
     if not (given.root / "model").exists():
         make_model(given.root / "model")
     runs = {"this tree": (here, {}), **({"the other tree": (given.other, OTHER)} if given.other else {}),
-            **{name: (here, variant) for name, variant in (AHEAD | TRL | (VERL if given.verl else {})).items()}}
-    runs = {name: run for name, run in runs.items() if not given.only or name in given.only}
+            **{name: (here, variant) for name, variant in (
+                AHEAD | TWO_GPUS | TRL | (VERL if given.verl else {})).items()}}
+    runs = {name: run for name, run in runs.items() if (name in given.only if given.only else name not in TWO_GPUS)}
     found: dict[str, list[dict]] = {name: [] for name in runs}
     for turn in range(given.rounds):
         for index, (name, (tree, variant)) in enumerate(runs.items()):
@@ -236,8 +239,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7, help="steps of a process, the first of which warms up")
     parser.add_argument("--rounds", type=int, default=1, help="how often the variants take turns")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a process is ended")
-    parser.add_argument("--only", action="append", choices=["this tree", "the other tree", *AHEAD, *TRL, *VERL],
-                        help="what to measure; default: all")
+    parser.add_argument("--only", action="append",
+                        choices=["this tree", "the other tree", *AHEAD, *TWO_GPUS, *TRL, *VERL],
+                        help="what to measure; default: all that one GPU can run")
     parser.add_argument("--out", type=Path, help="JSON file for the figures and the steps of each run")
     parser.add_argument("--verl", type=Path, action="append", default=[],
                         help="a directory with packages for verl; without it verl is not measured")
