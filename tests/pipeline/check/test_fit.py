@@ -157,6 +157,17 @@ def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():
     assert fit.problems(SMALL, config, gpus(2, 24.0)) == []
 
 
+def test_at_once_trainer_and_engines_are_added():
+    """Engines hold half, and nine tenths may be used: the trainer's 64.6 GiB may be four tenths, of 161.5."""
+    config = rft(mode="colocate", synchronizer__sync_offset=1, trainer__overlap=True,
+                 explorer__rollout_model__gpu_memory_utilization=0.5)
+    assert fit.problems(SMALL, config, gpus(1, 163.0)) == []
+    (problem,) = fit.problems(SMALL, config, gpus(1, 160.0))
+    assert problem.key == "trainer.overlap"
+    config.trainer.overlap = "auto"
+    assert fit.problems(SMALL, config, gpus(1, 160.0)) == []
+
+
 @pytest.mark.parametrize(("tokens", "deciding"), [(16, "optimizer step 56.7"), (65536, "activations")])
 def test_the_parts_of_the_memory_add_up_to_the_peak(tokens, deciding):
     """7.6 billion x 8 bytes at the step are 56.7 GiB; with many tokens the backward pass is higher."""
