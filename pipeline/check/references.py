@@ -11,7 +11,7 @@ from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
 from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import has_experts, unpacked, untrainable
+from pipeline.store.architecture import CAPS, SINKS, WINDOWS, has_experts, unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
@@ -100,7 +100,8 @@ def untrainable_models(config: Config, start: Model) -> list[Problem]:
     return [Problem(key, problem, found=path) for key, path, said in read
             if (problem := untrainable(said, model.longest))] + [
         Problem("trainer.packing", f"needed auto or rows for {key}={path}: {obstacle}.", found="packed")
-        for key, path, said in read if packs and (obstacle := unpacked(said, model.longest))] + [
+        for key, path, said in read
+        if packs and (obstacle := unpacked(said, model.longest, (WINDOWS, CAPS, SINKS)))] + [
         Problem("algorithm.enable_router_replay", f"{key}={path} has no experts to choose from.", "Set false.",
                 found=True)
         for key, path, said in read if replays and key == "model.model_path" and not has_experts(said)]

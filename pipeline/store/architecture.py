@@ -5,15 +5,17 @@ soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from pipeline.store.family_defaults import completed
-from pipeline.store.packable import reads_both_ways, unknown_type, unpackable
+from pipeline.store.packable import SINKS, reads_both_ways, unknown_type, unpackable
 from pipeline.store.recurrence import recurrent_layers
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")
 EXPERTS = re.compile(r"(^|_)num_(\w+_)?experts$|^n_routed_experts$")  # keys of their number
+WINDOWS, CAPS = "windows", "capped scores"  # what packed attention may do, or not; and SINKS
 ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
 
 
@@ -47,10 +49,11 @@ def has_experts(config: dict[str, Any]) -> bool:
     return any(EXPERTS.search(key) and isinstance(value, int) and value > 1 for key, value in text_part(config).items())
 
 
-def unpacked(config: dict[str, Any], longest: int) -> str | None:
+def unpacked(config: dict[str, Any], longest: int, does: Collection[str] = ()) -> str | None:
     """Returns why rows of up to `longest` tokens cannot be packed into one sequence for a model, or None.
 
-    config: as for `untrainable`. The sentence goes on after "because".
+    config: as for `untrainable`. does: of WINDOWS, CAPS and SINKS, those of the packed attention. The sentence goes on
+    after "because".
     """
     said = text_part(config)
     if recurrent := recurrent_layers(said):
@@ -59,9 +62,10 @@ def unpacked(config: dict[str, Any], longest: int) -> str | None:
     chunks = ["chunked_attention"] if said.get("attention_chunk_size") else []
     if other := sorted({str(kind) for kind in said.get("layer_types") or chunks} - ATTENTION):
         return f"the model has layers of {', '.join(other)} (layer_types)"
-    if cap := said.get("attn_logit_softcapping"):
+    if CAPS not in does and (cap := said.get("attn_logit_softcapping")):
         return f"the model caps the scores of its attention (attn_logit_softcapping={cap})"
-    return unpackable(str(said.get("model_type", ""))) or _windowed(said, longest)
+    return unpackable(str(said.get("model_type", "")), SINKS in does) or (
+        windowed(said, longest) if WINDOWS not in does else None)
 
 
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -72,8 +76,9 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
     return completed(said)
 
 
-def _windowed(said: dict[str, Any], longest: int) -> str | None:
-    for key, acts in WINDOWS.items():
+def windowed(said: dict[str, Any], longest: int) -> str | None:
+    """Returns that layers attend to fewer tokens than a row has, or None. said: of `text_part`."""
+    for key, acts in WINDOW_KEYS.items():
         if isinstance(window := said.get(key), int) and 0 < window < longest and acts(said):
             return f"the model's layers attend to the last {window} tokens ({key}), and rows have up to {longest}"
     return None
@@ -89,7 +94,7 @@ def _slides(said: dict[str, Any]) -> bool:
     return kind not in ("qwen2", "qwen3") or said.get("max_window_layers", 28) < said.get("num_hidden_layers", 32)
 
 
-WINDOWS = {"sliding_window": _slides, "local_attention": bool,  # key: whether any layer uses it
+WINDOW_KEYS = {"sliding_window": _slides, "local_attention": bool,  # key: whether any layer uses it
            "window_size": lambda said: "local" in str(said.get("attention_types"))}
 
 

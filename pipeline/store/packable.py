@@ -3,8 +3,8 @@
 The trainer packs rows of several sequences into one: it replaces the attention (transformers' attention interface) and
 calls decoder (`model.model`) and output head (`lm_head`) by themselves. Architectures whose classes predate this
 interface (GPT-2, GPT-NeoX, Falcon, BLOOM, StableLM) cannot be packed, nor those that hand the attention what the
-trainer's does not compute (sinks, chosen keys, a mask of their own): their rows go through transformers' own code. The
-source is read, not imported: that would take torch.
+trainer's does not compute (chosen keys, a mask of their own, on a GPU sinks): their rows go through transformers' own
+code. The source is read, not imported: that would take torch.
 """
 
 import importlib.util
@@ -18,8 +18,9 @@ TRAITS = {  # what the file of an architecture has when its classes have the tra
     "no decoder of the name `model`": re.compile(r'^    base_model_prefix = "model"', re.M),
     "no output head of the name `lm_head`": re.compile(r"self\.lm_head = "),
 }
+SINKS = "attention sinks"
 UNDONE = {  # what the file of an architecture has when its classes need of the attention what the trainer's lacks
-    "attention sinks": re.compile(r"^ +s_aux=self\.", re.M),
+    SINKS: re.compile(r"^ +s_aux=self\.", re.M),
     "attention to chosen keys": re.compile(r"^ +(?:block_)?indices=\w+,", re.M),
     "a mask of its own": re.compile(r"^ +attention_mask=attn_mask,", re.M),
 }
@@ -27,12 +28,13 @@ CAUSAL = re.compile(r"^MODEL_FOR_(?:CAUSAL_LM|IMAGE_TEXT_TO_TEXT)_MAPPING_NAMES 
 
 
 @cache
-def unpackable(model_type: str) -> str | None:
+def unpackable(model_type: str, sinks: bool = False) -> str | None:
     """Returns why the trainer cannot pack rows for an architecture, or None; also None for one whose classes are in no
-    file of that name, which the trainer judges by its class."""
+    file of that name, which the trainer judges by its class. sinks: packed attention has them."""
     source = _source(family_directory(model_type))
     lacking = [lack for lack, pattern in TRAITS.items() if source and not pattern.search(source)]
-    undone = [what for what, pattern in UNDONE.items() if source and pattern.search(source)]
+    undone = [what for what, pattern in UNDONE.items() if source and pattern.search(source)
+              and not (sinks and what == SINKS)]
     if not lacking and not undone:
         return None
     has = f"have {' and '.join(lacking)}" if lacking else (

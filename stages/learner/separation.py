@@ -25,9 +25,11 @@ from stages.learner.critic import Critic
 from stages.learner.engine import attention
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import MicroBatch, pack
-from stages.learner.engine.way import Way, set_own_attention
+from stages.learner.engine.way import Way, decoder, places
 from stages.learner.engine.zero import Process
 from stages.learner.teacher import Teacher
+from workflows.protocol.hugging_face import set_exact_attention
+from workflows.protocol.routing import Routers
 
 FIRST, SECOND = 13, 10  # tokens; the first row is longer, so that attention pads the second
 SHORT = 40  # tokens of the row that is compared, where nothing in config.json depends on a length
@@ -126,12 +128,19 @@ class _Proof:
     def _difference(self, own: Callable[[Tensor], Tensor]) -> str | None:
         """Returns how far the outputs of two rows in a micro-batch are from those of each alone, if too far."""
         rows = self._rows(self._length(), SECOND)
-        with torch.no_grad():
-            scored = [values[-COMPARED:] for micro in pack(rows, 2 * self._length(), 0, 1, fill=self.way.fill)
-                      for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
+        with torch.no_grad(), self._routers() as routers:
+            alone, experts = [], []
             with self._own_forward():
-                alone = [own(torch.tensor(row.tokens, device=self.process.device))[-COMPARED:].float().cpu().numpy()
-                         for row in rows]
+                for row in rows:
+                    found = own(torch.tensor(row.tokens, device=self.process.device))
+                    alone.append(found[-COMPARED:].float().cpu().numpy())
+                    experts.append(routers and routers.last(len(row.tokens)))
+            scored = []
+            for micro in pack(rows, 2 * self._length(), 0, 1, fill=self.way.fill):
+                if routers:
+                    every = torch.arange(len(micro.input_ids), device=self.process.device)
+                    routers.give(places(micro.segments, every, self.way), torch.cat([experts[i] for i in micro.rows]))
+                scored += [values[-COMPARED:] for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
         far = np.abs(np.concatenate(scored) - np.concatenate(alone))
         mean, largest = self._of_all_ranks(np.array([far.mean(), far.max()]))
         allowed = ALLOWED.get(self.model.dtype, ALLOWED[torch.bfloat16])
@@ -139,6 +148,22 @@ class _Proof:
             return None
         return (f"outputs of its rows differ from those of transformers' own forward by {mean:.2g} in the mean and up "
                 f"to {largest:.2g}, allowed {allowed[0]:g} and {allowed[1]:g}")
+
+    @contextmanager
+    def _routers(self) -> Iterator[Routers | None]:
+        """Those of a model whose precision lets experts with nearly equal scores change places: their choices are made
+        the same, so that the rest is compared. Compiled layers are run as they are written."""
+        part = self.model if hasattr(self.model, "layers") else decoder(self.model)
+        layers, routers = getattr(part, "layers", None), None
+        if self.model.dtype != torch.float32 and isinstance(layers, nn.ModuleList):
+            with self._own_forward():
+                routers = Routers(self.model, layers)
+        if not (routers and routers.found):
+            yield None
+            return
+        with torch.compiler.set_stance("force_eager"):
+            yield routers
+        routers.remove()
 
     def _of_all_ranks(self, values: np.ndarray) -> np.ndarray:
         """The largest of each value; nan where one is."""
@@ -150,7 +175,7 @@ class _Proof:
         modes = {module: module.training for module in self.model.modules()}
         self.model.eval()
         if self.way.packed:
-            set_own_attention(self.model)
+            set_exact_attention(self.model)
         with torch.compiler.set_stance("force_eager"):
             yield
         if self.way.packed:

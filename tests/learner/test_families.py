@@ -23,16 +23,16 @@ from stages.learner.actor import Actor
 from stages.learner.critic import Critic
 from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
-from stages.learner.engine.way import set_own_attention
 from stages.learner.objective import Objective
 from tests import families
 from tests.configs import TINY, overridden
+from workflows.protocol.hugging_face import set_exact_attention
 
 PAGE = CONF.parent / "docs" / "models.md"
 TABLE = re.compile(r"^\| family .*?\n(?=\n|\Z)", re.M | re.S)
-FEW = {"granite": "packed", "nemotron_h": "rows", "gpt_oss": "rows", "gemma2": "rows", "nemotron": "rows",
+FEW = {"granite": "packed", "nemotron_h": "rows", "gpt_oss": "packed", "gemma2": "packed", "nemotron": "rows",
        "llama4_text": "rows"}
-DIFFERENT = ("apertus", "dots1", "gemma2", "lfm2_moe")  # vLLM runs them, with other log-probs; dots1: not tried
+DIFFERENT = ("apertus", "dots1", "lfm2_moe")  # vLLM runs them, with other log-probs; dots1: not tried
 LENGTHS = (40, 18, 21, 33)  # longer than the windows and chunks of families.py
 RFT = ("algorithm.algorithm_type=grpo", "model.max_prompt_tokens=24", "model.max_response_tokens=40")
 SFT = ("algorithm.algorithm_type=sft", *RFT[1:])
@@ -51,7 +51,7 @@ def own_logprobs(actor: Actor, row: Row) -> np.ndarray:
     """By transformers' own forward of a copy of the weights."""
     model = actor.zero.module.model
     kept = model.config._attn_implementation
-    set_own_attention(model)
+    set_exact_attention(model)
     tokens = torch.tensor([row.tokens])
     with torch.no_grad():
         found = model(input_ids=tokens, use_cache=False).logits.float().log_softmax(-1)[0, :-1]

@@ -15,7 +15,7 @@ from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.way import Way
-from tests import zoo
+from tests import families, zoo
 from tests.configs import composed
 from tests.objectives import differences
 
@@ -156,7 +156,7 @@ def test_a_directory_that_is_no_model_is_named(tmp_path):
 
 def test_attention_that_ours_does_not_do_is_not_packed(tmp_path):
     """vLLM does it, so packed rows would be scored as no engine samples them."""
-    zoo.make("gemma2", tmp_path)
+    families.make("llama4_text", tmp_path)
     assert policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64).way.packed is None
     settings = SimpleNamespace(**vars(trainer()) | {"packing": "packed"})
     with pytest.raises(ModelError, match="packing=packed"):

@@ -33,7 +33,6 @@ HYBRIDS = {
                    "ssm_state_size": 16, "n_groups": 1, "chunk_size": 8, "use_mamba_kernels": False, "head_dim": 32},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
 }
-ATTENTION_ALONE = [name for name in zoo.FAMILIES if name != "gemma2"]  # which caps its scores
 LEAKS = "touch one another.* is up to [0-9.e+-]+, needed exactly 0"
 
 
@@ -85,7 +84,7 @@ def test_a_state_that_runs_from_row_to_row_is_found_in_either_type(tmp_path, pro
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", ATTENTION_ALONE)
+@pytest.mark.parametrize("family", zoo.FAMILIES)
 def test_of_attention_within_rows_the_gradient_is_exactly_zero(tmp_path, process, family, dtype):
     zoo.make(family, tmp_path)
     actor = loaded(tmp_path, dtype, process)

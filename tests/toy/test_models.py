@@ -113,11 +113,10 @@ def completed(root: Path, *words: str, limit: float = LIMIT) -> tuple[Path, str,
 def test_a_model_of_ones_own(family, tmp_path, table):
     begin, root, made = time.perf_counter(), project(tmp_path), zoo.FAMILIES[family]
     zoo.make(family, root / "model")
-    engine = () if family != "gemma2" else (TRANSFORMERS,)
-    rft, *differences = completed(root, *engine)
+    rft, *differences = completed(root)
     changed(root / "model", rft / "model")
     table.setdefault(("model", "tokenizer", "chat template", "engine", *MEASURED), []).append(
-        (family, TOKENIZERS[made.tokenizer], TEMPLATES[family], "transformers" if engine else "vllm", *differences,
+        (family, TOKENIZERS[made.tokenizer], TEMPLATES[family], "vllm", *differences,
          round(time.perf_counter() - begin)))
 
 

@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.store.errors import ModelError
@@ -18,6 +19,7 @@ ASSISTED = "transformers.generation.candidate_generator"
 COMPUTED = re.compile(r"(^|\.)((original_)?inv_freq|(cos|sin)_cached|position_ids|(attn|attention)\.(masked_)?bias)$|"
                       r"(^|\.)(mtp|nextn)(_\w+)?\.")
 PREDICTS = re.compile(r".*\blayers\.\d+\.(?=(eh_proj|enorm|hnorm|shared_head)\.)")
+CAPPED = "attn_logit_softcapping"
 HEADS = ("lm_head.", "score.", "v_head.", "classifier.")  # of language models, classifiers and critics
 
 
@@ -49,6 +51,16 @@ def causal_model(directory: Path, headless: bool = False, trust: bool = False, *
 def classifier(directory: Path, **how):
     """The sequence classifier of a Hugging Face directory. Raises ModelError as `whole`."""
     return whole(import_transformers().AutoModelForSequenceClassification, directory, **how)
+
+
+def set_exact_attention(model) -> None:
+    """Sets the fastest attention of transformers that computes all that the model has on any device. sdpa leaves capped
+    scores out (Gemma 2) without a word."""
+    names = ["eager"] if getattr(model.config.get_text_config(), CAPPED, None) else ["sdpa", "eager"]
+    for name in names:
+        with suppress(ValueError, ImportError):
+            return model.set_attn_implementation(name)
+    return None
 
 
 def check_weights(directory: Path, trust: bool = False) -> None:
@@ -85,6 +97,8 @@ def whole(kind, directory: Path, headless: bool = False, **how):
     if found:
         raise ModelError(f"{directory}: its weights are not those of its config.json: {'; '.join(found)}. Fetch "
                          "config.json and weights of one revision.")
+    if getattr(model.config.get_text_config(), CAPPED, None):
+        set_exact_attention(model)
     return model
 
 

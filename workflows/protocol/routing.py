@@ -28,7 +28,7 @@ class Routers:
         self._given: tuple[Tensor, Tensor] | None = None
         self._calls: dict[int, int] = {}  # of each layer, of which the last is its router's
         hooks = [_Layer(self, number) for number in range(self.count)]
-        handles = [one for layer, hook in zip(layers, hooks, strict=True) for one in (
+        self._handles = [one for layer, hook in zip(layers, hooks, strict=True) for one in (
             layer.register_forward_pre_hook(hook.enter), layer.register_forward_hook(hook.leave, always_call=True))]
         device = model.get_input_embeddings().weight.device
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -36,8 +36,12 @@ class Routers:
         self._calls = {hook.number: hook.calls for hook in hooks if hook.calls}
         self.found = bool(self._calls) and len({self.chosen[layer].shape[1] for layer in self._calls}) == 1
         if not self.found:
-            for handle in handles:
-                handle.remove()
+            self.remove()
+
+    def remove(self) -> None:
+        """Observes the model no more."""
+        for handle in self._handles:
+            handle.remove()
 
     def give(self, places: Tensor, experts: Tensor) -> None:
         """Sets the experts of some tokens for the forwards from now on. places: [N], of the flattened tokens of a

@@ -1,7 +1,8 @@
 """Attention within the rows of a packed micro-batch, registered with transformers under our names.
 
 Three implementations of the same function (causal, rows independent, prompts shared where rows share them); bounds and
-indices are passed through the model's forward as keyword arguments (see `layout`):
+indices are passed through the model's forward as keyword arguments (see `layout`). Windows, capped scores and attention
+sinks are arguments of the family's layers; DOES has what each implementation takes of them:
 
 flash_attn  the flash-attn package's varlen kernel; GPU, when installed
 varlen      torch.nn.attention.varlen; GPU, bf16/fp16
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pipeline.store.architecture import CAPS, SINKS, WINDOWS
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.continued import continued
 from stages.learner.engine.sharing import Segments
 
 # attention -> its name in transformers; one that contains "flash" is taken for a kernel of transformers itself
 REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "ouro_padded"}
+DOES = {"flash_attn": (WINDOWS, CAPS), "varlen": (WINDOWS,), "padded": (WINDOWS, CAPS, SINKS)}
 
 
 def choose(name: str, device: str) -> str:
@@ -94,20 +97,26 @@ def _repeat(states: Tensor, heads: int) -> Tensor:
     return states.repeat_interleave(heads // states.shape[1], dim=1) if states.shape[1] != heads else states
 
 
+def _bounded(sliding_window: int | None) -> tuple[int, int]:
+    """The keys before and behind a query that it attends to, as flash attention counts them."""
+    return (sliding_window - 1 if sliding_window else -1, 0)
+
+
 def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest,
-               queries=None, **more):
+               queries=None, sliding_window=None, softcap=None, **more):
     """query [1, H, T, D], key and value [1, KV, T, D] -> ([1, T, H, D], None)."""
     from flash_attn import flash_attn_varlen_func
 
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     if queries is not None:
         return continued("flash_attn", q, k, v, cu_seqlens, longest, queries, scaling, more)[None], None
-    out = flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, longest, longest, softmax_scale=scaling, causal=True)
+    out = flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, longest, longest, softmax_scale=scaling, causal=True,
+                                 window_size=_bounded(sliding_window), softcap=softcap or 0.0)
     return out[None], None
 
 
 def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, queries=None,
-           **more):
+           sliding_window=None, **more):
     """As `flash_attn`; torch's kernel has no grouped-query option, so key/value heads are repeated."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -115,12 +124,15 @@ def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
     k, v = (_repeat(x, q.shape[1]).contiguous() for x in (key, value))
     if queries is not None:
         return continued("varlen", q, k, v, cu_seqlens, longest, queries, scaling, more)[None], None
-    out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=(-1, 0))
+    out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling,
+                      window_size=_bounded(sliding_window))
     return out[None], None
 
 
-def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter, **_):
-    """As `flash_attn`, on any device. Padding follows each row: the causal mask hides it."""
+def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter,
+           sliding_window=None, softcap=None, s_aux=None, **_):
+    """As `flash_attn`, on any device. Padding follows each row: the causal mask hides it. s_aux: sinks [H], scores of a
+    key without a value that every query attends to (gpt-oss). With them, or capped, scores exist [S, H, longest^2]."""
     heads = query.shape[1]
     flat_gather = gather.flatten()
     # index_select: its backward is an index_add, on CPU several times faster than that of x[gather]
@@ -128,9 +140,39 @@ def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
         _repeat(x, heads).index_select(0, flat_gather).view(*gather.shape, heads, x.shape[-1]).transpose(1, 2)
         for x in (query, key, value)
     )  # [S, H, longest, D], D of the values smaller in DeepSeek's latent attention
-    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
+    mask = _window(q.shape[2], sliding_window, q.device)
+    if softcap is None and s_aux is None:
+        out = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scaling)
+    else:
+        out = _by_scores(q, k, v, mask, q.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
     flat = out.transpose(1, 2).flatten(0, 1)  # [S * longest, H, D]
     return flat.index_select(0, scatter)[None], None
+
+
+def _window(length: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Which keys a query attends to [length, length] bool: the last `window` up to its own; None: all up to it."""
+    if not window or window >= length:
+        return None
+    places = torch.arange(length, device=device)
+    behind = places[:, None] - places[None]
+    return (behind >= 0) & (behind < window)
+
+
+def _by_scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None,
+               sinks: Tensor | None) -> Tensor:
+    """q, k, v: [S, H, L, D]; mask: of `_window`; sinks: [H]. Rounds as the families' own code does: the softmax is in
+    float32, with sinks in the type of the scores."""
+    scores = q @ k.transpose(-1, -2) * scale
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    if mask is None:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1, torch.float32).to(v.dtype) @ v
+    scores = torch.cat([scores, sinks.to(scores)[None, :, None, None].expand(*scores.shape[:-1], 1)], -1)
+    scores = scores - scores.amax(-1, keepdim=True)
+    return scores.softmax(-1)[..., :-1] @ v
 
 
 ATTENTIONS = {"flash_attn": flash_attn, "varlen": varlen, "padded": padded}

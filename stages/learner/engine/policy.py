@@ -15,13 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeline.settings import config
 from pipeline.settings.trainer import compiles
-from pipeline.store.architecture import SCALES, unpacked, untrainable
+from pipeline.store.architecture import SCALES, text_part, unpacked, untrainable, windowed
 from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
-from stages.learner.engine.way import Way, choose, decoder, hidden_states, places, set_own_attention
-from workflows.protocol.hugging_face import causal_model
+from stages.learner.engine.way import Way, choose, decoder, hidden_states, places
+from workflows.protocol.hugging_face import CAPPED, causal_model, set_exact_attention
 from workflows.protocol.routing import Routers
 
 HEAD = "lm_head.weight"
@@ -180,13 +180,15 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
     if model.get_output_embeddings() is None or decoder(model) is None:
         raise ModelError(f"{path}: {type(model).__name__} of transformers has no output head over a decoder of its "
                          "own, which the trainer calls apart; needed a causal language model, as Llama or Qwen.")
-    obstacle = unpacked(said, longest)
+    obstacle = unpacked(said, longest, attention.DOES[attention.choose(settings.attention, device)])
     if not obstacle and not (model._supports_attention_backend and model.base_model_prefix == "model"
                              and hasattr(model, "lm_head")):
         obstacle = f"{type(model).__name__} of transformers has no replaceable attention"
     if obstacle and settings.packing == "packed":
         raise ModelError(f"{path}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto or rows.")
     way = choose(model, settings, device, obstacle)
+    if way.share and device != "cpu" and (windowed(text_part(said), longest) or text_part(said).get(CAPPED)):
+        way.share = False  # the kernels of shared prompts have neither windows nor caps
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
@@ -206,7 +208,7 @@ def _routers(model: nn.Module, way: Way, path: Path, replays: bool) -> Routers |
     """The routers of a model. Raises ModelError where there are none to replay."""
     layers = getattr(decoder(model), "layers", None)
     if way.packed:
-        set_own_attention(model)
+        set_exact_attention(model)
     found = Routers(model, layers) if isinstance(layers, nn.ModuleList) else None
     if way.packed:
         model.set_attn_implementation(attention.REGISTERED[way.packed])

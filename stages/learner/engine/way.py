@@ -8,7 +8,6 @@ A position of a causal model depends on the tokens before it alone, so padding b
 code of a family does not keep to that, each row is a forward of its own.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +17,7 @@ from pipeline.settings.trainer import shares_prompts
 from stages.learner.engine import attention
 from stages.learner.engine.packing import Fill
 from stages.learner.engine.sharing import Segments
+from workflows.protocol.hugging_face import set_exact_attention
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Way:
     def by_rows(self, model: nn.Module, why: str) -> None:
         """From now on rows go through the model's own forward."""
         self.packed, self.why = None, why
-        set_own_attention(model)
+        set_exact_attention(model)
 
     def __str__(self) -> str:
         if self.packed:
@@ -76,13 +76,6 @@ def decoder(model: nn.Module) -> nn.Module | None:
     elif found.get_output_embeddings() is not None:  # Llama 4: a causal LM within the whole
         found = decoder(found)
     return found if isinstance(found, nn.Module) and found is not model else None
-
-
-def set_own_attention(model: nn.Module) -> None:
-    """Sets the fastest attention that transformers has for the model on any device."""
-    with suppress(ValueError, ImportError):
-        return model.set_attn_implementation("sdpa")
-    return model.set_attn_implementation("eager")  # every family has it
 
 
 def places(segments: Segments, source: Tensor, way: Way) -> Tensor:

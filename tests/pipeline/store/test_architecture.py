@@ -185,7 +185,7 @@ def test_the_critic_is_judged_too(quantized):
 
 
 def test_packing_that_a_model_does_not_take_is_found_before_a_run(quantized, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v32"}))
 
     def found(packing):
         config = changed(quantized | {"trainer.packing": packing})
