@@ -26,6 +26,7 @@ def run(tmp_path):
             (stage / "model").mkdir()
             (stage / "model" / "model.safetensors").write_bytes(stage.name.encode())
             steps = len(tables.steps_present(stage, "steps"))
+            files.write_json(checkpoints.checkpoint_directory(stage, steps) / files.MANIFEST, {"step": steps})
             found |= {"steps": steps, "weights_hash": checkpoints.weights_hash(stage / "model")}
         files.write_json(manifest, found | {"files": hashes.seal(stage)})
     return made
@@ -60,7 +61,7 @@ def test_a_run_as_it_was_written_is_intact(run, capsys):
     ("curate", "tasks.parquet", flip), ("sft", "model/model.safetensors", cut_short),
     ("rft", "experience/step=000002/part-0.parquet", flip), ("rft", "trained/step=000001.parquet", cut_short),
     ("curate", "_hashes.jsonl", flip), ("rft", "steps/_hashes.jsonl", lambda path: path.unlink()),
-    ("rft", "experience/step=000003", shutil.rmtree)])
+    ("rft", "experience/step=000003", shutil.rmtree), ("sft", "checkpoints", shutil.rmtree)])
 def test_a_damaged_or_missing_file_is_named_and_the_exit_code_is_1(run, capsys, name, file, damage):
     directory = stage(run, name)
     damage(directory / file)
@@ -107,7 +108,7 @@ def test_it_imports_neither_torch_nor_vllm(run):
 
 def checkpoint(directory, step):
     place = checkpoints.checkpoint_directory(directory, step)
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     (place / "state").write_bytes(b"x" * 1000)
     files.write_json(place / files.MANIFEST, {"files": {}})
     return place
