@@ -217,7 +217,7 @@ def test_each_gpu_holds_its_part_of_the_weights_of_a_tensor_parallel_engine(monk
 
 def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):
     config = _sharing(monkeypatch, settings, tmp_path, 10, 9)
-    with pytest.raises(ConfigError, match=r"engines_per_gpu: each engine has 10.0 GiB.*Choose fewer engines"):
+    with pytest.raises(ConfigError, match=r"gpu_memory_utilization: each engine has 10\.0 GiB"):
         with_cache(config, tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_every_number_of_a_step_is_tracked():
 
     named = {f.name for f in fields(Step)} - {"stage", "step"}
     assert named - set(STEP_METRICS.values()) == {
-        "rollout_tokens", "statistics", "packing"}  # as tokens per second, each under its own name; no number
+        "rollout_tokens", "statistics", "packing", "overlap"}  # as tokens per second, each by its name; no numbers
 
 
 def test_scores_are_named_by_set_and_metric():
