@@ -1,19 +1,22 @@
-"""Measures rft steps of today's kinds of models on one GPU: engine against trainer, and packed rows beside rows.
+"""Measures one of today's kinds of models on one GPU: packed rows beside rows, and rft steps of engine and trainer.
 
-    python -m benchmarks.gpu_families --root /tmp/families --out families.json
+    python -m benchmarks.gpu_families --root /tmp/qwen3_5 --family qwen3_5 --out qwen3_5.jsonl
 
-Random bfloat16 models of a few layers, with the kinds of layers of tests/families.py and the sizes of heads, states,
-windows and groups that the published models have (FAMILIES). 16 tasks x 8 rollouts of 128 prompt and 512 response
-tokens (65,536 tokens) a step, mode=colocate, one engine; each variant in a process of its own, which a limit ends. A
-variant that vllm does not answer for is run again with the transformers engine. Speeds are medians of the steps after
-the first. Requires a GPU, vllm and deepspeed.
+A random bfloat16 model of a few layers, with the kinds of layers of tests/families.py and the sizes of heads, states,
+windows and groups that the published models have (FAMILIES). First the update alone, without an engine: GRPO over 128
+rows of 128 prompt and 512 response tokens, packed and by rows, each in a process of its own. Then one rft stage with
+vllm, mode=colocate, one engine, 16 tasks x 8 rollouts of the same lengths a step; qwen3_moe also with its routings
+replayed. A limit ends what takes longer. Each step is a line of --out as soon as it is done, so a machine that is lost
+keeps what it measured. Requires a GPU, vllm and deepspeed.
 """
 
 import argparse
 import json
+import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.gpu_path import QUESTION, make_tasks, tokenizer
@@ -31,28 +34,26 @@ GEMMA = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "q
 QWEN35 = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "layer_types": families.LINEAR,
           "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
           "linear_value_head_dim": 128, "partial_rotary_factor": 0.25}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name -> family of transformers, settings
-    "gpt-oss": ("gpt_oss", {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name -> model_type, settings
+    "gpt_oss": ("gpt_oss", {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
                             "num_local_experts": 8, "num_experts_per_tok": 4, "intermediate_size": 1024,
                             "layer_types": families.WINDOWED, "rope_parameters": YARN}),
-    "Nemotron-H": ("nemotron_h", {
+    "nemotron_h": ("nemotron_h", {
         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 32,
         "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "chunk_size": 128, "n_routed_experts": 8,
         "num_experts_per_tok": 2, "moe_intermediate_size": 1024, "moe_shared_expert_intermediate_size": 1024,
         "layers_block_type": ["mamba", "moe", "attention", "mamba"]}),
-    "Gemma 3, window 1024": ("gemma3_text", GEMMA | {"sliding_window": 1024}),
-    "Gemma 3, window 512": ("gemma3_text", GEMMA | {"sliding_window": 512}),
-    "Qwen3.5": ("qwen3_5", QWEN35),
-    "Qwen3": ("qwen3", {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}),
-    "Qwen3-MoE": ("qwen3_moe", {
+    "gemma3": ("gemma3_text", GEMMA | {"sliding_window": 512}),
+    "qwen3_5": ("qwen3_5", QWEN35),
+    "qwen3": ("qwen3", {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}),
+    "qwen3_moe": ("qwen3_moe", {
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "num_experts": 64,
         "num_local_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": True}),
 }
 BACKEND = "explorer.rollout_model.extra_engine_args.additional_config.gdn_prefill_backend=triton"
-NEEDED = {"Qwen3.5": {"vllm": [BACKEND]}}  # vLLM's default there compiles a kernel of flashinfer first
-VARIANTS = {name: (name, []) for name in FAMILIES} | {  # name -> model, settings; `rows` beside what is packed
-    f"{name}, by rows": (name, ["trainer.packing=rows"]) for name in ("Gemma 3, window 1024", "Qwen3")} | {
-    "Qwen3-MoE, routings replayed": ("Qwen3-MoE", ["algorithm.enable_router_replay=true"])}
+NEEDED = {"qwen3_5": [BACKEND]}  # vLLM's default there compiles a kernel of flashinfer first
+ALONE = {"PYTHONUNBUFFERED": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+REPLAYED = "algorithm.enable_router_replay=true"
 
 
 def make(name: str, path: Path) -> None:
@@ -78,13 +79,11 @@ def make(name: str, path: Path) -> None:
     tokenizer(COMMON["vocab_size"]).save_pretrained(path)
 
 
-def measure(root: Path, model: Path, given, overrides: list[str]) -> dict:
-    """One rft stage: its steps, or the end of its output."""
+def settings(root: Path, model: Path, given, overrides: list[str]):
+    """The configuration of the stage rft."""
     from pipeline.check.judge import compose
-    from pipeline.plan.plan import make_plan
-    from pipeline.store import records, tables
 
-    plan = make_plan(compose([
+    usual = [
         f"checkpoint_root_dir={root}", "project=gpu", "name=family", "mode=colocate", "monitor.monitor_type=none",
         "stages=[{stage_name: rft}]", "model.init.enable=false", f"model.model_path={model}",
         f"model.max_prompt_tokens={given.prompt}", f"model.max_response_tokens={given.response}",
@@ -93,62 +92,118 @@ def measure(root: Path, model: Path, given, overrides: list[str]) -> dict:
         f"buffer.batch_size={given.tasks}", "synchronizer.sync_interval=1", "synchronizer.sync_offset=0",
         "algorithm.optimizer.lr=1e-6", "trainer.save_interval=1000",
         "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.engines_per_gpu=1",
-        "trainer.max_token_len_per_gpu=16384", *overrides]))
+        "trainer.max_token_len_per_gpu=16384"]
+    given_too = {one.partition("=")[0] for one in overrides}
+    return compose([*(one for one in usual if one.partition("=")[0] not in given_too), *overrides])
+
+
+def update(given, model: Path) -> None:
+    """Steps of the trainer alone, in this process: a line of --out each."""
+    import numpy as np
+    import torch
+
+    from pipeline.compose.stage_settings import effective
+    from stages import recompute
+    from stages.learner import separation
+    from stages.learner.actor import Actor
+    from stages.learner.engine.batch import Row
+    from stages.learner.engine.zero import Process
+    from stages.learner.objective import Objective
+
+    asked = settings(given.root, model, given, [f"trainer.packing={given.one}", *given.overrides])
+    config, process = effective(asked, asked.stages[0]), Process.start(1)
+    recompute.resolve(config, model)
+    actor, objective = Actor(model, config, process), Objective(config)
+    separation.prove_policy(actor, config)
+    random, both = np.random.default_rng(0), given.prompt + given.response
+    rows = [Row(f"r{i}", random.integers(5, COMMON["vocab_size"], both).tolist(), given.prompt, [1] * given.response,
+                {"advantages": [1.0, -1.0][i % 2]}) for i in range(8 * given.tasks)]
+    for row, values in zip(rows, actor.score_rows(rows), strict=True):
+        row.columns |= dict.fromkeys(("rollout_logprobs", "old_logprobs"), row.spread(values))
+    for number in range(1, given.steps + 2):
+        begin = time.perf_counter()
+        result = actor.step(rows, objective, 1e-6, number)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        note(given.out, part="update", packing=actor.way.name, why=actor.way.why, step=number, seconds=seconds,
+             train_tokens_per_second=result.tokens / seconds, loss=result.loss, grad_norm=result.grad_norm,
+             peak_gib=actor.peak_memory_gib())
+    process.stop()
+
+
+def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
+    """One rft stage in processes of its own: a line of --out for each step, and one of how it ended."""
+    from pipeline.plan.plan import make_plan
+    from pipeline.store import records, tables
+
+    root, question = given.root / part, QUESTION.replace("loss\n", "loss, packing, mismatch_p95, routed_differently\n")
+    plan = make_plan(settings(root, model, given, overrides))
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
-    directory = Path(next(s for s in plan.stages if s.name == "rft").directory)
-    ended = run_limited([sys.executable, "-m", "stages.rft", str(directory)], root / "output", given.limit)
-    with tables.connect([("gpu", directory)]) as session:
-        question = QUESTION.replace("loss\n", "loss, packing, mismatch_p95, routed_differently\n")
-        rows = session.sql(question).to_arrow_table().to_pylist()
+    directory, seen = Path(next(s for s in plan.stages if s.name == "rft").directory), 0
+
+    def follow() -> None:
+        nonlocal seen
+        if len(tables.steps_present(directory, "steps")) == seen:
+            return
+        with tables.connect([("gpu", directory)]) as session:
+            made = session.sql(question).to_arrow_table().to_pylist()
+        for row in made[seen:]:
+            note(given.out, part=part, **row)
+        seen = len(made)
+
+    limited(given, part, [sys.executable, "-m", "stages.rft", str(directory)], follow)
     probes = [tables.read(tables.step_file(directory, "rollouts", step), records.Rollout).to_pylist()[0]
               ["probe_max_difference"] for step in tables.steps_present(directory, "rollouts")]
-    found = {"ended": ended, "steps": rows, "probes": probes}
-    logs = [path.read_text(errors="replace")[-3000:] for path in directory.glob("*.log")]
-    return found if len(rows) == given.steps else found | {"failed": "\n".join(
-        [(root / "output").read_text(errors="replace")[-2500:], *logs])}
+    logs = {path.name: path.read_text(errors="replace")[-1500:] for path in directory.glob("*.log")}
+    note(given.out, part=part, probes=probes, **({} if seen == given.steps else {"logs": logs}))
 
 
-def line(name: str, found: dict) -> dict:
-    if "failed" in found:
-        return {"variant": name, "engine": found["engine"], "failed": found["failed"][-600:]}
-    later = found["steps"][1:]
-    middle = {part: median(step[part] for step in later) for part in (
-        "seconds", "rollout_tokens_per_second", "train_tokens_per_second", "mismatch_mean", "mismatch_p95")}
-    return {"variant": name, "engine": found["engine"], "packing": later[-1]["packing"],
-            **{part: float(f"{value:.4g}") for part, value in middle.items()},
-            "routed_differently": later[-1]["routed_differently"],
-            "mismatch_max": max(step["mismatch_max"] for step in found["steps"]),
-            "probe": max(one for one in found["probes"] if one is not None)}
+def limited(given, part: str, words: list[str], each: Callable[[], None] = lambda: None) -> None:
+    """A command, and a line of --out of how it ended; its output is beside --out."""
+    output = given.out.with_name(f"{given.out.stem}-{part}.log")
+    ended = run_limited(words, output, given.limit, each, env=ALONE | os.environ)
+    tail = {} if ended == "exit code 0" else {"output": output.read_text(errors="replace")[-1500:]}
+    note(given.out, part=part, ended=ended, **tail)
+
+
+def note(out: Path, **fields) -> None:
+    line = json.dumps({name: float(f"{value:.5g}") if isinstance(value, float) else value
+                       for name, value in fields.items()})
+    with out.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    print(line, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="an empty directory for models and results")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file for the figures and the steps of each run")
-    parser.add_argument("--steps", type=int, default=3, help="optimizer steps, the first of which warms up")
+    parser.add_argument("--root", type=Path, required=True, help="a directory for the model and the stages' results")
+    parser.add_argument("--family", choices=FAMILIES, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="file to which a JSON line is added for each step")
+    parser.add_argument("--part", action="append", choices=("update", "rft", "replayed"), help="default: all")
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps of a stage; the update makes one more")
     parser.add_argument("--tasks", type=int, default=16, help="of a step, with 8 rollouts each")
     parser.add_argument("--prompt", type=int, default=128, help="tokens; tasks have 128")
     parser.add_argument("--response", type=int, default=512, help="tokens")
-    parser.add_argument("--limit", type=float, default=120, help="seconds after which a variant is ended")
-    parser.add_argument("--only", action="append", choices=VARIANTS, help="what to measure; default: all")
+    parser.add_argument("--limit", type=float, default=280, help="seconds after which a process is ended")
+    parser.add_argument("--one", choices=("packed", "rows", "auto"), help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="more settings, key=value")
     given = parser.parse_args()
-    made = {}
-    for index, (name, (shape, settings)) in enumerate(VARIANTS.items()):
-        if given.only and name not in given.only:
-            continue
-        model = given.root / shape.replace(" ", "_").replace(",", "")
-        if not model.exists():
-            make(shape, model)
-        for engine in ("vllm", "transformers"):
-            asked = [*settings, f"explorer.rollout_model.engine_type={engine}",
-                     *NEEDED.get(name, {}).get(engine, []), *given.overrides]
-            made[name, engine] = {"engine": engine} | measure(given.root / f"v{index}-{engine}", model, given, asked)
-            print(json.dumps(line(name, made[name, engine])), flush=True)
-            given.out.write_text(json.dumps([line(one, run) | run for (one, _), run in made.items()], indent=1))
-            if "failed" not in made[name, engine]:
-                break
+    model = given.root / "model"
+    if given.one:
+        return update(given, model)
+    if not model.exists():
+        make(given.family, model)
+    parts = given.part or ["update", "rft", *["replayed"] * (given.family == "qwen3_moe")]
+    if "update" in parts:
+        for packing in ("auto", "rows"):
+            limited(given, f"update-{packing}", [sys.executable, "-m", "benchmarks.gpu_families", *sys.argv[1:],
+                                                 "--one", packing])
+    for part in (part for part in parts if part != "update"):
+        rollouts(given, model, part, [*NEEDED.get(given.family, []), *given.overrides,
+                                      *[REPLAYED] * (part == "replayed")])
+    return None
 
 
 if __name__ == "__main__":

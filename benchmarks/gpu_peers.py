@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -138,17 +139,21 @@ def verl(root: Path, model: Path, given, overrides: list[str]) -> list[dict]:
     return train(root, model, given.steps, given.limit, overrides)
 
 
-def run_limited(words: list[str], output: Path, limit: float, **where) -> str:
-    """Runs a command with its output in a file; ends it and all of its session after `limit` seconds."""
+def run_limited(words: list[str], output: Path, limit: float, each: Callable[[], None] = lambda: None, **where) -> str:
+    """Runs a command with its output in a file; ends it and all of its session after `limit` seconds. each: called
+    every second and at the end."""
     output.parent.mkdir(parents=True, exist_ok=True)
+    late = time.monotonic() + limit
     with output.open("w") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, **where)
-        try:
-            return f"exit code {process.wait(limit)}"
-        except subprocess.TimeoutExpired:
+        while time.monotonic() < late and process.poll() is None:
+            time.sleep(1)
+            each()
+        if over := process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return f"no end after {limit:.0f} s"
+    process.wait()
+    each()
+    return f"no end after {limit:.0f} s" if over else f"exit code {process.returncode}"
 
 
 class DeviceMemory:
