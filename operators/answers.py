@@ -140,7 +140,7 @@ def compared(found: str, truth: str, seconds: float) -> "str | Future[str]":
         return EQUAL if left else DIFFERENT
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
         left, right = (_assigned(re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side)) for side in (left, right))
-    left, right = (_half_open(_exact_powers(side)) for side in (left, right))
+    left, right = (_half_open(_exact_powers(side)) for side in _with_unit_i(left, right))
     (left, unit), (right, other) = with_unit(left), with_unit(right)
     if unit and other and unit != other:
         return DIFFERENT
@@ -158,6 +158,13 @@ def _assigned(text: str) -> str:
     if not parts or len({name for name, _ in parts}) < len(parts):
         return text
     return f"({','.join(value for _, value in sorted(parts))})"
+
+
+def _with_unit_i(left: str, right: str) -> tuple[str, str]:
+    """Both with i as the root of -1, which math_verify takes for a variable, unless one has indices or equations."""
+    if re.search(r"[_=]|\\(?:sum|prod|int)", left + right):
+        return left, right
+    return tuple(re.sub(r"(?<![A-Za-z\\])i(?![A-Za-z])", r"\\sqrt{-1}", side) for side in (left, right))
 
 
 def _half_open(text: str) -> str:

@@ -32,7 +32,7 @@ def finish(made: Translation, arguments) -> int:
         _print_account(made, out)
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "recipe.yaml"
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             return _check(made, str(path), out, "recipe=FILE")
     path, choice = _place(made, arguments)
     there = path.exists() and require_file(path, f"--output {path}")  # a pipe would never end
@@ -42,7 +42,7 @@ def finish(made: Translation, arguments) -> int:
     if path.parent.exists() and not path.parent.is_dir():
         raise OuroError(f"{path}: {path.parent} is no directory. Name another place by --output.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     _print_account(made, out)
     print(f"wrote {path}")
     return _check(made, choice, out, f"recipe={choice}")

@@ -78,7 +78,7 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     functions = _import(report, stages, elsewhere, call) if code else {}
     report.add("", recorded_rules.lonely_groups(config, functions))
     _gpus(report, list(gpus.values()))
-    needed = [_stage(report, settings, starts[name], name, gpus[name], functions, sizes)
+    needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes)
               for name, settings in stages.items()]
     for name, settings in ({} if elsewhere else stages).items():
         if _made(report.plan, name) is not None:
@@ -199,11 +199,12 @@ def _gpus(report: Report, gpus: list[Gpus]) -> None:
                                 "estimates fit is unknown.")], "unjudged")
 
 
-def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, functions: Functions,
-           sizes: Sizes | None) -> float | None:
+def _stage(report: Report, config: Config, models: tuple[Model, Model | None], name: str, gpus: Gpus,
+           functions: Functions, sizes: Sizes | None) -> float | None:
     """Checks and describes one training stage, unless it is complete; returns the disk bytes it still needs,
-    if known. start: the section `model` that names its model. functions: the user's imported functions. sizes: of the
-    models; None where they were not counted."""
+    if known. models: the sections `model` that name its model and its teacher. functions: the user's imported
+    functions. sizes: of the models; None where they were not counted."""
+    start, teacher = models
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
     judged.add(name, [*references.untrainable_models(config, start),
@@ -215,8 +216,10 @@ def _stage(report: Report, config: Config, start: Model, name: str, gpus: Gpus, 
         parallel = config.explorer.rollout_model.tensor_parallel_size
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
                           split_problem(plain, parallel) if gpus.any else None,
-                          remote_code.untrusted(plain, start), *engine_rules.of_model(config, plain, gpus)])
-        judged.add(name, [remote_code.trusted(plain, start)], "warnings")
+                          *engine_rules.of_model(config, plain, gpus)])
+    foreign, trusted = remote_code.of_stage(config, start, teacher)
+    judged.add(name, foreign)
+    judged.add(name, trusted, "warnings")
     judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))

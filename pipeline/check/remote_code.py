@@ -3,12 +3,33 @@
 from pathlib import Path
 from typing import Any
 
+from pipeline.check.references import OTHER_MODELS
+from pipeline.settings.config import Config
 from pipeline.settings.model import Model
+from pipeline.settings.setting import values_of
+from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import has_code
+from pipeline.store.digests import HubPath, resolve
 from pipeline.store.errors import Problem
+from pipeline.store.model_shape import plain_config
 from pipeline.store.packable import unknown_type
 
 KEY = "model.trust_remote_code"
+
+
+def of_stage(config: Config, start: Model, teacher: Model | None) -> tuple[list[Problem], list[Problem]]:
+    """Lists problems, and what running code means, for the models that a stage reads: its initial one, its teacher, its
+    critic and the auxiliary ones, for which one switch holds. start, teacher: the sections `model` that name them."""
+    used = without_unused(config)
+    named = [path for key in OTHER_MODELS for _, path in values_of(used, key) if path]
+    others = [*([teacher.model_path] if teacher and not teacher.init.enable else []), *named]
+    trust = {"trust_remote_code": config.model.trust_remote_code}
+    models = [start, *(Model.model_construct(model_path=str(resolve(one)), **trust) for one in dict.fromkeys(others)
+                       if one and not isinstance(one, HubPath))]
+    here = [(plain, one) for one in models if (plain := plain_config(one))]
+    with_code = [(plain, one) for plain, one in here if plain.get("auto_map")] or here[:1]
+    return ([problem for plain, one in here if (problem := untrusted(plain, one))],
+            [note for plain, one in with_code if (note := trusted(plain, one))])
 
 
 def untrusted(config: dict[str, Any], start: Model) -> Problem | None:

@@ -264,7 +264,7 @@ def commit() -> str:
         top, _, head = git("rev-parse", "--show-toplevel", "--short=12", "HEAD").partition("\n")
         if not head or Path(top) != files.HOME:  # installed, perhaps below a repository of the user
             built = files.HOME / "COMMIT"  # by ouroboros/wheel.py
-            return built.read_text() if built.is_file() else "unknown"
+            return built.read_text(encoding="utf-8") if built.is_file() else "unknown"
         return head + ("+dirty" if git("status", "--porcelain", "-uno") else "")
     except FileNotFoundError:
         return "unknown"

@@ -58,4 +58,5 @@ def teacher_model(config: Config, name: str, initial: dict[str, Model]) -> Model
     if not asks_teacher(settings) or not path:
         return None
     stage = teacher_stage(path, line, name)
-    return initial[stage] if stage else Model.model_construct(model_path=path)
+    return initial[stage] if stage else Model.model_construct(
+        model_path=path, trust_remote_code=settings.model.trust_remote_code)

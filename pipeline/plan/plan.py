@@ -54,7 +54,7 @@ class Plan:
         for stage in self.stages:
             files.write_json_if_new(Path(stage.directory) / "stage.json", stage.specification())
         frozen = OmegaConf.to_yaml(OmegaConf.create(plain(hub.frozen(self.config))))
-        files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen))
+        files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen, encoding="utf-8"))
         rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]
         pins = {"hub": kept} if (kept := hub.pins(self.config)) else {}
         words = {} if self.overrides is None else {"overrides": self.overrides}

@@ -54,7 +54,8 @@ def asked_to_end(stages: Sequence[Stage], since: float) -> int | None:
     """Returns the signal that asked a stage to end after this time, wherever it came from."""
     for error in (Path(stage.error) for stage in stages):
         with contextlib.suppress(FileNotFoundError):  # most often; snakemake also deletes it before the stage starts
-            if error.stat().st_mtime >= since and (asked := re.match(rf"{INTERRUPTED} by (\w+)", error.read_text())):
+            text = error.read_text(encoding="utf-8", errors="replace")
+            if error.stat().st_mtime >= since and (asked := re.match(rf"{INTERRUPTED} by (\w+)", text)):
                 return signal.Signals[asked[1]]
     return None
 

@@ -297,8 +297,8 @@ def server(c) -> Found:
         yield Problem("explorer.rollout_model.engine_type", "a server gives neither the token ids nor the log-probs "
                       "that training needs.", "Set vllm or transformers; openai goes with mode=bench.", found="openai")
     for name in ("base_url", "model_name"):
-        if getattr(model.external, name) is None:
-            yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=None)
+        if not ((given := getattr(model.external, name)) or "").strip():
+            yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, token_budget,

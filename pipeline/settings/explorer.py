@@ -32,9 +32,9 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
 
 
 class RolloutModel(Section):
-    engine_type: str = setting("vllm", "vllm, transformers (plain generate), openai (the server of `external`; "
-                                       "evaluations alone) or scripted (tests only)",
-                               choices=("vllm", "transformers", "openai", "scripted"))
+    engine_type: str = setting("vllm", "vllm, transformers (plain generate) or openai (the server of `external`; "
+                                       "evaluations alone)",
+                               choices=("vllm", "transformers", "openai"), unlisted=("scripted",))
     external: Remote = section(Remote)
     engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)

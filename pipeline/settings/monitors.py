@@ -4,6 +4,7 @@ import importlib.util
 from typing import Any
 from urllib.parse import urlsplit
 
+from pipeline.settings.arguments.addresses import is_address
 from pipeline.store.errors import ConfigError, Problem, nearest, pick
 
 
@@ -54,6 +55,8 @@ def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[Pr
     if address.username or address.password:  # a token is often the user name
         return [Problem(key, "the address holds a user name or a password.", f"Take it out and set "
                         f"{', '.join(secrets.values())} in the environment.")]
+    if scheme in ("http", "https") and not is_address(value.partition("?")[0]):
+        return [Problem(key, "needed an address, such as https://host:5000.", found=value)]
     return []
 
 

@@ -1,6 +1,6 @@
 """A model that a server of OpenAI's interface answers for: where it is, and how it may be asked."""
 
-from pipeline.settings.arguments.judging import ADDRESS, NEEDED_ADDRESS, NEEDED_VARIABLE, VARIABLE
+from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
 from pipeline.settings.setting import Section, rule, setting
 from pipeline.store.errors import Problem
 
@@ -20,8 +20,8 @@ class Remote(Section):
 
     @rule
     def _address(self):
-        if self.base_url is not None and not ADDRESS.fullmatch(self.base_url):
+        if self.base_url is not None and not is_address(self.base_url):
             yield Problem("base_url", f"{NEEDED_ADDRESS}.",
                           "A key belongs to the environment variable that api_key_env names.")
-        if self.api_key_env is not None and not VARIABLE.fullmatch(self.api_key_env):
+        if self.api_key_env is not None and not is_variable(self.api_key_env):
             yield Problem("api_key_env", f"{NEEDED_VARIABLE}.")

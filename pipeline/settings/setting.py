@@ -183,13 +183,15 @@ class About:
     """Properties of a setting besides type, default and bounds.
 
     how: whether it affects execution rather than results. choices: may depend on the current directory. names: choices
-    in addition to a user's `package.module:function`. meant: from another spelling of a choice to the choice.
+    in addition to a user's `package.module:function`. meant: from another spelling of a choice to the choice. unlisted:
+    values beside the choices that only tests set.
     """
 
     how: bool = False
     given: tuple | Callable[[], tuple] | None = None
     names: tuple[str, ...] | None = None
     meant: Callable[[str], str] | None = None
+    unlisted: tuple = ()
 
     @property
     def choices(self) -> tuple | None:
@@ -208,7 +210,7 @@ class About:
         listed = value if isinstance(value, list) else [value]
         if value is not None and self.names and not all(":" in one or one in self.names for one in listed):
             raise PydanticCustomError("name", "unknown name")
-        if value is not None and self.choices and value not in self.choices:
+        if value is not None and self.choices and value not in (*self.choices, *self.unlisted):
             raise PydanticCustomError("choice", "not a choice")
         return value
 
@@ -226,10 +228,10 @@ class About:
 
 
 def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, meant=None,
-            how: bool = False) -> Any:
+            how: bool = False, unlisted: tuple = ()) -> Any:
     """Declares a setting: default, meaning with unit, inclusive and exclusive bounds; see About."""
     field = Field(default, description=doc, ge=ge, gt=gt, le=le)
-    field.metadata.append(About(how, choices, names, meant))
+    field.metadata.append(About(how, choices, names, meant, unlisted))
     return field
 
 

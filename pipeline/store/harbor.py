@@ -100,7 +100,9 @@ def read_task(directory: Path) -> HarborTask:
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{directory / FILE} is no TOML: {error}") from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}={one['input']!r}: "
+                          f"{'needed a table' if one['type'] == 'model_type' else one['msg']}"
+                          for one in error.errors())
         raise DataError(f"{directory / FILE}: {wrong}") from error
     text = ""
     if not given.get("steps"):  # those have files of their own

@@ -176,7 +176,7 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
     others: of the children that still run; the failed one may have waited for one of them.
     """
     error, log = directory / f"{name}.error", directory / f"{name}.log"
-    reason = error.read_text().strip() if error.exists() else ending(code)
+    reason = error.read_text(encoding="utf-8", errors="replace").strip() if error.exists() else ending(code)
     if asked := re.match(rf"{INTERRUPTED} by (\w+)(?:; )?(.*)", reason):
         return Stopped(signal.Signals[asked[1]], asked[2])
     if -code in SIGNALS and not error.exists():  # while it was starting
@@ -297,4 +297,5 @@ def _write_error(context: Context, name: str, short: str, full: str) -> None:
     if (context.directory / f"{name}.error").exists():  # written by another rank, which failed first
         return
     with contextlib.suppress(OSError, StageError):  # the disk is full; the parent then reports the free space
-        files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(masked(short) + "\n"))
+        files.write_atomic(context.directory / f"{name}.error",
+                           lambda path: path.write_text(masked(short) + "\n", encoding="utf-8"))

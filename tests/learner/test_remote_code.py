@@ -88,6 +88,20 @@ def test_with_trust_it_is_said(model):
     assert model_size.measure(model_size.build(str(model), trust=True)).layers[0][0] == 2
 
 
+@pytest.mark.parametrize("trust", [True, False])
+def test_one_switch_holds_for_the_teacher_and_the_critic(model, tmp_path_factory, trust):
+    plain = tmp_path_factory.mktemp("plain")
+    LlamaConfig().save_pretrained(plain)
+    config = overridden(*TINY, *RFT, f"model.trust_remote_code={str(trust).lower()}", "algorithm.algorithm_type=ppo",
+                        f"model.critic_model_path={model}")
+    start = Model(model_path=str(plain), trust_remote_code=trust)
+    teacher = Model.model_construct(model_path=str(model), trust_remote_code=trust)
+    for found in (remote_code.of_stage(config, start, None), remote_code.of_stage(config, start, teacher)):
+        assert [len(lines) for lines in found] == ([0, 1] if trust else [1, 0])
+        assert str(model) in "".join([*found[0], *found[1]])
+    assert [len(lines) for lines in remote_code.of_stage(overridden(*TINY, *RFT), start, None)] == [0, trust]
+
+
 def test_code_that_transformers_has_needs_no_trust():
     assert remote_code.untrusted({"model_type": "deepseek_v3", "auto_map": MAP}, Model(model_path="nowhere")) is None
 

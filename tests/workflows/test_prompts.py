@@ -11,7 +11,7 @@ from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests import zoo
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations
-from workflows.protocol import prompts
+from workflows.protocol import template_trial
 from workflows.protocol.prompts import (
     TEMPLATE,
     end_tokens,
@@ -96,9 +96,11 @@ def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
 
 
 def test_a_template_that_does_not_end_is_told(tokenizer, monkeypatch):
-    monkeypatch.setattr(prompts, "SECONDS", 0.3)
-    with pytest.raises(ConfigError):
-        tokenizer("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    monkeypatch.setattr(template_trial, "SECONDS", 0.3)
+    for template in ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+                     "{{ 10 ** (10 ** 9) }}", "{{ 7 ** messages | length }}", "{{ 2**64**64**64 }}"):
+        with pytest.raises(ConfigError):
+            tokenizer(template)
 
 
 @pytest.mark.parametrize("template", [

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import signal
 import string
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,8 @@ from pipeline.store.digests import missing, resolve
 from pipeline.store.errors import ConfigError, DataError, ModelError
 from pipeline.store.model_shape import json_object
 from workflows.protocol.hugging_face import import_transformers, read_config
+from workflows.protocol.template_trial import template_errors, try_template
 
-SECONDS = 10  # of processor time for a template and one message
-LONGEST = 1_000_000  # characters of its text
 TEMPLATE = "chat_template.jinja"  # in a Hugging Face directory; overrides tokenizer_config.json
 
 
@@ -78,66 +75,9 @@ def load_tokenizer(model: Path, settings=None):
     if own is not None:
         tokenizer.chat_template = own
     if tokenizer.chat_template:
-        _try_template(tokenizer, "model.custom_chat_template or chat_template_path" if own is not None else
+        try_template(tokenizer, "model.custom_chat_template or chat_template_path" if own is not None else
                       f"the chat template of {model}", is_own=own is not None)
     return tokenizer
-
-
-def _try_template(tokenizer, named: str, is_own: bool) -> None:
-    """Raises ConfigError for a template that does not parse or omits the user's text, and a user's own that fails."""
-    from jinja2 import TemplateSyntaxError
-
-    try:
-        with limited(SECONDS):
-            text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
-                                                 add_generation_prompt=True)
-    except TimeoutError as error:
-        raise ConfigError(f"{named} had not written one message of the user after {SECONDS} s; needed a Jinja template "
-                          "over `messages` that ends.") from error
-    except MemoryError:
-        text = None
-    except TemplateSyntaxError as error:
-        why = str(error.message).rstrip(".")
-        raise ConfigError(f"{named}, line {error.lineno}: {why}. Needed a Jinja template over `messages`: correct it, "
-                          "or set model.chat_template_path to another.") from error
-    except _template_errors() as error:
-        if not is_own:  # a model's own may need a system message, or reject some rows: reported when rows are read
-            return
-        raise ConfigError(f"{named} fails on one message of the user ({error}). Needed a Jinja template over "
-                          "`messages` that takes it.") from error
-    if text is None or len(text) > LONGEST:
-        raise ConfigError(f"{named} writes more than {LONGEST:,} characters for one message of 10; needed a Jinja "
-                          "template over `messages` that writes each of them once.")
-    if "a question" not in text:
-        raise ConfigError(f"{named} leaves out the user's message: it makes {text[:200]!r} of 'a question'. Needed a "
-                          "Jinja template over `messages`; model.chat_template_path replaces that of a model.")
-
-
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in its block after that much processor time of the process; outside the main thread, where
-    Python runs no signal handlers, it does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number, frame) -> None:
-        raise TimeoutError(f"not done after {seconds} s")
-
-    before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-def _template_errors() -> tuple[type[Exception], ...]:
-    """Exceptions that a template, which is code, may raise."""
-    from jinja2 import TemplateError
-
-    return TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError
 
 
 def keep_template(directory: Path, settings) -> None:
@@ -211,10 +151,10 @@ def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None
     objects = [with_objects(turn) for turn in turns]
     try:
         text = None
-        with suppress(*_template_errors() if objects != turns else ()):
+        with suppress(*template_errors() if objects != turns else ()):
             text = rendered(objects)
         return rendered(turns) if text is None or _writes_python(text, objects) else text
-    except _template_errors() as error:
+    except template_errors() as error:
         question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
         raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {str(question)[:80]!r}: "
@@ -272,7 +212,7 @@ def turn_end(tokenizer) -> int:
     answer, text = "an answer", ""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
-        with suppress(*_template_errors()):  # a template for single prompts has no end token of its own
+        with suppress(*template_errors()):  # a template for single prompts has no end token of its own
             text = tokenizer.apply_chat_template(turns, tokenize=False)
     _, _, after = text.rpartition(answer)  # a default system prompt may contain the same words
     first = tokenizer(after, add_special_tokens=False)["input_ids"][:1] if after else []

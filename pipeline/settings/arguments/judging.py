@@ -1,19 +1,14 @@
 """Arguments of judge_reward: the judge, and the rubric by which it judges."""
 
 import json
-import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
 from pipeline.settings.arguments.base import Arguments
 
-PORT = r"(:(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]?\d{1,4}))?"  # at most 65535
-ADDRESS = re.compile(rf"https?://(\[[\da-fA-F:.]+\]|[^/\s@?#:\[\]]+){PORT}(/[^\s@?#]*)?")
-NEEDED_ADDRESS = "needed http:// or https://, a host and a path, without user, password or query"
-VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-NEEDED_VARIABLE = "needed the name of an environment variable, not the key itself"
-FORMS = {"judge_url": (ADDRESS, NEEDED_ADDRESS), "judge_key_env": (VARIABLE, NEEDED_VARIABLE)}
+FORMS = {"judge_url": (is_address, NEEDED_ADDRESS), "judge_key_env": (is_variable, NEEDED_VARIABLE)}
 
 
 class Criterion(BaseModel):
@@ -36,7 +31,9 @@ def rubric_of(value: Any) -> list[Criterion]:
         found = [Criterion.model_validate(one) for one in listed] if isinstance(listed, list) else []
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise ValueError(f"a criterion, {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        place = "".join(f", {part}" for part in first["loc"])
+        why = "needed a mapping {name, question, weight, choices}" if not place else first["msg"]
+        raise ValueError(f"a criterion{place}: {why}") from error
     except (json.JSONDecodeError, RecursionError):
         found = []
     if not found or len({one.name for one in found}) < len(found):
@@ -68,8 +65,8 @@ class JudgeReward(Arguments):
     @field_validator("judge_url", "judge_key_env")
     @classmethod
     def _form(cls, value: str | None, info: ValidationInfo) -> str | None:
-        pattern, needed = FORMS[info.field_name]
-        if value is not None and not pattern.fullmatch(value):
+        has_form, needed = FORMS[info.field_name]
+        if value is not None and not has_form(value):
             raise ValueError(needed)
         return value
 
@@ -78,6 +75,8 @@ class JudgeReward(Arguments):
     def _of_a_server(cls, value: str | None, info: ValidationInfo) -> str | None:
         if "judge_url" in info.data and (value is None) != (info.data["judge_url"] is None):
             raise ValueError("needed together with judge_url; neither of them for the policy as its own judge")
+        if value is not None and not value.strip():
+            raise ValueError("needed the name that the server gives its model")
         return value
 
     @field_validator("judge_cache")

@@ -2,7 +2,9 @@
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pipeline.settings.arguments.addresses import is_address
 
 
 class McpServer(BaseModel):
@@ -18,13 +20,20 @@ class McpServer(BaseModel):
     command: str | None = Field(None, min_length=1)
     args: list[str] = []
     env: list[str] = []
-    url: str | None = Field(None, pattern=r"^https?://[^/]")
+    url: str | None = None
     headers: dict[str, str] = {}
     token_env: str | None = None
     tools: list[str] | None = Field(None, min_length=1)
     prefix: str = ""
     idempotent: bool | list[str] = False
     stateful: bool | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and not is_address(value.partition("?")[0]):
+            raise ValueError("needed http:// or https://, a host and a path, without user or password")
+        return value
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:

@@ -69,7 +69,9 @@ def test_a_key_that_the_recipe_sets(monkeypatch):
 
 @pytest.mark.parametrize(("name", "value"), [
     ("judge_url", "banana"), ("judge_url", "localhost:8000/v1"), ("judge_url", "ftp://x/v1"),
-    ("judge_url", "http://user:secret@x/v1"), ("judge_url", ""), ("judge_key_env", "sk-12345"), ("judge_key_env", "")])
+    ("judge_url", "http://user:secret@x/v1"), ("judge_url", ""), ("judge_url", "http://*"),
+    ("judge_url", "http://x:0/v1"), ("judge_url", "http://256.0.0.1/v1"), ("judge_url", "http://[::g]"),
+    ("judge_model", ""), ("judge_model", " "), ("judge_key_env", "sk-12345"), ("judge_key_env", "")])
 def test_an_address_or_a_variable_that_is_none(name, value):
     with pytest.raises(ValidationError) as error:
         JudgeReward(**{**ARGUMENTS, name: value})
