@@ -72,7 +72,7 @@ def measure_parts(given) -> dict:
     from pipeline.job.context import Context
     from pipeline.store import tensor_files, versions
     from stages.learner.actor import Actor
-    from stages.learner.engine.zero import Process
+    from stages.learner.engine.process import Process
     from stages.learner.publishing import Publishing
     from stages.learner.saving import Saving
     from workflows.engines.host_weights import HostWeights

@@ -88,7 +88,7 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
 
     from stages import recompute
     from stages.learner.actor import Actor
-    from stages.learner.engine.zero import Process
+    from stages.learner.engine.process import Process
     from stages.learner.objective import Objective
 
     model, steps = given.root / "model", given.steps

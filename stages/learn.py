@@ -34,8 +34,8 @@ from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
 from stages.learner.engine.batch import Batch
 from stages.learner.engine.compiled import GRAPHS
+from stages.learner.engine.process import Process
 from stages.learner.engine.rates import learning_rate
-from stages.learner.engine.zero import Process
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.publishing import Publishing
@@ -73,7 +73,8 @@ class Trainer:
             experience = Recorded if "experience" in context.inputs else Rollouts
             self.source = experience(context, self._check, kl_coef.get("kl_penalty_fn"))
             self.terms["kl_penalty_fn"] = self.source.penalty
-        self.process = Process.start(config.seed, context.directory / RENDEZVOUS)
+        self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
+                                     config.trainer.ulysses_sequence_parallel_size)
         if data_set and self.source.rejected and self.process.rank == 0:
             tables.write(context.directory / tables.LOCATIONS["rejected"], records.Rejected, self.source.rejected)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())

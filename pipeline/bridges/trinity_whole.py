@@ -117,6 +117,8 @@ def budget(made: Translation) -> None:
     """Writes the token budget, at least the longest sequence; default: twice that, the original's micro-batch."""
     whole, *parts = (made.value("model", name) for name in ("max_model_len", *LENGTHS))
     longest = whole if isinstance(whole, int) and whole else sum(parts) if all(isinstance(n, int) for n in parts) else 0
+    split = made.value("trainer", "ulysses_sequence_parallel_size")
+    longest = -(-longest // split) if isinstance(split, int) and split > 0 else longest  # its GPUs hold it together
     given = made.entries.get(TOKENS)
     if given and isinstance(given.value, int) and given.value < longest:
         made.entries[TOKENS] = Entry(longest, f"{given.value} there, raised to the longest sequence")

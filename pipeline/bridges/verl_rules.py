@@ -115,9 +115,11 @@ def lengths(verl: Verl, facts: Facts) -> Facts:
         return {"budget_by": "unknown", "doubt": verl.doubt(LONGEST[limits.index(None)])}
     longest = max(sum(limits), (verl.value(model_len) is not None and verl.whole(model_len, 1)) or 0)
     budget, rows = verl.whole(BUDGET, 16384), verl.whole(f"{ACTOR}.ppo_micro_batch_size_per_gpu", 0)
-    by_rows = rows and BUDGET not in (*verl.values, *verl.unknown)
-    return {"longest": longest, "rows": rows, "tokens": rows and rows * longest,
-            "budget_by": "rows" if by_rows else "raised" if budget is not None and budget < longest else "given"}
+    split = verl.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) or 1
+    if rows and BUDGET not in (*verl.values, *verl.unknown):
+        return {"longest": longest, "rows": rows, "tokens": rows * longest, "budget_by": "rows"}
+    share = -(-longest // split)  # the GPUs of a micro-batch hold the longest sequence together
+    return {"longest": share, "budget_by": "raised" if budget is not None and budget < share else "given"}
 
 
 def run(verl: Verl, facts: Facts) -> Facts:

@@ -108,10 +108,11 @@ def activations(size: Size, config: Config, element: int) -> float:
     to, c rank T; the head is then frozen and has no gradient.
     """
     settings, adapters, compiled = config.trainer, config.model.lora_configs, compiles(config.trainer, True)
+    layers_compiled = compiled and settings.ulysses_sequence_parallel_size == 1
     tokens, recomputed = settings.max_token_len_per_gpu, settings.enable_gradient_checkpointing is True
     kept, backward = tokens * (4 + 2 * element) * size.width, 0.0
     for count, layer in size.layers:
-        saved = layer_tokens(size, layer, element, settings.attention, compiled)
+        saved = layer_tokens(size, layer, element, settings.attention, layers_compiled)
         saved += sum(element * one.lora_rank * layer.adapted for one in adapters)
         kept += tokens * count * (element * size.width if recomputed else saved)
         backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))

@@ -213,9 +213,11 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
              named_functions.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     if plain:
-        parallel = config.explorer.rollout_model.tensor_parallel_size
+        parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1
+        split = config.trainer.ulysses_sequence_parallel_size if config.kind.trains else 1
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
-                          split_problem(plain, parallel) if gpus.any else None,
+                          split_problem(plain, f"{engine_rules.ENGINE}.tensor_parallel_size", parallel),
+                          split_problem(plain, "trainer.ulysses_sequence_parallel_size", split),
                           *engine_rules.of_model(config, plain, gpus)])
     foreign, trusted = remote_code.of_stage(config, start, teacher)
     judged.add(name, foreign)

@@ -11,7 +11,7 @@ from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
 from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import CAPS, SINKS, WINDOWS, has_experts, unpacked, untrainable
+from pipeline.store.architecture import CAPS, SINKS, WINDOWS, has_experts, text_part, unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
@@ -95,16 +95,32 @@ def untrainable_models(config: Config, start: Model) -> list[Problem]:
             and not wrong_model(str(resolve(path)), key)] if kind.trains else []
     read = [(key, path, (plain_config(start) or {}) if key == "model.model_path" else read_config(path, key))
             for key, path in here]
+    split = kind.trains and config.trainer.ulysses_sequence_parallel_size > 1
     packs = kind.trains and config.trainer.packing == "packed"
     replays = config.algorithm.enable_router_replay and kind.is_online
     return [Problem(key, problem, found=path) for key, path, said in read
             if (problem := untrainable(said, model.longest))] + [
-        Problem("trainer.packing", f"needed auto or rows for {key}={path}: {obstacle}.", found="packed")
+        _packed(config, key, path, obstacle)
         for key, path, said in read
-        if packs and (obstacle := unpacked(said, model.longest, (WINDOWS, CAPS, SINKS)))] + [
+        if (packs or split) and (obstacle := unpacked(said, model.longest, (WINDOWS, CAPS, SINKS))
+                                 or (_latent(said) if split else None))] + [
         Problem("algorithm.enable_router_replay", f"{key}={path} has no experts to choose from.", "Set false.",
                 found=True)
         for key, path, said in read if replays and key == "model.model_path" and not has_experts(said)]
+
+
+def _latent(said: dict) -> str | None:
+    """Returns why heads cannot be exchanged between ranks, or None. said: config.json."""
+    return "keys and values of its latent attention differ in width (kv_lora_rank)" if text_part(said).get(
+        "kv_lora_rank") else None
+
+
+def _packed(config: Config, key: str, path: str, obstacle: str) -> Problem:
+    """Reports a model whose rows cannot be packed, and are to be. obstacle: why."""
+    if config.trainer.packing == "packed":
+        return Problem("trainer.packing", f"needed auto or rows for {key}={path}: {obstacle}.", found="packed")
+    return Problem("trainer.ulysses_sequence_parallel_size", f"splits packed rows, and those of {key}={path} are not: "
+                   f"{obstacle}.", "Set 1.", found=config.trainer.ulysses_sequence_parallel_size)
 
 
 def missing_code(config: Config) -> list[Problem]:

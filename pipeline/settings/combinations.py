@@ -70,7 +70,7 @@ def greedy_baseline(c) -> Found:
 
 def token_budget(c) -> Found:
     budget, longest = c.trainer.max_token_len_per_gpu, c.model.longest
-    if budget < longest:
+    if budget * c.trainer.ulysses_sequence_parallel_size < longest:
         yield Problem("trainer.max_token_len_per_gpu", "a sequence is not cut, and the longest (model.max_model_len, "
                       f"or prompt + response) has {longest} tokens.", found=budget)
 

@@ -47,9 +47,6 @@ ALWAYS: dict[str, Always] = {
     "trainer.save_strategy": Always(("unrestricted",), "every rank writes its part at once; a checkpoint appears "
                                                        "whole."),
     "trainer.save_hf_checkpoint": Always(("always", "last"), "every checkpoint is a Hugging Face model."),
-    "trainer.ulysses_sequence_parallel_size": Always((1,), (
-        "a sequence is not split over GPUs: lower trainer.max_token_len_per_gpu, and set "
-        "trainer.enable_gradient_checkpointing.")),
     "trainer.use_remove_padding": Always((True,), "sequences are packed without padding."),
     "trainer.balance_batch": Always((True,), "every rank gets as many micro-batches as the others."),
     "trainer.enable_preview": Always((True,), "every response is in the table experience, which `ouro sql` shows."),

@@ -109,7 +109,7 @@ WORKS = [
                                       "enforce_eager seed extra_engine_args"),
     *_below("synchronizer", "sync_method sync_style sync_interval sync_offset sync_timeout"),
     *_below("trainer", "save_interval grad_clip use_dynamic_bsz max_token_len_per_gpu max_checkpoints_to_keep "
-                       "critic_warmup"),
+                       "critic_warmup ulysses_sequence_parallel_size"),
     *_below("monitor", "monitor_type monitor_args monitor_args.base_url monitor_args.uri"),
     *_below("data_processor.experience_pipeline", "operators save_input"),
     *_below("data_processor.task_pipeline", "num_process operators config_path inputs target_fields"),

@@ -11,6 +11,9 @@ class Trainer(Section):
     zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
     ranks: int = setting(1, "number of data-parallel processes (one GPU each)", ge=1, how=True)
     max_token_len_per_gpu: int = setting(16384, "micro-batch budget, tokens per rank", ge=1, how=True)
+    ulysses_sequence_parallel_size: int = setting(
+        1, "ranks that split each micro-batch between them (DeepSpeed Ulysses), which then has as many times "
+           "trainer.max_token_len_per_gpu tokens, so that a sequence may; must divide trainer.ranks", ge=1, how=True)
     grad_clip: float = setting(1.0, "largest global gradient norm; 0 = no clipping", ge=0)
     save_interval: int = setting(100, "optimizer steps between checkpoints; the last step is always saved",
                                  ge=1, how=True)
@@ -51,6 +54,15 @@ class Trainer(Section):
         if self.offload_param and self.zero_stage != 3:
             yield Problem("offload_param", f"with zero_stage={self.zero_stage}: only stage 3 partitions the "
                           "parameters and can keep them in host memory.", "Set trainer.zero_stage=3.", found=True)
+
+    @rule
+    def _split(self):
+        size = self.ulysses_sequence_parallel_size
+        if self.ranks % size:
+            yield Problem("ulysses_sequence_parallel_size", f"must divide trainer.ranks={self.ranks}.", found=size)
+        if size > 1 and self.packing == "rows":
+            yield Problem("packing", f"with ulysses_sequence_parallel_size={size}, which splits packed rows.",
+                          "Set auto or packed.", found="rows")
 
     @rule
     def _compiled(self):

@@ -176,14 +176,19 @@ def room_problem(path: str, limits, room: Any, key: str = "model.model_path") ->
                    found=path)
 
 
-def split_problem(config: dict[str, Any], tensor_parallel: int) -> Problem | None:
-    """Reports attention heads that vLLM cannot split into `tensor_parallel` equal parts. config: config.json, or the
-    section model.init."""
+def divides_heads(parts: int, heads: int, key_heads: int) -> bool:
+    """Returns whether attention heads are split evenly; of fewer key/value heads than parts, several have the same."""
+    return heads % parts == 0 and (key_heads % parts == 0 or parts % key_heads == 0)
+
+
+def split_problem(config: dict[str, Any], key: str, parts: int) -> Problem | None:
+    """Reports attention heads that cannot be split into equal parts. config: config.json, or the section model.init.
+    key: the setting that asks for them."""
     own = config.get("num_attention_heads")
     shared = config.get("num_key_value_heads") or own
-    fitting = [n for n in range(1, (own or 0) + 1) if own % n == 0 and (shared % n == 0 or n % shared == 0)]
-    if not own or tensor_parallel in fitting:
+    fitting = [n for n in range(1, (own or 0) + 1) if divides_heads(n, own, shared)]
+    if not own or parts in fitting:
         return None
-    return Problem("explorer.rollout_model.tensor_parallel_size", f"the model has {own} attention heads and {shared} "
+    return Problem(key, f"the model has {own} attention heads and {shared} "
                    "key/value heads, which must be split evenly; needed one of "
-                   f"{', '.join(map(str, fitting))}.", found=tensor_parallel)
+                   f"{', '.join(map(str, fitting))}.", found=parts)

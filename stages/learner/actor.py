@@ -16,8 +16,9 @@ from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.packing import MicroBatch, lengths, pack
+from stages.learner.engine.process import Process
 from stages.learner.engine.snapshot import Part
-from stages.learner.engine.zero import Process, ZeroEngine
+from stages.learner.engine.zero import ZeroEngine
 from stages.learner.objective import Objective
 
 
@@ -59,7 +60,7 @@ class Actor:
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest,
                             config.model.trust_remote_code, routed := compares_routings(config),
-                            routed and config.algorithm.enable_router_replay)
+                            routed and config.algorithm.enable_router_replay, process.sequence)
         self.adapter: Adapter | None = None
         for settings in config.model.lora_configs:
             self.adapter = inject(model.model, model_path, settings, config.seed)
@@ -75,13 +76,14 @@ class Actor:
         number: of the step, from 1. update: if false, everything is measured and nothing trained.
         """
         longest = max(lengths(rows, objective.aggregation.unit, self.way.fill.pads))
-        return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update), longest)
+        return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update),
+                                   -(-longest // self.process.split))
 
     def _step(self, budget: int, rows: list[Row], objective: Objective, lr: float, number: int, update: bool) -> Result:
         """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
         process, totals, logprobs = self.process, {}, {}
-        micro_batches = pack(rows, budget, process.rank, process.ranks, objective.row_columns, objective.aggregation,
-                             self.way.fill, experts=self.routed)
+        micro_batches = process.pack(rows, budget, objective.row_columns, objective.aggregation, self.way.fill,
+                                     experts=self.routed)
 
         def loss_of(micro: MicroBatch) -> Tensor:
             return self._loss(micro, objective, number, totals, logprobs)
@@ -94,7 +96,7 @@ class Actor:
                 for micro in micro_batches:
                     loss_of(micro)
         names = sorted(totals)
-        summed = process.all_reduce(torch.stack([totals[name] for name in names]))
+        summed = process.sum_micro_batches(torch.stack([totals[name] for name in names]))
         statistics = dict(zip(names, summed.tolist(), strict=True))
         return Result(statistics.pop("loss"), grad_norm, lr, objective.kl.kl_coef if objective.kl else None, statistics,
                       sum(lengths(rows)), process.gather_rows(logprobs), budget, self._new_graphs(), self.way.name)

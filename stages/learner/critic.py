@@ -16,11 +16,12 @@ from pipeline.store.digests import resolve
 from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Budget
-from stages.learner.engine.packing import MicroBatch, lengths, pack
+from stages.learner.engine.packing import MicroBatch, lengths
+from stages.learner.engine.process import Process
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.snapshot import Part
 from stages.learner.engine.way import Way, decoder, hidden_states
-from stages.learner.engine.zero import Process, ZeroEngine
+from stages.learner.engine.zero import ZeroEngine
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,11 @@ class ValueModel(policy.Deterministic):
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor
     ) -> Tensor:
         """As learner/engine/policy.py -> [N] float32: the value of the state before each action token."""
-        return self.head(self.hidden(input_ids, positions, segments)[source])[:, 0].float()
+        part = self.way.part(source, len(input_ids))
+        return part.whole(self.head(self.hidden(input_ids, positions, segments)[part.places])[:, 0].float())
 
     def hidden(self, input_ids: Tensor, positions: Tensor, segments: Segments) -> Tensor:
-        """The last hidden states [T, width]."""
+        """The last hidden states [T, width], those of this rank where ranks share a micro-batch."""
         return hidden_states(self.transformer, input_ids, positions, segments, self.way)
 
 
@@ -90,7 +92,7 @@ class Critic:
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model, self.way = policy.read(model_path, process.device.type, dtype, config.trainer, longest, headless=True,
-                                      trust=config.model.trust_remote_code)
+                                      trust=config.model.trust_remote_code, sequence=process.sequence)
         policy.compile_layers(model, self.way, config.trainer, process.device.type)
         module = ValueModel(decoder(model), self.way)
         self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
@@ -102,7 +104,8 @@ class Critic:
 
     def step(self, rows: list[Row], lr: float) -> ValueResult:
         """One optimizer step towards the rows' column `returns`, clipped around the column `values`."""
-        return self.budget.attempt(lambda budget: self._step(budget, rows, lr), max(lengths(rows)))
+        longest = -(-max(lengths(rows)) // self.process.split)
+        return self.budget.attempt(lambda budget: self._step(budget, rows, lr), longest)
 
     def _step(self, budget: int, rows: list[Row], lr: float) -> ValueResult:
         process = self.process
@@ -115,9 +118,9 @@ class Critic:
             totals.add_(torch.stack([loss.detach().double(), (clipped.sum() * micro.share).double()]))
             return loss
 
-        micro_batches = pack(rows, budget, process.rank, process.ranks, ("values", "returns"), fill=self.way.fill)
+        micro_batches = process.pack(rows, budget, ("values", "returns"), fill=self.way.fill)
         grad_norm = self.zero.step(micro_batches, loss_of, lr)
-        loss, clipped = process.all_reduce(totals).tolist()
+        loss, clipped = process.sum_micro_batches(totals).tolist()
         before, returns = (np.concatenate([row.of_actions(name) for row in rows]) for name in ("values", "returns"))
         return ValueResult(loss, clipped, explained_variance(before, returns), grad_norm, lr)
 

@@ -14,7 +14,7 @@ from pipeline.job.context import Context
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.engine.batch import Row
-from stages.learner.engine.zero import Process
+from stages.learner.engine.process import Process
 
 
 class FixedScores:

@@ -14,7 +14,8 @@ from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
 from stages.learner.engine import adapter
 from stages.learner.engine.packing import MicroBatch
-from stages.learner.engine.zero import Process, ZeroEngine
+from stages.learner.engine.process import Process
+from stages.learner.engine.zero import ZeroEngine
 from workflows.engines.host_weights import HostWeights
 
 CRITIC_STATE = Path("critic") / "state" / "mp_rank_00_model_states.pt"

@@ -22,8 +22,8 @@ from pipeline.job.schedule import first_explored
 from pipeline.store import checkpoints, files, hashes, routings
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
+from stages.learner.engine.process import Process
 from stages.learner.engine.snapshot import Part, copied, reserve, written
-from stages.learner.engine.zero import Process
 from workflows.protocol.prompts import keep_template
 
 POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks

@@ -25,8 +25,8 @@ from stages.learner.critic import Critic
 from stages.learner.engine import attention
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.process import Process
 from stages.learner.engine.way import Way, decoder, places
-from stages.learner.engine.zero import Process
 from stages.learner.teacher import Teacher
 from workflows.protocol.hugging_face import set_exact_attention
 from workflows.protocol.routing import Routers
@@ -56,7 +56,9 @@ def prove_critic(critic: Critic, config: Config) -> None:
 
     def outputs(micro: MicroBatch) -> Tensor:
         given = micro.inputs(device)
-        return _weighted(module.hidden(given["input_ids"], given["positions"], given["segments"])[given["source"]])
+        part = module.way.part(given["source"], len(micro.input_ids))
+        states = module.hidden(given["input_ids"], given["positions"], given["segments"])
+        return part.whole(_weighted(states[part.places]))
 
     _Proof(critic.process, module.transformer, module.way, config, outputs).settle(
         lambda tokens: _weighted(module.transformer(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]))
@@ -139,7 +141,9 @@ class _Proof:
             for micro in pack(rows, 2 * self._length(), 0, 1, fill=self.way.fill):
                 if routers:
                     every = torch.arange(len(micro.input_ids), device=self.process.device)
-                    routers.give(places(micro.segments, every, self.way), torch.cat([experts[i] for i in micro.rows]))
+                    part = self.way.part(every, len(every))
+                    routers.give(places(micro.segments, part.places, self.way),
+                                 torch.cat([experts[i] for i in micro.rows])[part.own])
                 scored += [values[-COMPARED:] for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
         far = np.abs(np.concatenate(scored) - np.concatenate(alone))
         mean, largest = self._of_all_ranks(np.array([far.mean(), far.max()]))
@@ -200,7 +204,10 @@ class _Proof:
             hook.remove()
         assert len(embeddings) == 1, f"{len(embeddings)} calls of the input embedding in one forward"
         (gradient,) = torch.autograd.grad(second.sum(), embeddings)  # [1, T, width]
-        first, own = gradient[0].float().abs().split([gradient.shape[1] - len(second) - 1, len(second) + 1])
+        gradient = gradient[0].float().abs()
+        if self.way.sequence:
+            gradient = self.way.sequence.joined(gradient)
+        first, own, _ = gradient.split([FIRST, SECOND, len(gradient) - FIRST - SECOND])
         return np.array([first.max().item(), own.max().item()])
 
     def _length(self) -> int:

@@ -19,7 +19,7 @@ from pipeline.store.checkpoints import model_directory, weights_hash
 from pipeline.store.errors import DataError, ModelError
 from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
-from stages.learner.engine.zero import Process
+from stages.learner.engine.process import Process
 from stages.learner.fixed_scores import FixedScores
 from workflows.protocol.prompts import read_tokenizer
 
@@ -40,7 +40,7 @@ class Teacher(FixedScores):
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest,
-                                  trust)
+                                  trust, sequence=process.sequence)
         self.policy.requires_grad_(False).eval()
         for buffer in self.policy.buffers():  # small enough to stay
             buffer.data = buffer.data.to(process.device)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipeline.store import tables
-from stages.learner.engine.zero import Process
+from stages.learner.engine.process import Process
 from workflows.protocol.hugging_face import import_light
 
 import_light()  # before tests import models from transformers, which would import scipy and scikit-learn

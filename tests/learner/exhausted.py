@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from stages.learner.actor import Actor
-from stages.learner.engine.zero import Process, ZeroEngine
+from stages.learner.engine.process import Process
+from stages.learner.engine.zero import ZeroEngine
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from tests.learner.ranks import rows

@@ -18,8 +18,8 @@ from stages.learner.actor import Actor
 from stages.learner.critic import Critic
 from stages.learner.engine import attention
 from stages.learner.engine.batch import Row
+from stages.learner.engine.process import Process
 from stages.learner.engine.sharing import Segments
-from stages.learner.engine.zero import Process
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 
@@ -101,10 +101,11 @@ def every_kind(model: Path, process: Process, settings: Sequence[str] = ()) -> d
 
 if __name__ == "__main__":
     _, path, out, *given = sys.argv
-    group = Process.start(1, Path(f"{out}.ranks"))
+    split = overridden(*TINY, *given).trainer.ulysses_sequence_parallel_size
+    group = Process.start(1, Path(f"{out}.ranks"), split)
     made = every_kind(Path(path), group, given)
     made["refused"] = refused(Path(path), group, given)
-    if group.ranks == 2:
+    if group.ranks == 2 and not group.sequence:
         from tests.learner import exhausted
 
         made["exhausted"] = {place: exhausted.train(Path(path), group, place, budget, rank=1)

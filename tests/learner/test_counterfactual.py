@@ -18,7 +18,7 @@ from stages import learn
 from stages.counterfactual import Outcome, compared, correlation, cosine, grouped
 from stages.learner.actor import Result
 from stages.learner.engine.batch import Row
-from stages.learner.engine.zero import Process
+from stages.learner.engine.process import Process
 from tests.configs import TINY, overridden
 from tests.factories import row
 

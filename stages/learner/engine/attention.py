@@ -11,6 +11,7 @@ padded      rows gathered to [S, longest] only for scaled_dot_product_attention,
 """
 
 import importlib.util
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from pipeline.store.architecture import CAPS, SINKS, WINDOWS
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.continued import continued
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.ulysses import Sequence
 
 # attention -> its name in transformers; one that contains "flash" is taken for a kernel of transformers itself
 REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "ouro_padded"}
@@ -46,7 +48,7 @@ def register() -> None:
     from transformers.masking_utils import AttentionMaskInterface
 
     for name, function in ATTENTIONS.items():
-        AttentionInterface.register(REGISTERED[name], function)
+        AttentionInterface.register(REGISTERED[name], partial(_attend, function))
         AttentionMaskInterface.register(REGISTERED[name], _no_mask)
 
 
@@ -85,6 +87,13 @@ def padded_places(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
     scatter = np.zeros(starts[-1], np.int64)
     scatter[gather[valid]] = np.flatnonzero(valid)
     return gather, scatter
+
+
+def _attend(attention, module, *arguments, sequence: Sequence | None = None, **named):
+    """attention(module, ...), over the tokens of all ranks that share the micro-batch."""
+    if sequence is None:
+        return attention(module, *arguments, **named)
+    return sequence.attend(attention, module, *arguments, **named)
 
 
 def _no_mask(*_, **__) -> None:

@@ -20,6 +20,7 @@ from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.ulysses import Sequence
 from stages.learner.engine.way import Way, choose, decoder, hidden_states, places
 from workflows.protocol.hugging_face import CAPPED, causal_model, set_exact_attention
 from workflows.protocol.routing import Routers
@@ -78,10 +79,18 @@ class Policy(Deterministic):
         model's. Entropy is in nats; its gradient costs memory and time, so it has one only with `entropy_gradient`.
         experts: of the engine at `source` [N, layers, choices].
         """
-        routed = self._route(segments, source, experts) if self.routers else None
-        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way)[source]  # [N, width]
+        part = self.way.part(source, len(input_ids))
+        experts = None if experts is None else experts[part.own]
+        routed = self._route(segments, part.places, experts) if self.routers else None
+        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way)[part.places]  # [n, width]
         if routed is not None:
-            self.differing = self.routers.differing(routed, experts)
+            self.differing = part.whole(self.routers.differing(routed, experts))
+        logprobs, entropy = self._scores(chosen, targets[part.own], temperature, entropy_gradient)
+        return part.whole(logprobs), part.whole(entropy)
+
+    def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | None, entropy_gradient: bool
+                ) -> tuple[Tensor, Tensor]:
+        """chosen: hidden states [n, width] -> log-probs, entropy [n] of `targets`."""
         divisor = (temperature or self.temperature) / self.factor
         if self.fused and len(targets):
             from stages.learner.engine.head_kernel import Score
@@ -127,13 +136,14 @@ class Policy(Deterministic):
 
 
 def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int,
-         trust: bool = False, compares: bool = False, replays: bool = False) -> Policy:
+         trust: bool = False, compares: bool = False, replays: bool = False,
+         sequence: Sequence | None = None) -> Policy:
     """The model of a Hugging Face directory, ready to train. Raises the errors of `read`.
 
     settings: the `trainer` section. trust: model.trust_remote_code. compares, replays: the routings of a model with
     experts. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
     """
-    model, way = read(path, device, dtype, settings, longest, trust=trust)
+    model, way = read(path, device, dtype, settings, longest, trust=trust, sequence=sequence)
     text, routers = model.config.get_text_config(), _routers(model, way, path, replays) if compares else None
     if routers is None:  # the choices of compiled layers are not seen
         compile_layers(model, way, settings, device)
@@ -165,12 +175,12 @@ def no_kernel(model: nn.Module) -> str | None:
 
 
 def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, headless: bool = False,
-         trust: bool = False) -> tuple[nn.Module, Way]:
+         trust: bool = False, sequence: Sequence | None = None) -> tuple[nn.Module, Way]:
     """A causal LM, not compiled, and the way in which rows go through it.
 
     settings: the `trainer` section. longest: length of the longest sequence. headless: the output head may be absent.
-    trust: model.trust_remote_code. Raises ModelError when the model cannot be read, or when its attention is of an
-    unsupported kind.
+    trust: model.trust_remote_code. sequence: of ranks that share micro-batches. Raises ModelError when the model cannot
+    be read, or when its attention is of an unsupported kind.
     """
     attention.register()
     model = causal_model(path, dtype=dtype, headless=headless, trust=trust)
@@ -186,7 +196,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
         obstacle = f"{type(model).__name__} of transformers has no replaceable attention"
     if obstacle and settings.packing == "packed":
         raise ModelError(f"{path}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto or rows.")
-    way = choose(model, settings, device, obstacle)
+    way = choose(model, settings, device, obstacle, sequence)
     if way.share and device != "cpu" and (windowed(text_part(said), longest) or text_part(said).get(CAPPED)):
         way.share = False  # the kernels of shared prompts have neither windows nor caps
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
@@ -200,7 +210,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
 
 def compile_layers(model: nn.Module, way: Way, settings, device: str) -> None:
     """Compiles the layers of a model of `read` where that is done. settings: the `trainer` section."""
-    if compiles(settings, device != "cpu") and way.packed:
+    if compiles(settings, device != "cpu") and way.packed and not way.sequence:
         GRAPHS.compile_layers(model)
 
 

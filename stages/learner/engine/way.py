@@ -14,21 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.trainer import shares_prompts
+from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.packing import Fill
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.ulysses import Part, Sequence, Whole
 from workflows.protocol.hugging_face import set_exact_attention
 
 
 @dataclass
 class Way:
     """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share equal prompts.
-    single: each row is a forward of its own. why: rows are not packed, for the log."""
+    single: each row is a forward of its own. why: rows are not packed, for the log. sequence: the ranks that share a
+    micro-batch."""
 
     packed: str | None
     share: bool = False
     single: bool = False
     why: str = ""
+    sequence: Sequence | None = None
 
     @property
     def name(self) -> str:
@@ -41,9 +45,17 @@ class Way:
         return Fill.SINGLE if self.single else Fill.PADDED
 
     def by_rows(self, model: nn.Module, why: str) -> None:
-        """From now on rows go through the model's own forward."""
+        """From now on rows go through the model's own forward. Raises ModelError where ranks share packed rows."""
+        if self.sequence:
+            raise ModelError(f"{model.config.name_or_path}: trainer.ulysses_sequence_parallel_size="
+                             f"{self.sequence.size} splits packed rows, and these are not packed, because {why}. Set "
+                             "it to 1.")
         self.packed, self.why = None, why
         set_exact_attention(model)
+
+    def part(self, source: Tensor, tokens: int) -> Part | Whole:
+        """What this rank scores of the flat positions `source` [N] of a micro-batch of `tokens`."""
+        return self.sequence.part(source, tokens) if self.sequence else Whole(source)
 
     def __str__(self) -> str:
         if self.packed:
@@ -52,12 +64,13 @@ class Way:
             "; each is a forward of its own, because padding changes them" if self.single else "")
 
 
-def choose(model: nn.Module, settings, device: str, obstacle: str | None) -> Way:
+def choose(model: nn.Module, settings, device: str, obstacle: str | None, sequence: Sequence | None = None) -> Way:
     """The way of a model of transformers, whose attention is set accordingly.
 
     settings: the section `trainer`. obstacle: why its layers cannot be packed.
     """
-    way = Way(attention.choose(settings.attention, device), shares_prompts(settings, device != "cpu"))
+    way = Way(attention.choose(settings.attention, device), shares_prompts(settings, device != "cpu"),
+              sequence=sequence)
     if settings.packing == "rows":
         way.by_rows(model, "it is rows")
     elif obstacle:
@@ -86,9 +99,12 @@ def places(segments: Segments, source: Tensor, way: Way) -> Tensor:
 
 
 def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, segments: Segments, way: Way) -> Tensor:
-    """The last hidden states of a flat micro-batch [T, width]. input_ids, positions: [T]."""
+    """The last hidden states of a flat micro-batch [T, width], or those of this rank. input_ids, positions: [T]."""
     if way.packed:
-        places = attention.layout(segments, input_ids.device, way.packed)
+        if way.sequence:
+            input_ids, positions, segments = way.sequence.pad(input_ids, positions, segments)
+            input_ids, positions = way.sequence.own(input_ids), way.sequence.own(positions)
+        places = attention.layout(segments, input_ids.device, way.packed) | {"sequence": way.sequence}
         return transformer(input_ids=input_ids[None], position_ids=positions[None], use_cache=False,
                            **places).last_hidden_state[0]
     gather, scatter = (torch.from_numpy(places).to(input_ids.device) for places in attention.padded_places(segments))

@@ -6,118 +6,20 @@ all ranks. The policy (stages/learner/actor.py) and the critic (stages/learner/c
 process.
 """
 
-import os
 import pickle
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pipeline.store.errors import ModelError
-from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Exhausted
-from stages.learner.engine.packing import Fill, MicroBatch, pack
+from stages.learner.engine.packing import MicroBatch
+from stages.learner.engine.process import Process
 from stages.learner.engine.snapshot import Part
-
-
-@dataclass(frozen=True)
-class Process:
-    """This rank of the trainer: its device and its place among the ranks."""
-
-    device: torch.device
-    rank: int
-    ranks: int
-
-    @classmethod
-    def start(cls, seed: int, rendezvous: Path | None = None) -> "Process":
-        """Joins the other ranks (RANK, WORLD_SIZE, LOCAL_RANK in the environment). Call once per process.
-
-        rendezvous: a file where the ranks of one node meet; not needed for a single rank. Those of several nodes meet
-        at MASTER_ADDR, MASTER_PORT: torch's TCP store accepts connections from the whole network, unauthenticated.
-        """
-        os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-        deepspeed = _import_deepspeed()
-        gpu = torch.cuda.is_available()
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
-        if gpu:
-            torch.cuda.set_device(device)
-        torch.manual_seed(seed)
-        # On CPU DeepSpeed would compile a shared-memory all-reduce at run time (30 s, a C++ compiler); use Gloo.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        store = _store(rendezvous, rank, ranks)
-        backend = "nccl" if gpu else "gloo"
-        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks,
-                                             device_id=device if gpu and ranks > 1 else None)
-        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
-        return cls(device, rank, ranks)
-
-    def all_reduce(self, values: Tensor) -> Tensor:
-        """Sums over ranks, in place."""
-        if self.ranks > 1:
-            torch.distributed.all_reduce(values)
-        return values
-
-    def any(self, happened: bool) -> bool:
-        """Whether it happened on any rank."""
-        if self.ranks == 1:
-            return happened
-        return bool(self.all_reduce(torch.tensor(float(happened), device=self.device)))
-
-    def gather_rows(self, of_rank: dict[int, np.ndarray]) -> list[np.ndarray]:
-        """The values of all rows in order, on every rank. of_rank: those of this rank, by index of the row."""
-        parts = [of_rank]
-        if self.ranks > 1:
-            parts = [None] * self.ranks
-            torch.distributed.all_gather_object(parts, of_rank)
-        merged = {row: values for part in parts for row, values in part.items()}
-        return [merged[row] for row in range(len(merged))]
-
-    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor], fill: Fill,
-                   experts: bool = False) -> list[np.ndarray]:
-        """One number per action token [N] of each row, by forwards of micro-batches. experts: as of `pack`.
-        Collective."""
-        scored: dict[int, np.ndarray] = {}
-        for micro in pack(rows, budget, self.rank, self.ranks, fill=fill, experts=experts):
-            scored |= micro.by_row(forward(micro))
-        return self.gather_rows(scored)
-
-    def first(self, value):
-        """Rank 0's value, on every rank."""
-        if self.ranks == 1:
-            return value
-        held = [value]
-        torch.distributed.broadcast_object_list(held, src=0)
-        return held[0]
-
-    def barrier(self) -> None:
-        if self.ranks > 1:
-            torch.distributed.barrier()
-
-    def stop(self) -> None:
-        torch.distributed.destroy_process_group()
-
-
-def _import_deepspeed():
-    """The package, imported with MLflow hidden.
-
-    DeepSpeed's autotuner, unused here, would import MLflow and with it pandas: most of the import's processor time.
-    """
-    loaded = sys.modules.get("mlflow")
-    sys.modules["mlflow"] = None
-    try:
-        import deepspeed
-    finally:
-        del sys.modules["mlflow"]
-        if loaded:
-            sys.modules["mlflow"] = loaded
-    return deepspeed
 
 
 class ZeroEngine:
@@ -149,12 +51,12 @@ class ZeroEngine:
         """Makes one optimizer step; returns the gradient norm before clipping.
 
         loss_of(micro) -> its part (0-d) of the batch loss, which is the sum of the parts over all ranks. Raises
-        Exhausted when a GPU's memory does not suffice; under ZeRO-2 and 3, whose backward passes communicate, torch's
-        error instead, as the other ranks could not be told.
+        Exhausted when a GPU's memory does not suffice; torch's error instead where passes communicate (ZeRO-2 and 3,
+        shared micro-batches), as the other ranks could not be told.
         """
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
-        if self.zero_stage == 1:
+        if self.zero_stage == 1 and not self.process.sequence:
             self._accumulate(micro_batches, loss_of)
         else:
             for index, micro in enumerate(micro_batches):
@@ -253,15 +155,6 @@ class ZeroEngine:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
         self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
-
-
-def _store(rendezvous: Path | None, rank: int, ranks: int):
-    """Returns where the ranks exchange addresses."""
-    if ranks == 1:
-        return torch.distributed.HashStore()
-    if (port := int(os.environ.get("MASTER_PORT", "0"))) == 0:
-        return torch.distributed.FileStore(str(rendezvous), ranks)
-    return torch.distributed.TCPStore(os.environ["MASTER_ADDR"], port, ranks, is_master=rank == 0)
 
 
 def _checkpoint_engine(usual):

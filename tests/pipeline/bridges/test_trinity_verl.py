@@ -34,7 +34,7 @@ def test_a_key_with_a_counterpart_is_translated(theirs, value, ours):
     ("trainer.test_freq", 7, "ppo", "explorer.eval_interval sets it"),
     ("trainer.total_training_steps", 90, "ppo", "trainer.total_steps sets it"),
     ("trainer.max_actor_ckpt_to_keep", -1, "ppo", "disabled there too"),
-    (f"{ACTOR}.ulysses_sequence_parallel_size", 1, "ppo", "disabled there too: a sequence is not split"),
+    ("actor_rollout_ref.ref.ulysses_sequence_parallel_size", 1, "ppo", "disabled there too: "),
     (f"{ACTOR}.fsdp_config.fsdp_size", -1, "ppo", "disabled there too: DeepSpeed ZeRO splits the model"),
     ("algorithm.lam", 0.8, "grpo", "write algorithm.advantage_fn_args.lam, if the advantage function takes it."),
     (f"{ACTOR}.clip_ratio", 0.3, "ppo", "write clip_range_low and clip_range_high"),

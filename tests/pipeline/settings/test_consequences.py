@@ -45,6 +45,20 @@ def test_an_unreadable_element_makes_its_list_unreadable():
     assert list(readable.broken_rules()) == []
 
 
+@pytest.mark.parametrize(("given", "key"), [
+    ((2, 4, "auto", 64), None), ((1, 3, "rows", 128), None),
+    ((2, 3, "auto", 64), "trainer.ulysses_sequence_parallel_size"), ((2, 2, "rows", 64), "trainer.packing"),
+    ((2, 2, "auto", 63), "trainer.max_token_len_per_gpu")])
+def test_ranks_that_share_micro_batches_hold_the_longest_sequence_together(given, key):
+    """Of 128 tokens: two ranks need a budget of 64 each."""
+    split, ranks, packing, budget = given
+    stage = "stages.rft.trainer"
+    problems = judged([f"{stage}.ulysses_sequence_parallel_size={split}", f"{stage}.ranks={ranks}",
+                       f"{stage}.packing={packing}", f"{stage}.max_token_len_per_gpu={budget}",
+                       "stages.rft.model.max_prompt_tokens=28", "stages.rft.model.max_response_tokens=100"])[1]
+    assert [problem.key for problem in problems if problem.key.startswith("trainer.")] == [key] * bool(key)
+
+
 def test_a_rule_broken_in_two_stages_is_kept_for_the_one_whose_value_can_be_read():
     problems = judged(["stages.sft.trainer.offload_param=true", "stages.rft.trainer.offload_param=true",
                        "stages.rft.trainer.zero_stage=9"])[1]

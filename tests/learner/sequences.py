@@ -1,0 +1,64 @@
+"""Log-probs and gradients of models with each micro-batch split between two ranks, beside whole ones.
+
+    RANK=... LOCAL_RANK=... WORLD_SIZE=2 python -m tests.learner.sequences DIRECTORY OUT family=float64 ...
+
+DIRECTORY has a model of each family (tests/families.py). OUT: family -> the largest difference of a log-prob, the
+largest difference of a gradient, and its largest value.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pipeline.store import files
+from stages.learner.engine import policy
+from stages.learner.engine.batch import Row
+from stages.learner.engine.packing import Fill, MicroBatch, pack
+from stages.learner.engine.process import Process
+from tests.configs import TINY, overridden
+
+
+def rows() -> list[Row]:
+    """Eight rows of three prompts, 83 tokens where these are shared: no multiple of two."""
+    source, made = torch.Generator().manual_seed(2), []
+    prompts = [torch.randint(3, 90, (length,), generator=source).tolist() for length in (4, 9, 2)]
+    for i, length in enumerate((9, 4, 16, 1, 7, 12, 10, 9)):
+        tokens = prompts[i % 3] + torch.randint(3, 90, (length,), generator=source).tolist()
+        made.append(Row(f"r{i}", tokens, len(prompts[i % 3]), [1] * length, {}))
+    return made
+
+
+def gradients(model: nn.Module, micro: MicroBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Log-probs, and the gradients of a loss in which every token's weight depends on the mean over all."""
+    logprobs, entropy = model(**micro.inputs(torch.device("cpu")), entropy_gradient=True)
+    ratio = logprobs - logprobs.mean()
+    (ratio.square().mean() + logprobs.mean() - 0.1 * entropy.mean()).backward()
+    return logprobs.detach(), {name: parameter.grad for name, parameter in model.named_parameters()
+                               if parameter.grad is not None}
+
+
+def compare(path: Path, process: Process, dtype: torch.dtype) -> list[float]:
+    settings, found = overridden(*TINY).trainer, []
+    for sequence in (None, process.sequence):
+        model = policy.load(path, "cpu", dtype, settings, 1.0, 64, sequence=sequence)
+        (micro,) = pack(rows(), 1000, 0, 1, fill=Fill.SHARED)
+        found.append(gradients(model, micro))
+    (whole, expected), (split, made) = found
+    for name in sorted(expected):
+        made.setdefault(name, torch.zeros_like(expected[name]))
+        process.all_reduce(made[name])
+    apart = max(float((made[name] - expected[name]).abs().max()) for name in expected)
+    return [float((whole - split).abs().max()), apart, max(float(one.abs().max()) for one in expected.values())]
+
+
+if __name__ == "__main__":
+    _, directory, out, *families = sys.argv
+    group = Process.start(1, Path(f"{out}.ranks"), 2)
+    asked = dict(family.split("=") for family in families)
+    differences = {name: compare(Path(directory) / name, group, getattr(torch, dtype)) for name, dtype in asked.items()}
+    if group.rank == 0:
+        files.write_json(Path(out), differences)
+    group.barrier()
+    group.stop()
