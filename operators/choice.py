@@ -28,7 +28,7 @@ def chosen(table: dict[str, Callable], name: str, key: str) -> Callable:
         return pick(table, name, key)
     function = load_dotted(name)
     if not callable(function):
-        raise ConfigError(f"{key}={name} is a {type(function).__name__}; needed a function.")
+        raise ConfigError(f"{key}={name} is of type {type(function).__name__}; needed a function.")
     return function
 
 

@@ -57,7 +57,7 @@ def as_tools(value: Any) -> list[dict]:
     if isinstance(value, str):
         value = _parsed(value, f"tools are the text {value[:60]!r}; needed a JSON list")
     if not isinstance(value, list):
-        raise Unusable(f"tools are {type(value).__name__}; needed a list of {{type, function}}")
+        raise Unusable(f"tools are {_json(value)}; needed a list of {{type, function}}")
     return [_tool(number, one) for number, one in enumerate(value, start=1)]
 
 
@@ -79,14 +79,18 @@ def _parsed(text: str, otherwise: str) -> Any:
         raise Unusable(otherwise) from None
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:60]
+
+
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is no JSON")
 
 
 def _turn(number: int, turn: Any) -> Turn:
     if not isinstance(turn, dict) or "role" not in turn:
-        found = ", ".join(map(str, turn)) if isinstance(turn, dict) else type(turn).__name__
-        raise Unusable(f"turn {number} has {found}; needed role and content")
+        found = f"has {', '.join(map(str, turn))}" if isinstance(turn, dict) else f"is {_json(turn)}"
+        raise Unusable(f"turn {number} {found}; needed role and content")
     role = "tool" if turn["role"] == "function" else turn["role"]
     if role not in ROLES:
         raise Unusable(f"turn {number}: role {turn['role']!r}; needed one of {', '.join(ROLES)}")
@@ -110,8 +114,8 @@ def _content(number: int, content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
-        raise Unusable(f"turn {number}: content is {type(content).__name__}; needed text")
-    kinds = [part.get("type") if isinstance(part, dict) else type(part).__name__ for part in content]
+        raise Unusable(f"turn {number}: content is {_json(content)}; needed text")
+    kinds = [part.get("type") if isinstance(part, dict) else _json(part) for part in content]
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
     if set(kinds) != {"text"} or len(texts) < len(content):
         raise Unusable(f"turn {number}: content has parts {', '.join(map(str, kinds))}; needed text")
@@ -122,7 +126,7 @@ def _calls(number: int, calls: Any) -> list[dict]:
     if isinstance(calls, str):
         calls = _parsed(calls, f"turn {number}: tool_calls are the text {calls[:60]!r}; needed a list of calls")
     if not isinstance(calls, list):
-        raise Unusable(f"turn {number}: tool_calls are {type(calls).__name__}; needed a list of calls")
+        raise Unusable(f"turn {number}: tool_calls are {_json(calls)}; needed a list of calls")
     return [_call(f"turn {number}: call {place}", call) for place, call in enumerate(calls, start=1)]
 
 

@@ -30,6 +30,8 @@ OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are wei
 
 def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
     """Returns question -> size of each model; problems and uncounted models go into the lists of `found`."""
+    from safetensors import SafetensorError
+
     made = {}
     for text in asked:
         named, adapter, trust = json.loads(text)
@@ -40,6 +42,8 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
             made[text] = asdict(measure(model, adapter and Lora.partial(adapter)))
         except OuroError as error:
             found["problems"].append(str(error))
+        except SafetensorError:  # of a file that other checks name
+            continue
         except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
             found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted, as transformers "
                                      "builds no causal language model with a list of layers from its config.json "
@@ -94,7 +98,7 @@ def build(named: str | dict[str, Any], trust: bool = False):
     except ImportError as error:  # of a package that this architecture alone needs
         raise ModelError(f"{named}: the code of {config.model_type} in transformers needs a package that is not "
                          f"installed: {' '.join(str(error).split())}") from error
-    except (AttributeError, KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         if isinstance(named, dict) or unpackable(config.model_type):
             raise
         raise ModelError(f"{named}: transformers builds no model from its {CONFIG} ({type(error).__name__}: "

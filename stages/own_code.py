@@ -56,7 +56,7 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
     if inspect.isroutine(function) and of_python(function.__module__ or "builtins"):
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
-        return f"'{name}' is a {type(function).__name__}; needed a function."
+        return f"'{name}' is of type {type(function).__name__}; needed a function."
     if role != WORKFLOW and inspect.isgeneratorfunction(inspect.unwrap(function)):
         return f"'{name}' yields, so a call of it runs nothing; needed a function that returns its result."
     found = Signature.of(function)

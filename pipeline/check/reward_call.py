@@ -38,12 +38,14 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
     asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
              if not any(one in known for one in (f"'{question['name']}'", question["source_key"],
                                                  GENERATOR if question.get("generator") else question["source_key"]))}
-    facts = []
+    facts, said = [], set()
     for question in asked.values():
         to, words = _call(question)
+        same = (question["name"], words.partition(", for the row")[0])
         if to == "facts":
             facts.append((question["name"], words))
-        else:
+        elif same not in said:
+            said.add(same)
             add("", [Problem(f"'{question['name']}'", words)], to)
     return facts
 

@@ -95,9 +95,13 @@ def _rows_of_file(path: Path, changed: int) -> int | None:
         return None
 
 
-def _lines(path: Path) -> int:
+def _lines(path: Path) -> int | None:
+    """Returns the lines of a file; None where it does not begin with an object, and so is no jsonl."""
     count, last = 0, b"\n"
     with open(path, "rb") as file:
+        if (begin := file.read(CHUNK).lstrip(b"\xef\xbb\xbf \t\r\n")) and not begin.startswith(b"{"):
+            return None
+        file.seek(0)
         while chunk := file.read(CHUNK):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
     return count + (last != b"\n")

@@ -52,7 +52,8 @@ class Context:
 
     config: the settings that the stage may read; reading another raises Absent. inputs: role -> directory.
     made: the stage's additions to its manifest. earlier_seconds: those of the steps completed by earlier, interrupted
-    launches of the stage. activity, ending: what this process is doing, and the requests to end it.
+    launches of the stage. activity, ending: what this process is doing, and the requests to end it. waits: whether
+    another process makes the stage now, whose end an error of this one is not.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Context:
     earlier_seconds: float = 0.0
     activity: Activity = field(default_factory=Activity)
     ending: Ending = field(default_factory=Ending)
+    waits: bool = False
 
     @property
     def id(self) -> str:
@@ -101,6 +103,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
         end_with_runner()
         with (files.explained(directory),
               files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
+            context.waits = False
             if files.is_complete(directory):
                 context.log.info("already complete")
                 return False
@@ -129,6 +132,7 @@ def _wait(context: Context, holder: str) -> None:
     """Logs who makes the stage. Raises StageError in a job of SLURM: waiting there would hold a node."""
     if this_job():
         raise StageError(f"{holder} is making it; this job ends, so that it holds no node meanwhile")
+    context.waits = True
     context.log.info("waiting: %s is making it", holder)
 
 
@@ -152,7 +156,8 @@ def _record(context: Context, problem: str) -> None:
     context.log.error("%s", problem)
     context.log.error("%s%s", LOG, hint)
     with contextlib.suppress(OSError):  # the failure itself may be a full disk
-        write_error(place, problem, hint)
+        if not context.waits:
+            write_error(place, problem, hint)
 
 
 def repeat_command(directory: Path) -> str:

@@ -157,7 +157,7 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
         return Problem(key, "it is an adapter, without its model.", "Name the model that it was trained on, and the "
                        "adapter in model.lora_configs: [{path: …}].", found=path)
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
-        "the directory has no config.json" if place.is_dir() else
+        "the directory has no file config.json" if place.is_dir() else
         "it is no directory" if place.exists() else "no config.json there")
     return Problem(key, f"{found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
                    "files), or an id of the hub (org/name).", found=path)

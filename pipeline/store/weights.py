@@ -89,7 +89,7 @@ def _files(directory: Path) -> list[Path]:
             return [directory / name]
         if (directory / (name + INDEX)).is_file():
             return _parts(directory / (name + INDEX))
-    raise ModelError(f"no weights there; needed {NAMES[0]}, or its parts with {NAMES[0]}{INDEX}.")
+    raise ModelError(f"no file of weights there; needed {NAMES[0]}, or its parts with {NAMES[0]}{INDEX}.")
 
 
 def _parts(index: Path) -> list[Path]:

@@ -121,7 +121,7 @@ def test_an_estimate_of_kl_is_used_as_a_penalty():
     ("no_such_parts:x", "cannot be imported: ModuleNotFoundError"),
     ("broken_parts:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_library'"),
     ("parts_of_mine:absent", "cannot be imported: AttributeError"),
-    ("parts_of_mine:NUMBER", "is a int; needed a function"),
+    ("parts_of_mine:NUMBER", "is of type int; needed a function"),
 ])
 def test_what_is_no_function_is_refused(path, words):
     with pytest.raises(ConfigError, match=words):

@@ -119,11 +119,11 @@ def test_a_pair_beside_its_conversation():
 
 @pytest.mark.parametrize(("value", "words"), [
     ("hello", "text where messages are needed: 'hello'"), (None, "messages are null"), ([], "messages are empty"),
-    ({"role": "user", "content": "q"}, "needed a list of {role, content}"), ([1], "turn 1 has int"),
+    ({"role": "user", "content": "q"}, "needed a list of {role, content}"), ([1], "turn 1 is"),
     ([{"from": "human", "value": "q"}], "turn 1 has from, value; needed role and content"),
     ([{"role": "human", "content": "q"}], "turn 1: role 'human'; needed one of system, user, assistant, tool"),
     ([{"role": "user", "content": [{"type": "image"}]}], "turn 1: content has parts image; needed text"),
-    ([{"role": "user", "content": None}], "turn 1: content is NoneType"),
+    ([{"role": "user", "content": None}], "turn 1: content is null"),
     (turns("s", "Think."), "the prompt ends with a turn of system; needed one of user or tool"),
     (turns("u", "q", "a", "answered"), "ends with a turn of assistant; needed one of user"),
 ])
@@ -203,10 +203,10 @@ def test_of_a_turn_what_says_something_is_kept():
 
 @pytest.mark.parametrize(("turn", "more", "words"), [
     ({"role": "assistant", "content": [{"type": "text", "text": "3"}, {"type": "image_url"}]}, {}, "image_url"),
-    ({"role": "assistant", "content": None}, {}, "NoneType"),
+    ({"role": "assistant", "content": None}, {}, "null"),
     ({"role": "alien", "content": "3"}, {}, "role 'alien'"),
     ({"role": "assistant", "content": "3"}, {"tools": [{"type": "function"}]}, "tools: number 1 names no function"),
-    ({"role": "assistant", "content": "3"}, {"tools": {"add": {}, "b": 1}}, "tools are dict"),
+    ({"role": "assistant", "content": "3"}, {"tools": {"add": {}, "b": 1}}, "tools are {"),
     ({"role": "assistant", "content": "3"}, {"tools": "add"}, "tools are the text 'add'"),
     ({"role": "assistant", "content": "3"}, {"images": ["a.png"]}, "images"),
 ])
@@ -289,7 +289,7 @@ TWO = {"role": "assistant", "content": "", "tool_calls": [call(), call(id="c2")]
 
 
 @pytest.mark.parametrize(("talk", "words"), [
-    ([{**CALLS, "tool_calls": {"add": 1}}], "turn 2: tool_calls are dict"),
+    ([{**CALLS, "tool_calls": {"add": 1}}], "turn 2: tool_calls are {"),
     ([{**CALLS, "tool_calls": "add(1)"}], "turn 2: tool_calls are the text 'add(1)'"),
     ([{**CALLS, "tool_calls": ["add"]}], "turn 2: call 1 names no function"),
     ([{**CALLS, "tool_calls": [call(type="custom")]}], "turn 2: call 1 is of type 'custom'"),

@@ -160,12 +160,16 @@ LAYER_1 = "model.layers.1."
     (lambda held: held | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(3)}, {}, None),
     (lambda held: held | {"mtp.fc.weight": torch.ones(3), "model.layers.7.eh_proj.weight": torch.ones(3),
                           "model.layers.7.mlp.up_proj.weight": torch.ones(3)}, {}, None),
-    (lambda held: {name.removeprefix("model."): one for name, one in held.items()}, {}, None)])
+    (lambda held: {name.removeprefix("model."): one for name, one in held.items()}, {}, None),
+    (lambda held: held, {"pad_token_id": 10**6}, "Padding_idx")])
 def test_weights_that_are_not_those_of_the_config_are_refused(tiny_model, tmp_path, edit, config, named):
     """Transformers would draw what is missing at random, and leave out what is too much."""
     save_file(edit(load_file(tiny_model / "model.safetensors")), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(json.loads((tiny_model / "config.json").read_text()) | config))
     found = problem_of(str(tmp_path))
+    asked = {"problems": [], "unjudged": []}
+    sizes([json.dumps([str(tmp_path), None, False])], asked)
+    assert asked == {"problems": [found] if found else [], "unjudged": []}
     assert (found is None) if named is None else (named in (found or ""))
     if named and not config.get("architectures"):
         with pytest.raises(ModelError):

@@ -85,7 +85,7 @@ def whole(kind, directory: Path, headless: bool = False, **how):
     try:
         model, report = kind.from_pretrained(
             directory, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **how)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, LookupError, ImportError, AssertionError) as error:
         raise ModelError(f"{directory} cannot be read as a model: {error}") from error
     lacking = [name for name in sorted(report["missing_keys"]) if not (headless and name.startswith("lm_head."))]
     other = [f"{name} {list(held)} instead of {list(asked)}" for name, held, asked in sorted(report["mismatched_keys"])]

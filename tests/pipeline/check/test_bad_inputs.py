@@ -71,7 +71,7 @@ def test_the_good_one_has_no_problem(checked):
     ("modle.model_path=x", "Did you mean 'model.model_path'?"),
     ("model.chat_template_path=data", "model.chat_template_path: data is a directory; needed a file"),
     ("data_processor.task_pipeline.config_path=data", "config_path: data is a directory; needed a file"),
-    ("model.model_path=data", "model.model_path=data: the directory has no config.json"),
+    ("model.model_path=data", "model.model_path=data: the directory has no file config.json"),
     ("algorithm.repeat_times=100000000", "a step holds 800,000,000 experiences"),
     ("buffer.explorer_input.taskset.name=''", "needed a name of each, found an empty one"),
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward,accuracy_reward]", "needed each function once"),
@@ -127,8 +127,8 @@ def test_marks_and_line_ends_of_other_systems_are_read(checked, tmp_path, text):
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("model/model.safetensors", "no weights there"), ("model/tokenizer.json", "has no tokenizer"),
-    ("model/config.json", "the directory has no config.json"), ("data/a.jsonl", "data/a.jsonl does not exist")])
+    ("model/model.safetensors", "no file of weights there"), ("model/tokenizer.json", "has no tokenizer"),
+    ("model/config.json", "the directory has no file config.json"), ("data/a.jsonl", "data/a.jsonl does not exist")])
 def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, words):
     (tmp_path / name).unlink()
     assert words in checked()[1]
@@ -324,7 +324,7 @@ def test_columns_of_one_name(tmp_path):
 
 
 def test_weights_that_are_cut_or_no_numbers_start_neither_a_server_nor_an_attempt(checked, tmp_path, capsys):
-    for content, words in ((b"\x40\0\0\0\0\0\0\0{", "not a whole safetensors file"), (None, "no weights there")):
+    for content, words in ((b"\x40\0\0\0\0\0\0\0{", "not a whole safetensors file"), (None, "no file of weights there")):
         (tmp_path / "model" / "model.safetensors").unlink()
         if content:
             (tmp_path / "model" / "model.safetensors").write_bytes(content)

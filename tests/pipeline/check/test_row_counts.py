@@ -37,6 +37,8 @@ def test_rows_of_a_set_are_those_of_its_files_up_to_its_limit(files):
 def test_what_cannot_be_counted_here_is_not(files, monkeypatch):
     assert most_rows(stage("rft")) is None  # generated
     assert most_rows(stage("rft", **{f"{SET}path": [str(files / "more.jsonl"), "elsewhere.jsonl"]})) is None
+    (files / "whole.jsonl").write_text('[{"question": "a"}, {"question": "b"}]\n')
+    assert most_rows(stage("rft", **{f"{SET}path": str(files / "whole.jsonl")})) is None
     (files / "train-1.parquet").write_text("no table")
     assert most_rows(stage("rft", **{f"{SET}path": str(files)})) is None
     monkeypatch.setattr(row_counts, "LARGEST", 10)

@@ -204,9 +204,13 @@ def test_a_stage_that_hangs_is_named_with_its_stack_and_ends(stage, limit, stopp
 def test_a_stage_that_waits_for_its_turn_does_not_hang(stage):
     program = GUARDED.format(limit=0.5, stopped=60, body="", seconds=0).replace("    subprocess.Popen", "    print")
     with files.locked(stage / ".lock", print):
-        waiting = subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.DEVNULL)
+        waiting, ended = (subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.DEVNULL)
+                          for _ in range(2))
         time.sleep(2.5)
         assert waiting.poll() is None
+        ended.terminate()
+        assert ended.wait(20) == 143
+        assert not (stage / "stage.error").exists()  # whoever makes the stage was not asked to end
     assert waiting.wait(20) == 0
 
 

@@ -62,7 +62,7 @@ def test_a_directory_that_is_there_is_no_name_of_the_hub(tmp_path, monkeypatch):
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert "org/name: the directory is empty" in absent_model("org/name")
     (tmp_path / "org" / "name" / "tokenizer.json").write_text("{}")
-    assert "org/name: the directory has no config.json" in absent_model("org/name")
+    assert "org/name: the directory has no file config.json" in absent_model("org/name")
     assert "hf download" not in absent_model("org/name")
     assert "it is no directory" in absent_model("org/name/tokenizer.json")
     (tmp_path / "org" / "name" / "adapter_config.json").write_text("{}")

@@ -66,7 +66,7 @@ def test_an_index_that_is_none(tmp_path, index):
 def test_no_weights_at_all(tmp_path):
     (tmp_path / "model.safetensors").mkdir()
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    assert "no weights there" in problem(tmp_path)
+    assert "no file of weights there" in problem(tmp_path)
 
 
 def test_a_pickle_of_torch_is_looked_at_from_outside(tmp_path):
