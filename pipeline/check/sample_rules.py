@@ -9,7 +9,7 @@ from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import MIXED_LOSSES
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, ReplayBuffer
-from pipeline.settings.train_batch import REPLAY, expert_buffer
+from pipeline.settings.train_batch import REPLAY, expert_buffer, rows_of_step
 from pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
@@ -21,6 +21,8 @@ def problems(c: Config) -> list[Problem]:
     if not kind.is_online:
         return _offline(c) if kind.is_offline else []
     found = _mixture(c) + _with_baseline(c)
+    if rows_of_step(c) < 1:  # explorer.over_rollout.ratio=1, a problem of its own
+        return found
     try:
         schedule = rft_schedule(c, 1)
     except ConfigError as error:

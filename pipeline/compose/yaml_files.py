@@ -18,6 +18,8 @@ from pipeline.store.yaml_values import Loader, scalar
 
 TEXT, WHOLE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
 MERGE = "tag:yaml.org,2002:merge"
+STANDARD = "tag:yaml.org,2002:"
+READ = ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value", "timestamp")
 KINDS = {"null": "null", "int": "a number", "float": "a number", "bool": "true or false to YAML", "seq": "a list",
          "map": "a mapping"}
 Place = tuple[str, ...]  # names of the keys above, the outermost first
@@ -78,6 +80,10 @@ class _Tree:
         """Returns the corrected node; None for an invalid interpolation or a node inside itself."""
         if id(node) in self.above:
             self._add(node, place, "contains itself, by an alias of what it is in; needed values that end.")
+            return None
+        if node.tag.removeprefix(STANDARD) not in READ:
+            self._add(node, place, f"has the tag {node.tag.replace(STANDARD, '!!')}; needed a plain text, number, list "
+                      "or mapping.")
             return None
         self.mend(node, place)
         if not isinstance(node, yaml.ScalarNode):

@@ -9,7 +9,7 @@ from pipeline.settings.setting import elements, is_section
 
 # any setting may be an interpolation, so that text is valid for a number or a choice too
 INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
-OF_A_RECIPE = {"defaults": {"type": "array", "description": "choices of config groups, such as - model: tiny"}}
+OF_A_RECIPE = {"defaults": {"type": "array", "description": "recipes that come before this one, such as - gsm8k"}}
 OF_A_STAGE = {
     "stage_name": {"type": "string", "description": "its name: letters, digits and '_'"},
     "after": {"description": "stages that it comes after: a name, or a list of names; absent: the one above it",

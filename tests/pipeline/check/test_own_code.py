@@ -50,8 +50,8 @@ def lines(*names: str) -> list[str]:
 
 
 def test_functions_that_cannot_be_called_are_found_by_importing_them(project):
-    told = {"const": "is of type int", "names": "is of type list", "made": "is of type int", "later": "async def", "lazy": "'colour'",
-            "posonly": "logprobs"}
+    told = {"const": "is of type int", "names": "is of type list", "made": "is of type int", "later": "async def",
+            "lazy": "'colour'", "posonly": "logprobs"}
     found = lines(*(f"mine.parts:{name}" for name in (*told, "f", "again")))
     assert len(found) == len(told)
     for name, words in told.items():

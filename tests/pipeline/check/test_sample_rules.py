@@ -65,6 +65,7 @@ RECORDED = ("stages=[{stage_name: ask, mode: explore}, {stage_name: learn, mode:
     ((f"{REPLAY}.priority_fn=newest",), [f"{REPLAY}.priority_fn"]),
     ((f"{REPLAY}.reuse_cooldown_time=0",), [f"{REPLAY}.reuse_cooldown_time"]),
     ((f"{REPLAY}.enable=true", "algorithm=sft", "stages=[]"), [f"{REPLAY}.enable"]),
+    (("explorer.over_rollout.ratio=1",), ["explorer.over_rollout.ratio"]),
     # 512 less 48 replayed rows
     ((f"{REPLAY}.enable=true", "buffer.train_batch_size=512", f"{REPLAY}.replay_ratio=0.1"),
      ["rft: buffer.train_batch_size"]),

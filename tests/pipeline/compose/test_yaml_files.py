@@ -33,6 +33,8 @@ def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
     ("seed: 1:30\nname: '1:30'\nratio: 0.5\n", {"name": "1:30", "ratio": 0.5}, [("seed", 1)]),  # base 60
     ("seed: 010\nname: 010\nratio: 0\nstages: ['010', 10]\n", {"name": "010", "ratio": 0, "stages": ["010", 10]},
      [("seed", 1)]),  # base 8
+    ("seed: !!set {1}\nname: !!binary aGk=\nratio: !!float 1\nstages: [!own a, b]\n", {"ratio": 1.0, "stages": ["b"]},
+     [("seed", 1), ("name", 2), ("stages.0", 4)]),  # tags
     ("seed: ???\nmodel: {model_path: '???', dtype: bfloat16}\n", {"model": {"dtype": "bfloat16"}},
      [("seed", 1), ("model.model_path", 2)]),  # OmegaConf would take the defaults
 ])
