@@ -11,7 +11,7 @@ from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
 from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import CAPS, SINKS, WINDOWS, has_experts, text_part, unpacked, untrainable
+from pipeline.store.architecture import CAPS, SINKS, STATES, WINDOWS, has_experts, text_part, unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
@@ -97,13 +97,14 @@ def untrainable_models(config: Config, start: Model) -> list[Problem]:
             for key, path in here]
     split = kind.trains and config.trainer.ulysses_sequence_parallel_size > 1
     packs = kind.trains and config.trainer.packing == "packed"
+    does = (WINDOWS, CAPS, SINKS, *(() if split else (STATES,)))
     replays = config.algorithm.enable_router_replay and kind.is_online
     return [Problem(key, problem, found=path) for key, path, said in read
             if (problem := untrainable(said, model.longest))] + [
         _packed(config, key, path, obstacle)
         for key, path, said in read
-        if (packs or split) and (obstacle := unpacked(said, model.longest, (WINDOWS, CAPS, SINKS))
-                                 or (_latent(said) if split else None))] + [
+        if (packs or split) and (obstacle := unpacked(said, model.longest, does) or (_latent(said) if split else None))
+    ] + [
         Problem("algorithm.enable_router_replay", f"{key}={path} has no experts to choose from.", "Set false.",
                 found=True)
         for key, path, said in read if replays and key == "model.model_path" and not has_experts(said)]

@@ -15,8 +15,8 @@ from pipeline.store.recurrence import recurrent_layers
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")
 EXPERTS = re.compile(r"(^|_)num_(\w+_)?experts$|^n_routed_experts$")  # keys of their number
-WINDOWS, CAPS = "windows", "capped scores"  # what packed attention may do, or not; and SINKS
-ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
+WINDOWS, CAPS, STATES = "windows", "capped scores", "states"  # what packing may do, or not; and SINKS
+PACKABLE = {"full_attention", "sliding_attention", "moe", "mlp"}  # layer_types
 
 
 def untrainable(config: dict[str, Any], longest: int) -> str | None:
@@ -52,15 +52,16 @@ def has_experts(config: dict[str, Any]) -> bool:
 def unpacked(config: dict[str, Any], longest: int, does: Collection[str] = ()) -> str | None:
     """Returns why rows of up to `longest` tokens cannot be packed into one sequence for a model, or None.
 
-    config: as for `untrainable`. does: of WINDOWS, CAPS and SINKS, those of the packed attention. The sentence goes on
+    config: as for `untrainable`. does: of WINDOWS, CAPS, SINKS and STATES, what packing does here. The sentence goes on
     after "because".
     """
     said = text_part(config)
-    if recurrent := recurrent_layers(said):
+    if STATES not in does and (recurrent := recurrent_layers(said)):
         return (f"the model has state-space, convolution or linear-attention layers ({', '.join(recurrent[:4])}), "
                 "which carry a state from one row into the next")
     chunks = ["chunked_attention"] if said.get("attention_chunk_size") else []
-    if other := sorted({str(kind) for kind in said.get("layer_types") or chunks} - ATTENTION):
+    if other := sorted(kind for kind in {str(kind) for kind in said.get("layer_types") or chunks} - PACKABLE
+                       if not recurrent_layers({"layer_types": [kind]})):
         return f"the model has layers of {', '.join(other)} (layer_types)"
     if CAPS not in does and (cap := said.get("attn_logit_softcapping")):
         return f"the model caps the scores of its attention (attn_logit_softcapping={cap})"

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 TRAITS = {  # what the file of an architecture has when its classes have the trait
-    "no replaceable attention": re.compile(r"^    _supports_attention_backend = True", re.M),
+    "no replaceable attention": re.compile(r"\bALL_ATTENTION_FUNCTIONS\b"),
     "no decoder of the name `model`": re.compile(r'^    base_model_prefix = "model"', re.M),
     "no output head of the name `lm_head`": re.compile(r"self\.lm_head = "),
 }

@@ -115,8 +115,10 @@ class _Proof:
         """Returns why rows cannot be packed."""
         try:
             found = self._largest_gradients()
-        except TypeError as error:  # of our attention, which lacks its arguments
-            return f"its code in transformers does not hand on what packed attention needs ({error})"
+        except torch.OutOfMemoryError:
+            raise
+        except (TypeError, RuntimeError) as error:  # our attention lacks its arguments; layers take one row alone
+            return f"its code in transformers does not hand on what packed rows need ({error})"
         across, within = self._of_all_ranks(found)
         if not within > 0.0:
             raise ModelError(f"{self.name}: whether packed rows touch one another cannot be proved, because the "

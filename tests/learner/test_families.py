@@ -30,7 +30,7 @@ from workflows.protocol.hugging_face import set_exact_attention
 
 PAGE = CONF.parent / "docs" / "models.md"
 TABLE = re.compile(r"^\| family .*?\n(?=\n|\Z)", re.M | re.S)
-FEW = {"granite": "packed", "nemotron_h": "rows", "gpt_oss": "packed", "gemma2": "packed", "nemotron": "rows",
+FEW = {"granite": "packed", "nemotron_h": "packed", "gpt_oss": "packed", "gemma2": "packed", "nemotron": "rows",
        "llama4_text": "rows"}
 DIFFERENT = ("apertus", "dots1", "lfm2_moe")  # vLLM runs them, with other log-probs; dots1: not tried
 LENGTHS = (40, 18, 21, 33)  # longer than the windows and chunks of families.py
@@ -102,7 +102,7 @@ def test_a_family_of_each_kind(tmp_path, process, family, way):
 
 
 def test_a_critic_goes_by_rows_too(tmp_path, process):
-    families.make("nemotron_h", tmp_path)
+    families.make("nemotron", tmp_path)
     config = overridden(*TINY, *RFT, "algorithm.algorithm_type=ppo")
     critic = Critic(tmp_path, config, process)
     separation.prove_critic(critic, config)

@@ -1,7 +1,9 @@
 """Rows packed together do not touch one another, or the stage does not start."""
 
+from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,11 +13,11 @@ from stages import learn
 from stages.learner import separation
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
-from stages.learner.engine import attention, policy
+from stages.learner.engine import attention, policy, recurrent
 from stages.learner.engine.sharing import Segments
 from stages.learner.objective import Objective
 from stages.learner.teacher import Teacher
-from tests import zoo
+from tests import families, zoo
 from tests.configs import TINY, composed, overridden
 from tests.factories import row
 from tests.learner.test_actor import rows
@@ -76,9 +78,61 @@ def unbounded(monkeypatch):
         Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more))
 
 
+@pytest.fixture
+def uncut(monkeypatch):
+    """Layers that carry a state get neither bounds nor rows of their own."""
+    monkeypatch.setattr(recurrent, "keep_to_bounds", lambda _: True)
+
+
+@pytest.fixture
+def kernels(monkeypatch, uncut):
+    """Kernels that keep to the bounds of rows, as those of causal-conv1d and flash-linear-attention do on a GPU."""
+    from transformers.models.lfm2 import modeling_lfm2 as lfm2
+    from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+
+    def convolve(states, *more, seq_idx=None, own=None, **how):
+        return torch.cat([own(one, *more, **how) for one in states.split(
+            seq_idx[0].bincount().tolist(), -1)], -1) if seq_idx is not None else own(states, *more, **how)
+
+    def scan(*states, cu_seqlens=None, own=qwen.torch_chunk_gated_delta_rule, g, beta, **how):
+        if cu_seqlens is None:
+            return own(*states, g=g, beta=beta, **how)
+        parts = [one.split(cu_seqlens.diff().tolist(), 1) for one in (*states, g, beta)]
+        return torch.cat([own(q, k, v, g=g, beta=beta, **how)[0] for q, k, v, g, beta in zip(*parts, strict=True)],
+                         1), None
+
+    for module in (lfm2, qwen):
+        monkeypatch.setattr(module, "causal_conv1d_fn", partial(convolve, own=module.causal_conv1d_fn))
+    monkeypatch.setattr(qwen, "torch_chunk_gated_delta_rule", scan)
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_next"])
+def test_kernels_get_the_bounds_of_rows(tmp_path, process, kernels, family):
+    families.make(family, tmp_path)
+    actor = loaded(tmp_path, torch.float32, process)
+    separation.prove_policy(actor, asked())
+    assert actor.zero.module.way.name == "packed"
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "granitemoehybrid"])
+def test_kernels_that_ignore_the_bounds_are_found(tmp_path, process, uncut, family):
+    families.make(family, tmp_path)
+    actor = loaded(tmp_path, torch.float32, process)
+    separation.prove_policy(actor, asked("auto"))
+    assert actor.zero.module.way.name == "rows"
+
+
+def test_rows_of_similar_lengths_are_padded_together():
+    """Rows of 5, 2, 8 and 1 tokens at 0, 5, 7 and 15: 5 and 8 in one group, 2 and 1 alone."""
+    groups, back = recurrent.padded_groups(Segments(np.array([0, 5, 7, 15, 16], np.int32), np.full(4, -1)))
+    assert [group.tolist() for group in groups] == [
+        [[15]], [[5, 6]], [[0, 1, 2, 3, 4, 0, 0, 0], [7, 8, 9, 10, 11, 12, 13, 14]]]
+    assert back.tolist() == [3, 4, 5, 6, 7, 1, 2, 11, 12, 13, 14, 15, 16, 17, 18, 0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", HYBRIDS)
-def test_a_state_that_runs_from_row_to_row_is_found_in_either_type(tmp_path, process, unrefused, family, dtype):
+def test_a_state_that_runs_from_row_to_row_is_found_in_either_type(tmp_path, process, unrefused, uncut, family, dtype):
     with pytest.raises(ModelError, match=rf"{tmp_path} \({family}\): .*{LEAKS}"):
         separation.prove_policy(loaded(made(family, tmp_path), dtype, process), asked())
 

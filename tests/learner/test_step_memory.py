@@ -76,7 +76,7 @@ class Kernel(torch.autograd.Function):
         return tuple(torch.empty_like(x) for x in ctx.saved_tensors[:3])
 
 
-def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
+def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seq_lens_q, longest, **_):
     """As stages/learner/engine/attention.py prepares its own kernel's inputs."""
     q = query[0].transpose(0, 1).contiguous()
     k, v = (attention._repeat(x, q.shape[1]).contiguous() for x in (key, value))

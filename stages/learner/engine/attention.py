@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.store.architecture import CAPS, SINKS, WINDOWS
+from pipeline.store.architecture import CAPS, SINKS, STATES, WINDOWS
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.continued import continued
 from stages.learner.engine.sharing import Segments
@@ -26,7 +26,8 @@ from stages.learner.engine.ulysses import Sequence
 
 # attention -> its name in transformers; one that contains "flash" is taken for a kernel of transformers itself
 REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "ouro_padded"}
-DOES = {"flash_attn": (WINDOWS, CAPS), "varlen": (WINDOWS,), "padded": (WINDOWS, CAPS, SINKS)}
+DOES = {"flash_attn": (WINDOWS, CAPS, STATES), "varlen": (WINDOWS, STATES),
+        "padded": (WINDOWS, CAPS, SINKS, STATES)}
 
 
 def choose(name: str, device: str) -> str:
@@ -56,9 +57,10 @@ def layout(segments: Segments, device: torch.device, name: str) -> dict:
     """The keyword arguments that the model's forward passes to the attention function, on its device."""
     if name == "padded":
         gather, scatter = padded_places(segments)
-        return {"gather": torch.from_numpy(gather).to(device), "scatter": torch.from_numpy(scatter).to(device)}
+        return {"gather": torch.from_numpy(gather).to(device), "scatter": torch.from_numpy(scatter).to(device),
+                "masks": {}}
     lengths, contexts = segments.lengths, segments.contexts
-    places = {"cu_seqlens": torch.from_numpy(segments.bounds).to(device, non_blocking=True),
+    places = {"cu_seq_lens_q": torch.from_numpy(segments.bounds).to(device, non_blocking=True),
               "longest": int(lengths.max())}
     if not segments.continue_others:
         return places
@@ -111,37 +113,39 @@ def _bounded(sliding_window: int | None) -> tuple[int, int]:
     return (sliding_window - 1 if sliding_window else -1, 0)
 
 
-def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest,
+def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seq_lens_q, longest,
                queries=None, sliding_window=None, softcap=None, **more):
     """query [1, H, T, D], key and value [1, KV, T, D] -> ([1, T, H, D], None)."""
     from flash_attn import flash_attn_varlen_func
 
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     if queries is not None:
-        return continued("flash_attn", q, k, v, cu_seqlens, longest, queries, scaling, more)[None], None
-    out = flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, longest, longest, softmax_scale=scaling, causal=True,
-                                 window_size=_bounded(sliding_window), softcap=softcap or 0.0)
+        out = continued("flash_attn", q, k, v, cu_seq_lens_q, longest, queries, scaling, more)
+        return out[None], None
+    out = flash_attn_varlen_func(q, k, v, cu_seq_lens_q, cu_seq_lens_q, longest, longest, softmax_scale=scaling,
+                                 causal=True, window_size=_bounded(sliding_window), softcap=softcap or 0.0)
     return out[None], None
 
 
-def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, queries=None,
-           sliding_window=None, **more):
+def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seq_lens_q, longest,
+           queries=None, sliding_window=None, **more):
     """As `flash_attn`; torch's kernel has no grouped-query option, so key/value heads are repeated."""
     from torch.nn.attention.varlen import varlen_attn
 
     q = query[0].transpose(0, 1).contiguous()
     k, v = (_repeat(x, q.shape[1]).contiguous() for x in (key, value))
     if queries is not None:
-        return continued("varlen", q, k, v, cu_seqlens, longest, queries, scaling, more)[None], None
-    out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling,
+        return continued("varlen", q, k, v, cu_seq_lens_q, longest, queries, scaling, more)[None], None
+    out = varlen_attn(q, k, v, cu_seq_lens_q, cu_seq_lens_q, longest, longest, scale=scaling,
                       window_size=_bounded(sliding_window))
     return out[None], None
 
 
-def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter,
+def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter, masks,
            sliding_window=None, softcap=None, s_aux=None, **_):
     """As `flash_attn`, on any device. Padding follows each row: the causal mask hides it. s_aux: sinks [H], scores of a
-    key without a value that every query attends to (gpt-oss). With them, or capped, scores exist [S, H, longest^2]."""
+    key without a value that every query attends to (gpt-oss). With them, or capped, scores exist [S, H, longest^2].
+    masks: those of windows, made by the first layer of a forward that has them."""
     heads = query.shape[1]
     flat_gather = gather.flatten()
     # index_select: its backward is an index_add, on CPU several times faster than that of x[gather]
@@ -149,7 +153,9 @@ def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
         _repeat(x, heads).index_select(0, flat_gather).view(*gather.shape, heads, x.shape[-1]).transpose(1, 2)
         for x in (query, key, value)
     )  # [S, H, longest, D], D of the values smaller in DeepSeek's latent attention
-    mask = _window(q.shape[2], sliding_window, q.device)
+    if sliding_window not in masks:
+        masks[sliding_window] = _window(q.shape[2], sliding_window, q.device)
+    mask = masks[sliding_window]
     if softcap is None and s_aux is None:
         out = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scaling)
     else:

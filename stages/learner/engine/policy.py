@@ -6,6 +6,8 @@ for `chunk` positions at a time: at a vocabulary of 150k and 32k tokens that is 
 replaces it where it can (head_kernel.py); both are part of `trainer.compile`.
 """
 
+import inspect
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from pipeline.settings import config
 from pipeline.settings.trainer import compiles
 from pipeline.store.architecture import SCALES, text_part, unpacked, untrainable, windowed
 from pipeline.store.errors import ModelError
-from stages.learner.engine import attention
+from pipeline.store.recurrence import recurrent_layers
+from stages.learner.engine import attention, recurrent
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.ulysses import Sequence
@@ -191,12 +194,15 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
         raise ModelError(f"{path}: {type(model).__name__} of transformers has no output head over a decoder of its "
                          "own, which the trainer calls apart; needed a causal language model, as Llama or Qwen.")
     obstacle = unpacked(said, longest, attention.DOES[attention.choose(settings.attention, device)])
-    if not obstacle and not (model._supports_attention_backend and model.base_model_prefix == "model"
+    if not obstacle and not (_asks_for_attention(model) and model.base_model_prefix == "model"
                              and hasattr(model, "lm_head")):
         obstacle = f"{type(model).__name__} of transformers has no replaceable attention"
+    layers = recurrent.layers_of(decoder(model)) if recurrent_layers(text_part(said)) else []
+    if not obstacle and recurrent_layers(text_part(said)):
+        obstacle = recurrent.obstacle(layers, settings.zero_stage, sequence is not None)
     if obstacle and settings.packing == "packed":
         raise ModelError(f"{path}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto or rows.")
-    way = choose(model, settings, device, obstacle, sequence)
+    way = choose(model, settings, device, obstacle, layers, sequence)
     if way.share and device != "cpu" and (windowed(text_part(said), longest) or text_part(said).get(CAPPED)):
         way.share = False  # the kernels of shared prompts have neither windows nor caps
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
@@ -210,7 +216,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
 
 def compile_layers(model: nn.Module, way: Way, settings, device: str) -> None:
     """Compiles the layers of a model of `read` where that is done. settings: the `trainer` section."""
-    if compiles(settings, device != "cpu") and way.packed and not way.sequence:
+    if compiles(settings, device != "cpu") and way.packed and not (way.sequence or way.recurrent):
         GRAPHS.compile_layers(model)
 
 
@@ -228,6 +234,12 @@ def _routers(model: nn.Module, way: Way, path: Path, replays: bool) -> Routers |
         raise ModelError(f"{path}: algorithm.enable_router_replay=true, and in the layers of {type(model).__name__} no "
                          "router is found that takes the experts with the highest scores. Set it to false.")
     return None
+
+
+def _asks_for_attention(model: nn.Module) -> bool:
+    """Whether the code of a model takes the function of its attention from those that are registered."""
+    return model._supports_attention_backend or "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(
+        sys.modules[type(model).__module__])
 
 
 def _freeze_towers(model: nn.Module) -> None:

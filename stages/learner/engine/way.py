@@ -17,6 +17,7 @@ from pipeline.settings.trainer import shares_prompts
 from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.packing import Fill
+from stages.learner.engine.recurrent import Recurrent
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.ulysses import Part, Sequence, Whole
 from workflows.protocol.hugging_face import set_exact_attention
@@ -25,13 +26,14 @@ from workflows.protocol.hugging_face import set_exact_attention
 @dataclass
 class Way:
     """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share equal prompts.
-    single: each row is a forward of its own. why: rows are not packed, for the log. sequence: the ranks that share a
-    micro-batch."""
+    single: each row is a forward of its own. why: rows are not packed, for the log. recurrent: layers with a state.
+    sequence: the ranks that share a micro-batch."""
 
     packed: str | None
     share: bool = False
     single: bool = False
     why: str = ""
+    recurrent: Recurrent | None = None
     sequence: Sequence | None = None
 
     @property
@@ -64,10 +66,11 @@ class Way:
             "; each is a forward of its own, because padding changes them" if self.single else "")
 
 
-def choose(model: nn.Module, settings, device: str, obstacle: str | None, sequence: Sequence | None = None) -> Way:
+def choose(model: nn.Module, settings, device: str, obstacle: str | None, recurrent: list[nn.Module],
+           sequence: Sequence | None = None) -> Way:
     """The way of a model of transformers, whose attention is set accordingly.
 
-    settings: the section `trainer`. obstacle: why its layers cannot be packed.
+    settings: the section `trainer`. obstacle: why its layers cannot be packed. recurrent: those with a state.
     """
     way = Way(attention.choose(settings.attention, device), shares_prompts(settings, device != "cpu"),
               sequence=sequence)
@@ -76,7 +79,10 @@ def choose(model: nn.Module, settings, device: str, obstacle: str | None, sequen
     elif obstacle:
         way.by_rows(model, obstacle)
     else:
-        model.set_attn_implementation(attention.REGISTERED[way.packed])
+        name = attention.REGISTERED[way.packed]
+        model.set_attn_implementation(name)
+        if recurrent:
+            way.recurrent, way.share = Recurrent(decoder(model).config, name, recurrent), False
     return way
 
 
@@ -105,6 +111,8 @@ def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, 
             input_ids, positions, segments = way.sequence.pad(input_ids, positions, segments)
             input_ids, positions = way.sequence.own(input_ids), way.sequence.own(positions)
         places = attention.layout(segments, input_ids.device, way.packed) | {"sequence": way.sequence}
+        if way.recurrent:
+            places |= way.recurrent.place(segments, input_ids.device)
         return transformer(input_ids=input_ids[None], position_ids=positions[None], use_cache=False,
                            **places).last_hidden_state[0]
     gather, scatter = (torch.from_numpy(places).to(input_ids.device) for places in attention.padded_places(segments))

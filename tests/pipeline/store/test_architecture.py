@@ -78,7 +78,6 @@ UNPACKED = {
     "GPT-NeoX": ({"model_type": "gpt_neox"}, "no decoder of the name `model`"),
     "Falcon": ({"model_type": "falcon"}, "no replaceable attention and no decoder"),
     "BLOOM": ({"model_type": "bloom"}, "no replaceable attention and no decoder"),
-    "StableLM": ({"model_type": "stablelm"}, "no replaceable attention"),
     "Qwen3-Next": ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
                    "layer_types=linear_attention"),
     "chunks": ({"model_type": "llama4_text", "layer_types": ["chunked_attention"]}, "layers of chunked_attention"),
