@@ -18,6 +18,7 @@ from pipeline.check.sources import PAIR
 from pipeline.store.harbor import UNSUPPORTED
 
 SHOWN = 160  # characters of a prompt in a message
+REPEATED = 0.1  # share of sampled rows that equal others, above which they are told
 
 
 def problems(source: dict[str, Any], drawn: Sample) -> list[str]:
@@ -81,7 +82,11 @@ def _identical_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 def _identical_rows(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
-    found = {tuple(text_of(value_at(row, column)) for column in columns) for row in rows}
+    shown = [tuple(text_of(value_at(row, column)) for column in columns) for row in rows]
+    found, whole = set(shown), [values for values in shown if "null" not in values]
+    if len(found) > 1 and (again := len(whole) - len(set(whole))) > REPEATED * len(rows):
+        yield (f"{source['key']}: {again} of {len(rows)} sampled rows of {source['path']} have the "
+               f"{' and '.join(columns)} of another row, and count several times. Take them out, if that is not meant.")
     if len(rows) > 1 and len(found) == 1 and "null" not in min(found):
         yield (f"{source['key']}: all {len(rows)} sampled rows of {source['path']} have the same "
                f"{' and '.join(columns)}: {' and '.join(min(found))[:SHOWN]!r}. Needed different ones: look at the "

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check import samples
+from pipeline.check.cpu_rules import cpu_problem
 from pipeline.check.installation import gpus_here
 from pipeline.check.model_size import Size, Sizes, question
 from pipeline.check.sources import POOL, Source
 from pipeline.init.columns import ALLOWED, Guess
 from pipeline.init.data import CONVERTED, ROWS, Data, held_share, is_parted, is_rewritten, written
 from pipeline.settings.data import BufferFormat, Format
-from pipeline.settings.model import Model
+from pipeline.settings.model import Model, resolve_dtype
 from pipeline.settings.setting import plain
 from pipeline.store.errors import DataError
 from pipeline.store.files import TEMPLATES
+from pipeline.store.model_engine import engine_problem
 from pipeline.store.model_shape import read_config
 
 SMALL = 20_000_000  # parameters below which a model gets the learning rates of a toy
@@ -66,7 +68,18 @@ def _facts(guess: Guess, data: Data, model: Path, rewritten: str | None) -> dict
         "held_out": "test" if _path(guess, data) == "data" else data.held_out,
         "warmup_lr": f"{RATES['sft'][0 if small else 1]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
         "mode": "colocate" if gpus_here() == 1 else "both",
+        "transformers": _samples_by_transformers(guess, model, context),
     }
+
+
+def _samples_by_transformers(guess: Guess, model: Path, context: int) -> bool:
+    """Returns whether vLLM cannot run the model here, so that transformers samples; adds a note."""
+    config, gpus = read_config(str(model), "--model"), bool(gpus_here())
+    dtype = resolve_dtype("auto", gpus)
+    problem = engine_problem(config, context) or (None if gpus else cpu_problem(config, dtype, {}))
+    if problem and guess.kind == "rft":
+        guess.notes.append(f"the engine is transformers: {problem.needed}")
+    return bool(problem) and guess.kind == "rft"
 
 
 def _path(guess: Guess, data: Data) -> str | Path:

@@ -469,7 +469,10 @@ def test_a_prompt_is_text(previewed, question):
 def test_rows_that_are_all_equal_are_a_warning(previewed, tmp_path):
     (line,) = previewed(jsonl(tmp_path / "a.jsonl", [task()] * 3))["warnings"]
     assert "all 3 sampled rows" in line
-    assert previewed(jsonl(tmp_path / "b.jsonl", [task(), task("1=1 2 3")]))["warnings"] == []
+    others = [task(f"{number}=1 2 3") for number in range(1, 9)]
+    assert previewed(jsonl(tmp_path / "b.jsonl", [task(), *others]))["warnings"] == []
+    (line,) = previewed(jsonl(tmp_path / "c.jsonl", [task(), *others[:7], *others[:2]]))["warnings"]
+    assert "2 of 10 sampled rows" in line
 
 
 def test_a_key_that_an_object_has_twice_is_a_problem(previewed, tmp_path):

@@ -127,8 +127,9 @@ SHAPES = {
             for q, a in SUMS]),
         "grpo", {"prompt_type": "messages", "prompt_key": "prompt", "response_key": "reward_model.ground_truth"}),
     "alpaca: instruction, input, output": (
-        lambda root: lines(root / "a.jsonl", [{"instruction": "Add.", "input": q if i % 2 else "", "output": TALK}
-                                              for i, (q, _) in enumerate(SUMS)]),
+        lambda root: lines(root / "a.jsonl", [
+            {"instruction": "Add." if i < 2 else f"Add {i}.", "input": q if i % 2 else "", "output": TALK}
+            for i, (q, _) in enumerate(SUMS)]),
         "sft", {"prompt_type": "messages", "prompt_key": "messages"}),
     "sharegpt: from and value": (
         lambda root: lines(root / "a.jsonl", [
@@ -485,6 +486,16 @@ def test_answers_that_nothing_can_match_are_left_out(tmp_path, in_process, init,
     assert init(lines(tmp_path / "a.jsonl", rows)) == 0
     assert "left out: 2 of 40 rows (8, 31)" in capsys.readouterr().out
     assert len(Path("data/train.jsonl").read_text().splitlines()) == 38
+
+
+def test_heads_too_narrow_for_vllm_on_a_cpu_choose_transformers(tmp_path, in_process, init, model):
+    wide = (model / "config.json").read_text()
+    narrow = json.loads(wide) | {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    (model / "config.json").write_text(json.dumps(narrow))
+    code = init(lines(tmp_path / "a.jsonl", [{"question": q, "label": "even"} for q, _ in SUMS]))
+    (model / "config.json").write_text(wide)
+    assert code == 0
+    assert compose([]).explorer.rollout_model.engine_type == "transformers"
 
 
 def test_a_few_long_rows_do_not_set_the_limits(tmp_path, in_process, init, capsys):
