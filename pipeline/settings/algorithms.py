@@ -56,6 +56,13 @@ def own() -> dict[str, Path]:
     return {path.stem: path for path in found if _is_own(path)}
 
 
+def without_its_name(name: str) -> str:
+    """Returns what a file of the user lacks to be the algorithm of this name; empty where there is no such file."""
+    there = (Path.cwd() / "conf" / "algorithm" / f"{name}.yaml").is_file()
+    return (f"conf/algorithm/{name}.yaml is there: to define a type it needs the line algorithm_type: {name}; as a "
+            f"choice of values the word algorithm={name} takes it.") if there else ""
+
+
 def _is_own(path: Path) -> bool:
     try:
         return _content(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from pipeline.settings.algorithms import without_its_name
 from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import Config
 from pipeline.settings.guide import explain_absent, explain_value
@@ -90,7 +91,8 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
         choices, why = about(field).choices, explain_value(key, value)
         needed = f"needed one of {listed(choices)}"
         return [Problem(key, f"{needed}: {why}", found=value) if why else
-                Problem(key, f"{needed}.", nearest(str(value), map(str, choices)), found=value)]
+                Problem(key, f"{needed}.", (without_its_name(value) if key.endswith("algorithm_type") else "")
+                        or nearest(str(value), map(str, choices)), found=value)]
     return [_no_section(value, key) if is_section(type_) else wrong_type(value, _words(type_), key)]
 
 

@@ -189,7 +189,8 @@ def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Datase
     try:
         dataset = load_from_disk(str(path))
     except Exception as error:  # its files of JSON are taken for granted: any type error
-        raise DataError(f"{path} is not a readable dataset of save_to_disk ({error}). Save it again.") from error
+        raise DataError(f"{path} is not a readable dataset of save_to_disk ({type(error).__name__}: {error}). "
+                        "Save it again.") from error
     if not isinstance(dataset, DatasetDict):
         return dataset
     if split not in dataset:

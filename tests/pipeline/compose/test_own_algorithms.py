@@ -95,6 +95,14 @@ def test_a_file_that_names_another_type_is_a_choice_of_values():
     assert (algorithm.algorithm_type, algorithm.optimizer.lr) == ("rloo", 0.5)
 
 
+def test_a_file_without_its_type_is_no_algorithm(tmp_path, monkeypatch):
+    (tmp_path / "conf" / "algorithm" / "bare.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert algorithms.without_its_name("bare")
+    assert not algorithms.without_its_name("absent")
+    assert "bare" not in algorithms.names()
+
+
 def test_a_sweep_goes_over_ours_and_the_users():
     sweep = make_sweep(["algorithm=grpo,mine"], lambda config, on_warning: make_plan(config))
     assert len({stage.directory for stage in sweep.stages if stage.kind == "rft"}) == 2
