@@ -150,9 +150,16 @@ def has_several(word: str) -> bool:
 
 
 def vary_nothing(words: list[str]) -> bool:
-    """Returns whether every override has one value. False if Hydra cannot parse one: it may have several."""
+    """Returns whether every override has one value, `range(1)` too. False if Hydra cannot parse one: it may have
+    several."""
     parsed = [_parsed(word) for word in words]
-    return all(one is not None and not one.is_sweep_override() for one in parsed)
+    return all(one is not None and (not one.is_sweep_override() or _is_short(one)) for one in parsed)
+
+
+def _is_short(override: Any) -> bool:
+    """Returns whether a sweep over a range or choices has one value."""
+    counted = override.is_choice_sweep() or (override.is_range_sweep() and override.value().step)
+    return bool(counted) and Axis(override.input_line, override).size == 1
 
 
 def count(words: list[str | Axis]) -> int:
