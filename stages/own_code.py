@@ -42,13 +42,12 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
     """What a function takes (null where Python cannot tell), or a line saying why it cannot be called."""
     try:
         function = load_dotted(name)
-        if role == TOOL:
-            load_tool(name)
-        elif role == WORLD:
-            methods_of(load_environment(name))
+        tools = [load_tool(name)] if role == TOOL else methods_of(load_environment(name)) if role == WORLD else []
+        if role == WORLD:
             function.check()
         if role in (TOOL, WORLD):
-            return None
+            lacking = [words for tool in tools for words in tool.undescribed()]
+            return asdict(Signature(undescribed=lacking)) if lacking else None
     except ConfigError as error:
         return str(error)
     if isinstance(function, type):

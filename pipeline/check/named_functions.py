@@ -15,7 +15,7 @@ from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import GROUPS, Signature, batch_parameters, provided
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
-from pipeline.settings.config import Config
+from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
 from pipeline.settings.train_batch import REPLAY
 from pipeline.store.errors import Problem
@@ -176,6 +176,20 @@ def _parts(algorithm: Algorithm, functions: Functions) -> Iterator[tuple[str, st
     for part, args in ((part, f"{part}_args") for part in _used(algorithm)):
         if name := getattr(algorithm, part):
             yield f"algorithm.{args}", name, [part_taker(part, name, functions)], getattr(algorithm, args)
+
+
+def notes(config: Config, functions: Functions) -> list[Problem | None]:
+    """Returns the warnings about what the functions of a stage do with its settings."""
+    return [loss_note(config, functions), clip_note(config, functions), estimate_note(config),
+            *_tool_notes(config, functions)]
+
+
+def _tool_notes(config: Config, functions: Functions) -> list[Problem]:
+    """Returns warnings about tools of which the model is not told purpose or types."""
+    lacking = {name: one.undescribed for name, one in functions.items() if one and one.undescribed}
+    return [Problem(key, f"{', '.join(lacking[name][:4])}{', …' * (len(lacking[name]) > 4)}: the model is told nothing "
+                    "of it.", "Write a docstring, and types such as `fruit: str`.", found=name)
+            for key, name in (users_code(config) if lacking else ()) if name in lacking]
 
 
 def loss_note(config: Config, functions: Functions) -> Problem | None:

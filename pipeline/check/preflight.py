@@ -209,8 +209,7 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     judged = Report("") if made is None else report  # a complete stage has no problems
     judged.add(name, [*references.untrainable_models(config, start),
                       *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
-    notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
-             named_functions.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
+    notes = [*named_functions.notes(config, functions), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1

@@ -81,8 +81,8 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
                                 "give it another value, such as null.)"))
         return None
     if axes.has_several(override):
-        problems.append(Problem(f"'{shown}'", "has several values; needed one.", "For a run of each: ouro run -m. A "
-                                "list is [1,2], and a text with commas goes in quotes."))
+        problems.append(Problem(f"'{shown}'", "gives values of a sweep; needed one value.", "For a run of each: ouro "
+                                "run -m. A list is [1,2], and a text with commas goes in quotes."))
         return None
     key, raw = override.lstrip("+").split("=", 1)
     if raw.startswith("~/"):  # the shell does not expand it after key=

@@ -77,9 +77,9 @@ def _samples_by_transformers(guess: Guess, model: Path, context: int) -> bool:
     config, gpus = read_config(str(model), "--model"), bool(gpus_here())
     dtype = resolve_dtype("auto", gpus)
     problem = engine_problem(config, context) or (None if gpus else cpu_problem(config, dtype, {}))
-    if problem and guess.kind == "rft":
+    if problem and guess.reward:
         guess.notes.append(f"the engine is transformers: {problem.needed}")
-    return bool(problem) and guess.kind == "rft"
+    return bool(problem and guess.reward)
 
 
 def _path(guess: Guess, data: Data) -> str | Path:

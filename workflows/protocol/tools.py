@@ -106,6 +106,14 @@ class Tool:
         self.definition = {"type": "function", "function": {
             "name": self.name, "description": inspect.getdoc(function) or "", "parameters": parameters}}
 
+    def undescribed(self) -> list[str]:
+        """What the model is not told of it: its purpose, or the types of arguments."""
+        said = self.definition["function"]
+        named = said["parameters"].get("properties", {}).items()
+        bare = [name for name, one in named if not {*one} - {"title", "default"}]
+        return ([] if said["description"] else [f"{self.name} has no docstring"]) + [
+            f"{name} of {self.name} has no type" for name in bare]
+
     def read(self, arguments: str) -> dict[str, Any]:
         """The arguments of a call. Raises ValueError for those that do not fit the signature."""
         try:

@@ -24,7 +24,7 @@ class Signature:
     takes_others, takes_anything: whether it has *others and **anything. text, doc: as written, and the first line of
     its docstring. facts: attributes of the function that declare what base.Arguments does, those of FACTS.
     reads_groups: whether its code names the column group_id or task_id; None: not looked for. types: parameter -> the
-    plain types that its annotation allows; others have no entry.
+    plain types that its annotation allows; others have no entry. undescribed: of a tool, what the model is not told.
     """
 
     required: Sequence[str] = ()
@@ -38,6 +38,7 @@ class Signature:
     facts: Mapping[str, bool] = field(default_factory=dict)
     reads_groups: bool | None = None
     types: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    undescribed: Sequence[str] = ()
 
     @classmethod
     def of(cls, function: Callable) -> Self | None:

@@ -49,6 +49,7 @@ def test_tools_are_the_users_code_and_other_arguments_are_not():
 def test_tools_are_imported_before_a_run():
     assert takes("tests.toolkit:add", "tool") is takes("tests.toolkit:Counter", "environment") is None
     assert takes("tests.toolkit:waits", "tool") is None  # an `async def` is a tool
+    assert [words.split()[0] for words in takes("tests.toolkit:bare", "tool")["undescribed"]] == ["bare", "number"]
     assert "no class derived" in takes("tests.ledger_agents:Trajectory", "environment")
     assert "cannot be imported" in takes("tests.toolkit:nothing", "tool")
 

@@ -227,7 +227,7 @@ def test_overrides_are_the_plan(tmp_path):
     assert load_plan({}).project == "ouroboros"
 
 
-@pytest.mark.parametrize("words", [[], ["seed=1"], ["seed=1", "name=x"]])
+@pytest.mark.parametrize("words", [[], ["seed=1"], ["seed=1", "name=x"], ["seed=range(1)"], ["seed=choice(1)"]])
 def test_a_sweep_in_which_nothing_varies_is_refused(words):
     with pytest.raises(ConfigError, match=r"no override has several\. Write them with commas, such as seed=1,2"):
         make_plan_or_sweep([MULTIRUN, *words])
