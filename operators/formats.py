@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from operators.turns import ASKS, Turn, Unusable, as_tools, as_turns, is_empty, is_plain, said, without_nulls
+from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import RawTask
 
 MEDIA = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}  # kind: columns
+OF_SOME_ROWS = ("system_prompt_key", "workflow_key", "reward_fn_key")  # keys that a record may lack
 ABSENT = object()  # returned by `look_up` for a missing key
 
 
@@ -93,14 +95,12 @@ def needed_keys(columns, purpose: str) -> dict[str, str]:
     needed = {getattr(columns, prompt): prompt}
     if purpose == "task" or (columns.prompt_type == "plaintext" and columns.response_key is not None):
         needed[columns.response_key] = "response_key"
-    if columns.system_prompt_key is not None:
-        needed[columns.system_prompt_key] = "system_prompt_key"
-    return needed
+    return needed | {key: name for name in OF_SOME_ROWS if (key := getattr(columns, name, None)) is not None}
 
 
 def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str]) -> RawTask:
     try:
-        lacking = [key for key in missing if key != columns.system_prompt_key]
+        lacking = [key for key in missing if key not in [getattr(columns, name, None) for name in OF_SOME_ROWS]]
         if lacking:
             raise Unusable(f"the record has no {' and no '.join(lacking)}")
         made = READ[purpose](row, record, columns)
@@ -150,7 +150,30 @@ def _tools(record: dict, columns) -> list[dict]:
 def _read_task(row: int, record: dict, columns) -> RawTask:
     turns, texts = _prompt(record, columns), [as_text(look_up(record, key)) for key in (
         columns.response_key, columns.solution_key)]
-    return _made(row, columns, turns, texts, _tools(record, columns), _pair(record, columns, turns))
+    made = _made(row, columns, turns, texts, _tools(record, columns), _pair(record, columns, turns))
+    made.choices = _choices(record, columns)
+    return made
+
+
+def _choices(record: dict, columns) -> str | None:
+    """What a record, or its format, says of its attempts, as JSON. Raises Unusable for a name that is none of ours."""
+    rewards = look_up(record, columns.reward_fn_key)
+    named = [_named(look_up(record, columns.workflow_key), WORKFLOWS, "workflow"),
+             [_named(one, REWARDS, "reward function") for one in (rewards if isinstance(rewards, list) else [rewards])],
+             columns.reply_prefix]
+    named[1] = [name for name in dict.fromkeys(named[1]) if name]
+    made = {key: value for key, value in zip(("workflow", "reward_fn", "reply_prefix"), named, strict=True) if value}
+    return json.dumps(made, ensure_ascii=False) if made else None
+
+
+def _named(name: Any, known: dict, what: str) -> str | None:
+    """The name of one of our functions; None where a record names none."""
+    if name is ABSENT or is_empty(name):
+        return None
+    if name not in list(known):
+        raise Unusable(f"names the {what} {name!r}; needed one of {', '.join(known)} (one of your own is named by a "
+                       "taskset)")
+    return name
 
 
 def _read_demonstration(row: int, record: dict, columns) -> RawTask:

@@ -100,11 +100,12 @@ def is_conversation(row: dict) -> bool:
 def make_task(row: dict) -> Task:
     """A task from a row that the recipe kept; only splits sft and preference carry responses."""
     split = row["split"] or "train"
-    question, answer, context, messages = (row[name] for name in ("question", "answer", "context", "messages"))
+    question, answer, context, messages, choices = (
+        row[name] for name in ("question", "answer", "context", "messages", "choices"))
     pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
-    more = [one for one in (context, messages) if one]
+    more = [one for one in (context, messages, choices) if one]
     return Task(hash_json([question, answer, *more]), row["row"], split, question, answer,
-                row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages)
+                row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages, choices)
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[juicer.Dropped]) -> list[Rejected]:

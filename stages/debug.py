@@ -34,7 +34,7 @@ from workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, 
 from workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
 from workflows.protocol.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
 from workflows.rewards import Rewards
-from workflows.single_turn import load_workflow
+from workflows.single_turn import load_workflows
 from workflows.task_at_hand import TaskAtHand, bound, unwritable
 from workflows.template_rows import task_prompts
 
@@ -135,7 +135,7 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         tokenizer, engine, settings = _opened(settings, asked, task, stack)
         watched = Watched(engine)
         stack.callback(watched.close)
-        rewards = (opener := _TracedRewards(settings)).of(taskset)
+        rewards = (opener := _TracedRewards(settings)).by_task(taskset, [task])[0]
         begin = time.perf_counter()
         [outcome] = _attempt(settings, taskset, place, task, tokenizer, watched, rewards)
         decode([outcome], tokenizer)
@@ -228,7 +228,7 @@ def _replies(script: str, task: Task) -> list[str]:
 def _attempt(settings: Config, taskset: Taskset, place: str, task: Task, tokenizer, engine: Engine,
              rewards: list[RewardFunction]) -> list[Outcome]:
     name = workflow_of(taskset, settings.buffer.explorer_input, place)
-    loaded = load_workflow(name, taskset.workflow_args, settings.explorer.max_timeout)
+    [loaded] = load_workflows(name, [task], taskset.workflow_args, settings.explorer.max_timeout)
     traced = replace(loaded, function=Traced(loaded.function)) if isinstance(loaded, Isolated) else Traced(loaded)
     texts, reasons = task_prompts(tokenizer, [task], settings)
     workflow = (unwritable(reasons[0]) if reasons else

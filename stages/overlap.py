@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.job.progress import task_words
-from pipeline.settings.data import Format
+from pipeline.settings.data import format_of
 from pipeline.store.data_files import files_of_split, is_saved_dataset
 from pipeline.store.digests import resolve
 from pipeline.store.errors import OuroError
@@ -33,8 +33,8 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
                                      f"{size / 2**20:.0f} MiB. Its evaluation counts them.")
             continue
         try:
-            rows[one["label"]] = read_set(one["paths"], one["subset"], one["split"], Format.partial(one["format"]),
-                                         one["purpose"], one["key"])
+            rows[one["label"]] = read_set(one["paths"], one["subset"], one["split"],
+                                         format_of(one["purpose"]).partial(one["format"]), one["purpose"], one["key"])
         except OuroError as error:
             found["problems"].append(str(error))
     read = [one for one in sets if one["label"] in rows]

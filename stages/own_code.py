@@ -26,7 +26,7 @@ from pipeline.check.samples import ROWS
 from pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import GROUPS, Signature
-from pipeline.settings.data import Format
+from pipeline.settings.data import TaskFormat
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
@@ -143,7 +143,7 @@ def _tasks(question: dict[str, Any]) -> list[RawTask]:
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
     elif source:
         drawn = sample(Path(source["path"]), source["split"], ROWS, source["columns"].values())
-        rows = read_records(drawn.rows, Format.partial(question["format"]), "task", source["path"], 0)
+        rows = read_records(drawn.rows, TaskFormat.partial(question["format"]), "task", source["path"], 0)
     return [row for row in rows if row.question and row.answer is not None and not row.problem]
 
 

@@ -19,9 +19,10 @@ from stages.explorer.groups import set_baseline
 from stages.explorer.watched_rewards import WatchedRewards
 from stages.follow import TOTAL
 from workflows.protocol.hugging_face import import_light
-from workflows.protocol.outcomes import REWARDED, Outcome, add_rewards, check_failures, decode
+from workflows.protocol.outcomes import REWARDED, Outcome, check_failures, decode
 from workflows.protocol.prompts import load_tokenizer, task_turns
 from workflows.protocol.trajectory import Trajectory
+from workflows.rewards import add_own_rewards
 
 SCORED = (*REWARDED, "reward_failed")  # statuses of attempts that have a response to reward
 
@@ -38,7 +39,8 @@ class Scorer:
         rewards = WatchedRewards(config, context.activity, context.directory)
         sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
         self.tasks = {one.name: {task.task_id: task for task in tasks} for one, tasks in sets}
-        self.rewards = {one.name: rewards.of(one) for one, _ in sets}
+        self.rewards = {one.name: {task.task_id: functions for task, functions in zip(
+            tasks, rewards.by_task(one, tasks), strict=True)} for one, tasks in sets}
         for one, _ in sets:
             if one.workflow_args.get("environment_class"):
                 context.log.warning("set %s: the reward of its environment is replaced by the reward functions of this "
@@ -86,9 +88,9 @@ class Scorer:
                                   f"{', '.join(self.rewards)}; needed reward functions for it: a set of that name.")
             slots = [slot for slot in scored if attempts[slot][0].taskset == name]
             tasks = [self.tasks[name][attempts[slot][0].task_id] for slot in slots]
-            add_rewards([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
-                          [task.answer for task in tasks], self.rewards[name],
-                          [attempts[slot][0].group_id for slot in slots])
+            add_own_rewards([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
+                            [task.answer for task in tasks], [self.rewards[name][task.task_id] for task in tasks],
+                            [attempts[slot][0].group_id for slot in slots])
 
     def _set_baselines(self, attempts: Attempts, outcomes: dict[int, Outcome]) -> None:
         """Marks greedy responses as the baselines of their groups."""

@@ -17,7 +17,7 @@ from operators.formats import MEDIA, read_records
 from operators.turns import Unusable
 from pipeline.check.data_sample import Row, Sample
 from pipeline.check.sources import POOL
-from pipeline.settings.data import BufferFormat, Format
+from pipeline.settings.data import format_of
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.harbor import UNSUPPORTED
 from pipeline.store.records import RawTask
@@ -67,9 +67,9 @@ def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
     where all lack a column."""
     if source["form"] is None or any(UNSUPPORTED in row for row in rows):
         return []
-    kind = Format if source["purpose"] == "task" else BufferFormat
     try:
-        return list(read_records(rows, kind.partial(json.loads(source["form"])), source["purpose"], source["path"], 0))
+        columns = format_of(source["purpose"]).partial(json.loads(source["form"]))
+        return list(read_records(rows, columns, source["purpose"], source["path"], 0))
     except DataError:  # a column that all sampled rows lack: see `problems`
         return []
 

@@ -18,11 +18,11 @@ from workflows.attempts.recording import EVALUATION, Journal, journal_file
 from workflows.attempts.schedule import roll_out
 from workflows.leakage import prompt_of, training_prompts
 from workflows.protocol.engine import Engine
-from workflows.protocol.outcomes import RewardFunction, Sampling, add_rewards, check_failures, decode
+from workflows.protocol.outcomes import RewardFunction, Sampling, check_failures, decode
 from workflows.protocol.prompts import prompt_tokens, task_turns
 from workflows.protocol.seeds import base_seed, request_seed
-from workflows.rewards import Rewards
-from workflows.single_turn import load_workflow
+from workflows.rewards import Rewards, add_own_rewards
+from workflows.single_turn import load_workflows
 from workflows.task_at_hand import TaskAtHand, bound, unwritable
 from workflows.template_rows import task_prompts
 
@@ -44,7 +44,7 @@ class Subject:
 @dataclass(frozen=True)
 class EvaluationSet:
     """An evaluation set, ready to sample. taskset: its settings; texts and tokens: its prompts; unwritable: by place,
-    why the chat template cannot write one.
+    why the chat template cannot write one. rewards: of each task.
 
     rows: of the set; equal rows are one task. trained: number of its tasks that are in the training data. opener: of
     its reward functions.
@@ -57,7 +57,7 @@ class EvaluationSet:
     texts: list[str]
     tokens: list[list[int]]
     unwritable: dict[int, str]
-    rewards: list[RewardFunction]
+    rewards: list[list[RewardFunction]]
     opener: Rewards
 
 
@@ -74,7 +74,7 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
         trained = sum(prompt_of(task.context, task.question) in learnt for task in tasks)
         texts, reasons = task_prompts(tokenizer, tasks, context.config)
         made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, prompt_tokens(tokenizer, texts), reasons,
-                                  rewards.of(taskset), rewards))
+                                  rewards.by_task(taskset, tasks), rewards))
         _warn(context.log, made[-1])
     return made
 
@@ -144,14 +144,15 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
     """The rewarded outcomes of the tasks at the positions `asked`."""
     config, taskset = context.config, held.taskset
     source = config.buffer.explorer_input
-    workflow = load_workflow(
-        taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
-        taskset.workflow_args, config.explorer.max_timeout, context.directory, context.activity.calling)
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
+    loaded = load_workflows(
+        taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type, tasks,
+        taskset.workflow_args, config.explorer.max_timeout, context.directory, context.activity.calling)
     workflows = [unwritable(held.unwritable[i]) if i in held.unwritable else
-                 bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config, is_trained=False))
-                 for i, task in zip(asked, tasks, strict=True)]
+                 bound(workflow, lambda task=task, i=i: TaskAtHand(task, held.rewards[i], tokenizer, config,
+                                                                   is_trained=False))
+                 for i, task, workflow in zip(asked, tasks, loaded, strict=True)]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
@@ -159,7 +160,8 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
     decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):
-        add_rewards(outcomes, conversations, [task.answer for task in tasks], held.rewards, asked)
+        add_own_rewards(outcomes, conversations, [task.answer for task in tasks], [held.rewards[i] for i in asked],
+                        asked)
     return outcomes
 
 

@@ -7,7 +7,7 @@ response that cannot be scored does not get a reward of 0.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,8 @@ from workflows.attempts.time_limit import limited
 from workflows.attempts.user_reward import Rule, taken_arguments
 from workflows.judge import Policy, judge_reward
 from workflows.protocol.engine import Engine
-from workflows.protocol.outcomes import RewardFunction
+from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
+from workflows.protocol.prompts import choices_of
 from workflows.reward_model import RewardModel
 
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
@@ -80,6 +81,20 @@ class Rewards:
                      name)
                 for name, function, own in zip(names, functions, taken, strict=True)]
 
+    def by_task(self, taskset, tasks: Sequence) -> list[list[RewardFunction]]:
+        """The functions of each task of a set: those that its row names (`choices` of pipeline/store/task_records.py),
+        else those of the set; tasks with the same have one list. Where rows name some, each takes those of
+        reward_fn_args that it has."""
+        default = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
+        own = (default,) if isinstance(default, str) else tuple(default)
+        names = [tuple(choices_of(task).get("reward_fn", own)) for task in tasks]
+        if set(names) <= {own}:
+            return [self.of(taskset)] * len(tasks)
+        opened = {one: self.of(taskset.model_copy(update={
+            "default_reward_fn_type": list(one), "reward_fn_args": _taken(one, taskset.reward_fn_args)}))
+            for one in dict.fromkeys(names)}
+        return [opened[one] for one in names]
+
     def _loaded(self, name: str) -> Callable:
         function, limit = load_reward(name), self.config.explorer.max_timeout
         if ":" not in name:
@@ -89,11 +104,32 @@ class Rewards:
     def model(self, name: str | None) -> RewardModel:
         """The model of explorer.auxiliary_models with that name; None: the only one."""
         models = self.config.explorer.auxiliary_models
-        index = next(i for i, model in enumerate(models) if name in (None, model.name))
+        index = next((i for i, model in enumerate(models) if name in (None, model.name)), None)
+        if index is None:
+            raise ConfigError("a row names the reward function reward_model, which needs a model of "
+                              "explorer.auxiliary_models; set one.")
         if index not in self._models:
             devices = _devices(self.config, index)
             self._models[index] = RewardModel(resolve(models[index].model_path), models[index], devices)
         return self._models[index]
+
+
+def _taken(names: Sequence[str], given: dict) -> dict:
+    """The arguments that one of these functions takes."""
+    takers = [REWARDS.get(name) or Signature.of(load_reward(name)) for name in names]
+    return {key: value for key, value in given.items()
+            if any(taker.takes_anything or key in taker.names() for taker in takers)}
+
+
+def add_own_rewards(outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
+                    functions: Sequence[list[RewardFunction]], groups: Sequence[Hashable]) -> None:
+    """`add_rewards` where each attempt has functions of its own; those with one list are rewarded together."""
+    together: dict[int, list[int]] = {}
+    for place, own in enumerate(functions):
+        together.setdefault(id(own), []).append(place)
+    for places in together.values():
+        add_rewards(*([given[place] for place in places] for given in (outcomes, prompts, answers)),
+                    functions[places[0]], [groups[place] for place in places])
 
 
 def _devices(config, index: int) -> list[str]:

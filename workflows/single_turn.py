@@ -5,7 +5,7 @@ in processes of their own (workflows/attempts/isolated.py).
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from pipeline.store.user_errors import load_dotted
 from workflows.attempts.child import ENDPOINT, MODEL
 from workflows.attempts.isolated import Isolated
 from workflows.attempts.time_limit import limited_workflow, watched_workflow
+from workflows.protocol.prompts import choices_of
 from workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from workflows.protocol.trajectory import Attempt, Trajectory
 from workflows.retry import retry_workflow
@@ -61,6 +62,25 @@ def load_workflow(
     if calling and ":" in name:
         workflow = watched_workflow(workflow, partial(calling, f"{own_process.WORKFLOW} {name}"))
     return limited_workflow(workflow, limit)
+
+
+def load_workflows(name: str, tasks: Sequence, arguments: dict[str, Any] | None = None, limit: float | None = None,
+                   directory: Path | None = None, calling: Callable[[str], AbstractContextManager] | None = None,
+                   ) -> list[Callable[..., Attempt] | Isolated]:
+    """The workflow of each task: the one that its row names (`choices` of pipeline/store/task_records.py), else `name`.
+
+    As load_workflow; where rows name some, each is bound to those of the arguments that it takes.
+    """
+    names = [choices_of(task).get("workflow", name) for task in tasks]
+    some = set(names) != {name}
+    loaded = {one: load_workflow(one, _taken(one, arguments or {}) if some else arguments, limit, directory, calling)
+              for one in dict.fromkeys(names)}
+    return [loaded[one] for one in names]
+
+
+def _taken(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    taker = Signature.of(load_dotted(name)) if ":" in name else DECLARED[name]
+    return {key: value for key, value in arguments.items() if taker.takes_anything or key in taker.names()}
 
 
 def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) -> tuple[Callable, Toolset | None]:

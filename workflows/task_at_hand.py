@@ -11,7 +11,7 @@ from workflows.attempts.isolated import Isolated
 from workflows.engines.guided import check_of
 from workflows.protocol.engine import Reply
 from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
-from workflows.protocol.prompts import conversation_text, prompt_tokens, task_tools, task_turns
+from workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
 from workflows.protocol.trajectory import Attempt, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
@@ -30,6 +30,7 @@ class TaskAtHand:
         is_trained: whether the model is trained on the attempt; agents may then not constrain its replies.
         """
         self.messages, self.tools, self.answer = task_turns(task, config), task_tools(task), task.answer
+        self._prefix = choices_of(task).get("reply_prefix", "")
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
         self._parser = config.explorer.tool_call_parser
         self._check = None if is_trained else check_of(config.explorer.rollout_model.engine_type)
@@ -37,7 +38,7 @@ class TaskAtHand:
     @cached_property
     def _asked(self) -> str:
         """The task's own prompt."""
-        return self._rendered(self.messages)
+        return self._rendered(self.messages) + self._prefix
 
     def prompt(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation that ends with a turn of the user or a tool, through the policy's chat template,

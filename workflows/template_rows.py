@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from operators.turns import Turn, Unusable
 from pipeline.store.errors import DataError
 from workflows.protocol.prompts import (
+    choices_of,
     conversation_of,
     conversation_text,
     prompt_tokens,
@@ -145,7 +146,8 @@ class TemplateRows:
 
 
 def task_prompts(tokenizer, tasks: Sequence, config) -> tuple[list[str], dict[int, str]]:
-    """The text of every task's prompt; and, by place, why the template cannot write one: its text is then the question.
+    """The text of every task's prompt, with what its reply begins with; and, by place, why the template cannot write
+    one: its text is then the question.
 
     config: settings with sections model and buffer. Raises DataError for a prompt of texts that the template refuses.
     """
@@ -158,7 +160,8 @@ def task_prompts(tokenizer, tasks: Sequence, config) -> tuple[list[str], dict[in
         except Unusable as reason:
             written[place], reasons[place] = task.question, str(reason)
     plain = iter(task_texts(tokenizer, [task for task in tasks if task.messages is None], config))
-    return [written[place] if place in rich else next(plain) for place in range(len(tasks))], reasons
+    texts = [written[place] if place in rich else next(plain) for place in range(len(tasks))]
+    return [text + choices_of(task).get("reply_prefix", "") for text, task in zip(texts, tasks, strict=True)], reasons
 
 
 def _bare(text: str) -> str:

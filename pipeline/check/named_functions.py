@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.check.builtin_rewards import generator_problems
+from pipeline.check.row_functions import Lenient, by_row, cut_prefixes
 from pipeline.check.sources import rewards, tasksets
 from pipeline.check.user_code import Functions
 from pipeline.settings import arguments
@@ -30,6 +31,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
+    wrong += cut_prefixes(config, known, _answered(config))
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
     wrong += generator_problems(config)
@@ -116,10 +118,12 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
     for key, taskset in _answered(config):
         names = reward_functions(taskset, explorer)
         takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
+        takers += map(Lenient, arguments.REWARDS.values()) if by_row(config, taskset, "reward_fn_key") else ()
         yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset.reward_fn_args
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
+        more = map(Lenient, arguments.WORKFLOWS.values()) if by_row(config, taskset, "workflow_key") else ()
         yield f"{key}.workflow_args", workflow, [
-            workflow_taker(workflow, functions), *[ToolArguments] * _takes_tools(workflow, functions)
+            workflow_taker(workflow, functions), *[ToolArguments] * _takes_tools(workflow, functions), *more
         ], taskset.workflow_args
 
 

@@ -139,8 +139,9 @@ def _columns(columns: Format) -> tuple[tuple[str, str], ...]:
 def _asked(columns: Format) -> tuple[tuple[str, str], ...]:
     """Returns the columns that make the prompt, as `needed_keys` of operators/formats.py."""
     system = columns.system_prompt_key
+    chosen = [(name, key) for name in ("workflow_key", "reward_fn_key") if (key := getattr(columns, name, None))]
     return (("prompt_key", getattr(columns, _prompt_setting(columns))),
-            *((("system_prompt_key", system),) if system is not None else ()))
+            *((("system_prompt_key", system),) if system is not None else ()), *chosen)
 
 
 def _prompt_setting(columns: Format) -> str:

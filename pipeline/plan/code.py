@@ -11,7 +11,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_C
 from pipeline.settings.arguments import TABLES
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import ReplayBuffer
-from pipeline.settings.kinds import PATHS, Kind
+from pipeline.settings.kinds import PATHS, TASK_SETS, Kind
 from pipeline.settings.setting import leaves, own_name, values_of
 from pipeline.store.definitions import digest_definitions, uses_of_file
 from pipeline.store.digests import code_files
@@ -70,6 +70,7 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
     if kind.learns_from_given:
         starts += ROWS[settings.algorithm.algorithm_type]
         named += [("policy_loss_fn", "sft")] * (settings.algorithm.algorithm_type in DEMONSTRATED)
+    named += _of_rows(settings, {own_name(key) for key, _ in leaves(used)})
     starts += [f"{table}[{name}]" for key, name in named for table in NAMED[key]]
     starts += [use for _, name in users_code(used) for module, path in code_files(name).items()
                if path.suffix == ".py" and not is_installed(path) for use in uses_of_file(path, module)]
@@ -82,6 +83,17 @@ def _named(used: Any) -> Iterator[tuple[str, str]]:
     """Returns (last part of the setting, name) of every function of ours that settings name."""
     return ((own_name(key), name) for key, name in leaves(used)
             if own_name(key) in NAMED and isinstance(name, str) and ":" not in name)
+
+
+def _of_rows(settings: Config, used: set[str]) -> list[tuple[str, str]]:
+    """Returns every function of ours that rows may name, in the form of `_named`. used: last parts of a stage's
+    settings."""
+    found = []
+    for key, setting in (("workflow_key", "default_workflow_type"), ("reward_fn_key", "default_reward_fn_type")):
+        places = [f"{one}.format.{key}" for one in (*TASK_SETS, "data_processor.task_pipeline")]
+        if setting in used and any(value for place in places for _, value in values_of(settings, place)):
+            found += [(setting, name) for name in TABLES[setting]]
+    return found
 
 
 def _defaults(key: str, name: str) -> dict[str, Any]:

@@ -6,12 +6,12 @@ read the same data share one `tasks` and one `curate`.
 
 
 from pipeline.settings.config import Config
-from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, Format, Taskset
+from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
 from pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
 from pipeline.settings.train_batch import expert_buffer
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
-           "format": Format()}
+           "format": TaskFormat()}
 
 
 def data_settings(settings: Config, rows: str) -> Config:

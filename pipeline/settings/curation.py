@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.settings import arguments
 from pipeline.settings.arguments.base import problems
 from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, Shaping
-from pipeline.settings.data import COLUMNS, PIPELINE, Format
+from pipeline.settings.data import COLUMNS, PIPELINE, TaskFormat
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem, nearest
 
@@ -29,7 +29,7 @@ class TaskPipeline(Section):
     generator_args: dict[str, Any] = setting({}, "arguments of the generator")
     inputs: list[str] = setting([], "files and directories for tasksets without a path, split by the recipe")
     split: str = setting("train", "the split of inputs to read where directories tell splits apart")
-    format: Format = section(Format)
+    format: TaskFormat = section(TaskFormat)
     config_path: str | None = setting(None, "Data-Juicer recipe, in its own YAML format; null: no such step")
     operators: list[dict[str, Any]] = setting([], "Data-Juicer operators in place of config_path: name and args each")
     target_fields: list[str] = setting(

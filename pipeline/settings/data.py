@@ -52,6 +52,23 @@ class Format(Section):
                 yield Problem(name, "read only with prompt_type=messages.", found=getattr(self, name))
 
 
+class TaskFormat(Format):
+    """The same for tasks; a record may say how it is attempted."""
+
+    workflow_key: str | None = setting(None, "key of the workflow that answers the row, one of ours; null or empty in "
+                                             "a row: that of its set")
+    reward_fn_key: str | None = setting(None, "key of the row's reward function, one of ours, or a list of them; null "
+                                              "or empty in a row: that of its set")
+    reply_prefix: str | None = setting(None, "text that every reply begins with: the end of the prompt, and no part of "
+                                             "the response; of workflows with one reply")
+
+    @rule
+    def _one_reply(self):
+        if self.reply_prefix and self.workflow_key:
+            yield Problem("reply_prefix", "begins the only reply of an attempt, and by workflow_key a row may have "
+                          "several.", "Leave out one of the two.", found=self.reply_prefix)
+
+
 class BufferFormat(Format):
     """The same for demonstrations and pairs."""
 
@@ -71,6 +88,11 @@ class BufferFormat(Format):
         if self.enable_concatenated_multi_turn and self.prompt_type == "plaintext":
             yield Problem("enable_concatenated_multi_turn", "a plain prompt is one turn.",
                           "Set prompt_type=messages, or leave it out.", found=True)
+
+
+def format_of(purpose: str) -> type[Format]:
+    """Returns the format of rows that are read as tasks, demonstrations or texts."""
+    return TaskFormat if purpose == "task" else BufferFormat
 
 
 class RolloutArgs(Section):
@@ -123,6 +145,7 @@ class Taskset(Rows):
     path: Any = setting(None, f"{PATH}; null: the curated rows of data_processor.task_pipeline, of its split")
     split: str = setting("train", "split to read; with a path: where directories tell splits apart (a file is read "
                                   "whole); without: train or test")
+    format: TaskFormat = section(TaskFormat)
     repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
     limit: int | None = setting(None, "number of tasks to use, the first ones; null: all", ge=1)
     data_selector: DataSelector = section(DataSelector)

@@ -79,7 +79,8 @@ FORMAT = _below("format", "prompt_type prompt_key response_key messages_key tool
                           "chosen_key rejected_key")
 OF_TASKSETS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "repeat_times", "workflow_args",
                "default_workflow_type", "default_reward_fn_type", "reward_fn_args", "data_selector.selector_type",
-               "data_selector.seed", *_below("rollout_args", "temperature top_p top_k")]
+               "data_selector.seed", *_below("format", "workflow_key reward_fn_key reply_prefix"),
+               *_below("rollout_args", "temperature top_p top_k")]
 OF_BUFFERS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "format.enable_concatenated_multi_turn"]
 
 WORKS = [

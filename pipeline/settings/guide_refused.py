@@ -18,7 +18,6 @@ _EXTERNAL = ("a server gives no log-probs to train on: set model.model_path. Wit
 _OF_VERL = "settings of veRL's trainer: `ouro import` translates those that have a counterpart."
 _WARMUP = "write a stage of its own before this one: stages, with algorithm_type sft and these rows."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
-_PER_ROW = "not there yet: give the rows of one kind a taskset of their own, which names it."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
 _THOUGHTS = "thoughts stay in the text of a reply: leave it out; model.enable_thinking goes to the chat template."
 _OF_A_JUDGE = ("belongs to a judge, which is a server here: default_reward_fn_type=judge_reward with judge_url and "
@@ -36,9 +35,6 @@ REFUSED: dict[str, Refused] = {
         ("data_selector.feature_keys", "no selector reads features yet: sort the file, and write sequential."),
         ("data_selector.kwargs", "the selectors here take no more than a seed: leave it out."),
         )},
-    **{f"{prefix}.format.reply_prefix": Refused("not there yet: end the prompt with it.") for prefix in TASKSETS},
-    **{f"{prefix}.format.{name}": Refused(_PER_ROW, loses=loses) for prefix in TASKSETS
-       for name, loses in (("workflow_key", "multi-turn"), ("reward_fn_key", "reward"))},
     **{f"{prefix}.format.{name}": Refused(_MULTIMODAL, loses="images") for prefix in (*TASKSETS, *BUFFERS)
        for name in ("image_key", "video_key")},
     "buffer.trainer_input.experience_buffer.max_read_timeout": Refused(

@@ -10,6 +10,7 @@ from functools import cached_property
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 RECIPES = "data_processor.experience_pipeline.operators.*.args.config_path"
+TASK_SETS = SETS[:3]
 PATHS = tuple(f"{one}.path" for one in SETS)
 ASKED, HELD_OUT, EXPERTS = PATHS[:2], PATHS[2], PATHS[4]
 SHOWN_ROWS, TASK_ROWS, TEST_ROWS = "train", "rft", "evaluate"  # which sets of the configuration a stage reads
@@ -224,7 +225,8 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
-            for name, unset in (("unsupported", "error"), ("tools_key", "tools"))}}
+            for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
+                                 ("reward_fn_key", None), ("reply_prefix", None))}}
 
 
 def of_mode(mode: str) -> Kind:

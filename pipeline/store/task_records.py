@@ -13,6 +13,9 @@ TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("cont
 MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with its response) and tools in OpenAI's "
             "form, and of a pair the turns of chosen and rejected; null: the texts are all")
 
+CHOICES = ("what the record says of its attempts, JSON: workflow, reward_fn (names), reply_prefix; null: nothing, its "
+           "set does")
+
 
 def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False, **default):
     """Declares a record's field: Arrow type, description, nullability; default or default_factory, if any.
@@ -42,14 +45,15 @@ class RawTask:
     problem: str | None = column(pa.string(), "why the record cannot be used; null when it can", null=True,
                                  default=None)
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
+    choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
 
 
 @dataclass(slots=True)
 class Task:
     """A task that passed curation."""
 
-    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context and messages "
-                                       "if there are any: the same task, the same id")
+    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context, messages and "
+                                       "choices if there are any: the same task, the same id")
     row: int = column(pa.int64(), "row of the input that it came from")
     split: str = column(pa.string(), "train, test, sft (a demonstration), preference (a pair) or text (for cpt)")
     question: str = column(pa.string(), "user prompt, text")
@@ -64,6 +68,7 @@ class Task:
     taskset: str | None = column(pa.string(), "set with a path of its own; null: the inputs or the generator of "
                                               "task_pipeline", null=True, default=None)
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
+    choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -19,9 +19,10 @@ from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import ContinuedEngine, NewerWeights
 from workflows.protocol.engine import Engine
-from workflows.protocol.outcomes import Outcome, Sampling, add_rewards, decode
+from workflows.protocol.outcomes import Outcome, Sampling, decode
 from workflows.protocol.prompts import task_turns
 from workflows.protocol.seeds import base_seed, request_seed
+from workflows.rewards import add_own_rewards
 
 
 class Groups:
@@ -100,15 +101,13 @@ class Groups:
         return Group(place, round_, task, seeds, request_seed(f"{origin}/greedy", step, place))
 
     def _reward(self, asked: list[Group], outcomes: list[Outcome]) -> None:
-        """Applies to each response the reward functions of its task's set."""
+        """Applies to each response the reward functions of its task."""
         decode(outcomes, self.tokenizer)
-        for one in self.prompts.sets:
-            own = [(outcome, self.prompts.tasks[group.task], group.name)
-                   for outcome, group in zip(outcomes, asked, strict=True) if self.prompts.set_of(group.task) is one]
-            conversations = [task_turns(task, self.config) for _, task, _ in own]
-            with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
-                add_rewards([outcome for outcome, _, _ in own], conversations, [task.answer for _, task, _ in own],
-                              one.rewards, [name for _, _, name in own])
+        tasks = [self.prompts.tasks[group.task] for group in asked]
+        with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
+            add_own_rewards(outcomes, [task_turns(task, self.config) for task in tasks],
+                            [task.answer for task in tasks], [self.prompts.functions[group.task] for group in asked],
+                            [group.name for group in asked])
 
 
 def tail(ends: list[float]) -> float:

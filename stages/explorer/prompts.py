@@ -11,7 +11,7 @@ from pipeline.store import records
 from workflows.protocol.outcomes import RewardFunction
 from workflows.protocol.prompts import prompt_hash, prompt_tokens
 from workflows.rewards import Rewards
-from workflows.single_turn import load_workflow
+from workflows.single_turn import load_workflows
 from workflows.task_at_hand import TaskAtHand, bound, unwritable
 from workflows.template_rows import task_prompts
 
@@ -20,12 +20,10 @@ TaskSets = list[tuple[Any, list[records.Task]]]  # settings of each training set
 
 @dataclass(frozen=True, eq=False)
 class TrainSet:
-    """The workflow and rewards of one set's tasks. begin: number of its first task."""
+    """A set by name. begin: number of its first task."""
 
     name: str
     begin: int
-    workflow: Callable
-    rewards: list[RewardFunction]
 
 
 class Prompts:
@@ -40,16 +38,18 @@ class Prompts:
         self.texts, self.unwritable = task_prompts(tokenizer, self.tasks, config)
         self.tokens = prompt_tokens(tokenizer, self.texts)
         self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
+        self.workflows: list[Callable] = []  # by task, as the reward functions
+        self.functions: list[list[RewardFunction]] = []
         self.sets: list[TrainSet] = []
         self.selectors: list[Selector] = []
         for taskset, tasks in sets:
             selector = taskset.data_selector
             seed = config.seed if selector.seed is None else selector.seed
-            self.sets.append(TrainSet(
-                taskset.name, sum(one.count for one in self.selectors),
-                load_workflow(taskset.default_workflow_type or source.default_workflow_type, taskset.workflow_args,
-                              config.explorer.max_timeout, directory, calling),
-                rewards.of(taskset)))
+            self.sets.append(TrainSet(taskset.name, sum(one.count for one in self.selectors)))
+            self.workflows += load_workflows(
+                taskset.default_workflow_type or source.default_workflow_type, tasks, taskset.workflow_args,
+                config.explorer.max_timeout, directory, calling)
+            self.functions += rewards.by_task(taskset, tasks)
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 
     def owner(self, task: int) -> int:
@@ -62,7 +62,7 @@ class Prompts:
 
     def workflow_of(self, task: int) -> Callable:
         """The workflow for one attempt at this task."""
-        one = self.set_of(task)
         if task in self.unwritable:
             return unwritable(self.unwritable[task])
-        return bound(one.workflow, lambda: TaskAtHand(self.tasks[task], one.rewards, self.tokenizer, self.config))
+        return bound(self.workflows[task], lambda: TaskAtHand(self.tasks[task], self.functions[task], self.tokenizer,
+                                                              self.config))

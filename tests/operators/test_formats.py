@@ -7,13 +7,13 @@ from decimal import Decimal
 import pytest
 
 from operators.formats import as_turns, column_names, look_up, read_records, text_of
-from pipeline.settings.data import BufferFormat, Format
+from pipeline.settings.data import BufferFormat, TaskFormat
 from pipeline.store.errors import DataError
 from pipeline.store.records import RawTask
 
 
 def read(records, purpose="task", **columns):
-    kind = BufferFormat if purpose == "demonstration" else Format
+    kind = BufferFormat if purpose == "demonstration" else TaskFormat
     return list(read_records(records, kind(**columns), purpose, "a.jsonl", 0))
 
 
@@ -345,3 +345,36 @@ def test_a_pair_of_one_response_is_unusable():
     made = read([{"prompt": "q", "chosen": "a", "rejected": other} for other in ("a", "b")], "demonstration",
                 chosen_key="chosen", rejected_key="rejected")
     assert [one.problem is None for one in made] == [False, True]
+
+
+# ------------------------------------------------------------------------------------------- what rows say of attempts
+
+BY_ROW = {"workflow_key": "how", "reward_fn_key": "scored.by"}
+
+
+def test_a_row_may_name_its_workflow_and_its_reward_functions():
+    made = read([{"question": "a", "answer": "1", "how": "retry_workflow", "scored": {"by": "accuracy_reward"}},
+                 {"question": "b", "answer": "1", "how": "", "scored": {"by": ["format_reward", "accuracy_reward"]}},
+                 {"question": "c", "answer": "1", "how": None}], **BY_ROW)
+    assert [json.loads(one.choices) if one.choices else None for one in made] == [
+        {"workflow": "retry_workflow", "reward_fn": ["accuracy_reward"]},
+        {"reward_fn": ["format_reward", "accuracy_reward"]}, None]
+
+
+@pytest.mark.parametrize("more", [{"how": "os:system"}, {"how": 3}, {"scored": {"by": ["accuracy_reward", "mine"]}}])
+def test_a_row_that_names_none_of_our_functions_cannot_be_used(more):
+    good, bad = read([{"question": "a", "answer": "1", "how": "simple_workflow", "scored": {"by": None}},
+                      {"question": "b", "answer": "1", **more}], **BY_ROW)
+    assert (good.problem, good.choices) == (None, '{"workflow": "simple_workflow"}')
+    assert bad.problem
+    assert bad.choices is None
+
+
+def test_a_key_of_functions_that_no_row_has_is_an_error():
+    with pytest.raises(DataError, match="workflow_key"):
+        read([{"question": "a", "answer": "1", "scored": {"by": None}}], **BY_ROW)
+
+
+def test_every_task_of_a_set_has_the_prefix_of_its_format():
+    (made,) = read([{"question": "a", "answer": "1"}], reply_prefix="<think>")
+    assert json.loads(made.choices) == {"reply_prefix": "<think>"}

@@ -83,6 +83,7 @@ def test_the_same_task_has_the_same_id():
     assert len(first.task_id) == 16
     assert make_task({**read, "answer": "b"}).task_id != first.task_id
     assert make_task({**read, "context": [{"role": "user", "content": "c"}]}).task_id != first.task_id
+    assert make_task({**read, "choices": '{"workflow": "retry_workflow"}'}).task_id != first.task_id
 
 
 def test_demonstrations_alone_are_enough_for_a_recipe_of_sft(tmp_path):

@@ -1,5 +1,7 @@
 """An explorer with several sets of tasks: each is attempted and rewarded as it says."""
 
+import json
+
 import pytest
 
 from pipeline.settings.data import Taskset
@@ -55,6 +57,22 @@ def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
         ("sums", "0:"), ("sums", "5:"), ("talks", "MAdd 1:"), ("talks", "MAdd 4:")}
     assert {r["prompt_tokens"][0] == 51 for r in found if r["taskset"] == "talks"} == {True}
     assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
+
+
+def test_each_row_is_attempted_and_rewarded_as_it_says(mixed, tmp_path):
+    """t0 again until it is right, as it is at once; t5 by the form of its response alone, which begins with `=`."""
+    kept = tables.read(tmp_path / "curate" / "tasks.parquet", records.Task).to_pylist()
+    said = {"t0": {"workflow": "retry_workflow"}, "t5": {"reward_fn": ["format_reward"], "reply_prefix": "="}}
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, [
+        records.Task(**{**one, "choices": json.dumps(said[one["task_id"]]) if one["task_id"] in said else None})
+        for one in kept])
+    arguments = {"reward_fn_args": {"score": 2.0}, "workflow_args": {"max_env_steps": 2}}
+    context = mixed("buffer.batch_size=2", "model.max_model_len=200", sets=[{**SETS[0], **arguments}])
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    by_task = {name: [r for r in found if r["task_id"] == name] for name in said}
+    assert [(r["step_reward"], r["reward"]) for r in by_task["t0"]] == [(2.0, 2.0)] * 2
+    assert [(r["step_reward"], r["prompt"], r["reward"]) for r in by_task["t5"]] == [(None, "5:=", -2.0)] * 2
 
 
 def test_a_group_that_is_replaced_is_replaced_by_another_task_of_its_set(mixed):

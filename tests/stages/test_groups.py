@@ -193,13 +193,13 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
     """The judge fails on greedy responses alone: those of the first task."""
     from stages.explorer import groups
 
-    reward = groups.add_rewards
+    reward = groups.add_own_rewards
 
     def failing(outcomes, *others):
         reward(outcomes, *others)
         outcomes[12].fail("reward_failed", "no judgement")
 
-    monkeypatch.setattr(groups, "add_rewards", failing)
+    monkeypatch.setattr(groups, "add_own_rewards", failing)
     context = stage(*REMAX)
     rows, rollout = explored(context)
     assert [r["status"] for r in rows] == ["reward_failed"] * 4 + ["ok"] * 8 + ["reward_failed", "baseline", "baseline"]
@@ -213,13 +213,13 @@ def test_rewards_know_the_group_of_each_response_also_of_equal_prompts(stage, mo
     """Three tasks, four times each; a function that compares sees three groups, whatever their prompts."""
     from stages.explorer import groups
 
-    reward, seen = groups.add_rewards, []
+    reward, seen = groups.add_own_rewards, []
 
     def watched(outcomes, prompts, answers, functions, members):
         seen.append(members)
         reward(outcomes, prompts, answers, functions, members)
 
-    monkeypatch.setattr(groups, "add_rewards", watched)
+    monkeypatch.setattr(groups, "add_own_rewards", watched)
     monkeypatch.setattr(groups, "task_turns", lambda task, config: [{"role": "user", "content": "the same"}])
     explored(stage())
     assert seen == [["0"] * 4 + ["1"] * 4 + ["2"] * 4]

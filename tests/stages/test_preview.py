@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.check.data_sample import Part, Sample
-from pipeline.settings.data import BufferFormat, Format
+from pipeline.settings.data import BufferFormat, format_of
 from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError
@@ -34,11 +34,12 @@ def form(rows, key, columns):
     """Form and purpose of a source: demonstrations below buffer.trainer_input, else tasks."""
     talk = columns.pop("talks", False) or (isinstance(rows, list) and any(
         isinstance(row.get(columns["prompt_key"]), list) for row in rows))
-    kind, purpose = Format, "task"
+    purpose = "task"
     if key.startswith("buffer.trainer_input"):
-        kind, purpose = BufferFormat, "demonstration"
+        purpose = "demonstration"
         columns = {**columns, "response_key": columns["solution_key"]}
-    columns = {name: column for name, column in columns.items() if name in Format.model_fields}
+    kind = format_of(purpose)
+    columns = {name: column for name, column in columns.items() if name in kind.model_fields}
     return {"form": json.dumps(plain(kind(**columns, prompt_type="messages" if talk else "plaintext"))),
             "purpose": purpose, "allowed": 0.1, "alone": True}
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.job.context import Context
-from pipeline.settings.data import AuxiliaryBuffer, Format
+from pipeline.settings.data import AuxiliaryBuffer, TaskFormat
 from pipeline.settings.setting import plain
 from pipeline.store import tables
 from pipeline.store.errors import ConfigError, DataError
@@ -26,7 +26,7 @@ def write_jsonl(path, records):
 
 def read(*inputs, split="train", subset=None, purpose="task", **columns):
     key = "data_processor.task_pipeline.inputs"
-    rows = read_set([str(i) for i in inputs], subset, split, Format(**columns), purpose, key)
+    rows = read_set([str(i) for i in inputs], subset, split, TaskFormat(**columns), purpose, key)
     return [dataclasses.replace(row, row=number) for number, row in enumerate(rows)]
 
 

@@ -107,6 +107,11 @@ def conversation_of(task) -> dict:
         "messages": turns_of(task.question, None, task.context)}
 
 
+def choices_of(task) -> dict:
+    """What a task's record says of its attempts (pipeline/store/task_records.py): workflow, reward_fn, reply_prefix."""
+    return json.loads(task.choices) if task.choices is not None else {}
+
+
 def asked_turns(task, system_prompt: str | None) -> list[dict]:
     """The messages of a task's prompt, the system message included."""
     turns = conversation_of(task)["messages"]

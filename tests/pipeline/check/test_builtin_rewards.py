@@ -11,7 +11,7 @@ from pipeline.check.data_sample import Sample
 from pipeline.check.samples import sources_here
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.modes import planned
-from pipeline.settings.data import Format
+from pipeline.settings.data import TaskFormat
 from stages.judged_rows import unjudgeable
 from tests.configs import overridden
 
@@ -25,7 +25,7 @@ def judged(name, truths, optional=False, **arguments):
     source = {"key": "buffer.explorer_input.taskset.path", "format_key": "buffer.explorer_input.taskset.format",
               "rewards": [{"name": name, "arguments": arguments, "key": KEY, "optional": optional}]}
     drawn = Sample(rows, [], [(Path("rows.parquet"), number) for number in range(1, len(rows) + 1)])
-    return unjudgeable(source, drawn, list(read_records(rows, Format(), "task", "rows.jsonl", 0)))
+    return unjudgeable(source, drawn, list(read_records(rows, TaskFormat(), "task", "rows.jsonl", 0)))
 
 
 @pytest.mark.parametrize("truth", [

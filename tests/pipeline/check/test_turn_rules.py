@@ -1,7 +1,10 @@
 """What a configuration must not say of turns."""
 
+import json
+
 import pytest
 
+from pipeline.check.named_functions import wrong_arguments
 from pipeline.check.preflight import check
 from pipeline.check.turn_rules import problems
 from pipeline.check.workload import disk, row_bytes
@@ -46,6 +49,17 @@ def test_arguments_that_a_workflow_does_not_have(tmp_path, monkeypatch):
     report = check(changed({**RETRY, **ROOM, f"{SOURCE}.taskset.workflow_args": {"max_steps": 3, "task": 1}}))
     assert places(report.problems) == 2 * [f"rft: {SOURCE}.taskset.workflow_args"]
     assert all(f"'{name}'" in problem for name, problem in zip(("max_steps", "task"), report.problems, strict=True))
+
+
+@pytest.mark.parametrize(("workflow", "keys"), [
+    ("simple_workflow", []), ("retry_workflow", ["buffer.explorer_input.taskset.format.reply_prefix"])])
+def test_a_reply_has_a_prefix_where_an_attempt_has_one_reply(tmp_path, workflow, keys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{i}", "answer": "1"}) + "\n" for i in range(40)))
+    place = "buffer.explorer_input.taskset"
+    wrong = wrong_arguments(changed({f"{place}.path": str(path), f"{place}.format.reply_prefix": "<think>",
+                                     f"{place}.default_workflow_type": workflow}))
+    assert [one.key for one in wrong if "reply_prefix" in one.key] == keys
 
 
 def test_an_algorithm_that_compares_states_needs_a_workflow_that_tells_them():
