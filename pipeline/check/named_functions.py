@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.check.builtin_rewards import generator_problems
-from pipeline.check.row_functions import Lenient, by_row, cut_prefixes
 from pipeline.check.sources import rewards, tasksets
 from pipeline.check.user_code import Functions
 from pipeline.settings import arguments
@@ -31,7 +30,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
-    wrong += cut_prefixes(config, known, _answered(config))
+    wrong += _cut_prefixes(config, known)
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
     wrong += generator_problems(config)
@@ -115,13 +114,12 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
     if replay.enable:
         taker = arguments.PRIORITIES.get(replay.priority_fn)
         yield f"{REPLAY}.priority_fn_args", replay.priority_fn, [taker], replay.priority_fn_args
-    for key, taskset in _answered(config):
+    for key, taskset, workflow in _attempted(config):
         names = reward_functions(taskset, explorer)
         takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
-        takers += map(Lenient, arguments.REWARDS.values()) if by_row(config, taskset, "reward_fn_key") else ()
+        takers += arguments.REWARDS.values() if _by_row(config, taskset, "reward_fn_key") else ()
         yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset.reward_fn_args
-        workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
-        more = map(Lenient, arguments.WORKFLOWS.values()) if by_row(config, taskset, "workflow_key") else ()
+        more = arguments.WORKFLOWS.values() if _by_row(config, taskset, "workflow_key") else ()
         yield f"{key}.workflow_args", workflow, [
             workflow_taker(workflow, functions), *[ToolArguments] * _takes_tools(workflow, functions), *more
         ], taskset.workflow_args
@@ -137,11 +135,28 @@ def _on_experience(config: Config, functions: Functions) -> Iterator[tuple[str, 
 
 def _without_task(config: Config, functions: Functions) -> list[Problem]:
     """Lists the user's workflows without parameters; the task is the required first one."""
-    places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
-    named = [(key, workflow_of(one, config.buffer.explorer_input, place)) for key, place, one in places]
     return [Problem(key, f"the workflow '{name}' takes no argument; needed a first one, the task.")
-            for key, name in named
+            for key, _, name in _attempted(config)
             if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
+
+
+def _by_row(config: Config, taskset: Taskset, key: str) -> str | None:
+    """Returns a key of the format that the rows of a set are read by: its own, or the pool's."""
+    own = taskset if taskset.path is not None else config.data_processor.task_pipeline
+    return getattr(own.format, key)
+
+
+def _cut_prefixes(config: Config, functions: Functions) -> list[Problem]:
+    """Lists the sets whose replies begin with a text, and whose workflow asks for more than one reply."""
+    found = []
+    for key, one, name in _attempted(config):
+        prefix, own = _by_row(config, one, "reply_prefix"), functions.get(name)
+        several = ASKING & set(own.names()) if own else name != SINGLE and ":" not in name
+        if prefix and several:
+            place = key if one.path is not None else "data_processor.task_pipeline"
+            found.append(Problem(f"{place}.format.reply_prefix", f"begins the only reply of an attempt, and {name} has "
+                                 "several.", f"Needed {SINGLE}, or a generator of your own.", found=prefix))
+    return found
 
 
 def _takes_tools(workflow: str, functions: Functions) -> bool:
@@ -151,11 +166,10 @@ def _takes_tools(workflow: str, functions: Functions) -> bool:
 
 def _without_tools(config: Config, functions: Functions) -> list[Problem]:
     """Lists the sets whose workflow calls tools and whose arguments name none."""
-    places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
     return [Problem(f"{key}.workflow_args", f"name no tools for {workflow}; needed tools=['my_tools:search'], "
                     "environment_class=my_world:World or mcp={shop: {command: my-server}}.")
-            for key, place, one in places
-            if _takes_tools(workflow := workflow_of(one, config.buffer.explorer_input, place), functions)
+            for key, one, workflow in _attempted(config)
+            if _takes_tools(workflow, functions)
             and not any(map(one.workflow_args.get, ("tools", "environment_class", "mcp")))]
 
 
@@ -163,16 +177,21 @@ def tools_with_servers(config: Config, functions: Functions) -> list[tuple[str, 
     """Returns (setting, arguments that name tools) of the sets whose agents use MCP servers, if they are valid."""
     return [(f"{key}.workflow_args", {name: value for name, value in one.workflow_args.items()
                                       if name in ToolArguments.model_fields})
-            for key, one in _answered(config)
+            for key, one, workflow in _attempted(config)
             if one.workflow_args.get("mcp") and not ToolArguments.wrong_values(key, one.workflow_args)
-            and _takes_tools(workflow_of(one, config.buffer.explorer_input,
-                                         key.removeprefix("buffer.explorer_input.")), functions)]
+            and _takes_tools(workflow, functions)]
 
 
 def _answered(config: Config) -> list[tuple[str, Taskset]]:
     """Returns (setting, task set) of the sets for which a stage samples responses."""
     return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
             if place.startswith("eval_") or rewards(config)]
+
+
+def _attempted(config: Config) -> list[tuple[str, Taskset, str]]:
+    """Returns the same, with the workflow of each."""
+    return [(key, one, workflow_of(one, config.buffer.explorer_input, key.removeprefix("buffer.explorer_input.")))
+            for key, one in _answered(config)]
 
 
 def _parts(algorithm: Algorithm, functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
@@ -279,6 +298,8 @@ def workflow_taker(name: str, functions: Functions) -> Taker | None:
     return own.without(*provided(own)) if own else arguments.WORKFLOWS.get(name)
 
 
+SINGLE = "simple_workflow"
+ASKING = {"model", "endpoint", "toolbox"}  # parameters of workflows that write their own prompts
 # settings below `algorithm` that have a corresponding `*_args`
 PARTS = ("sample_strategy", "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

@@ -11,7 +11,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_C
 from pipeline.settings.arguments import TABLES
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import ReplayBuffer
-from pipeline.settings.kinds import PATHS, TASK_SETS, Kind
+from pipeline.settings.kinds import PATHS, Kind
 from pipeline.settings.setting import leaves, own_name, values_of
 from pipeline.store.definitions import digest_definitions, uses_of_file
 from pipeline.store.digests import code_files
@@ -88,10 +88,10 @@ def _named(used: Any) -> Iterator[tuple[str, str]]:
 def _of_rows(settings: Config, used: set[str]) -> list[tuple[str, str]]:
     """Returns every function of ours that rows may name, in the form of `_named`. used: last parts of a stage's
     settings."""
-    found = []
+    given, found = settings.buffer.explorer_input, []
+    sets = [given.taskset, *given.tasksets, *given.eval_tasksets, settings.data_processor.task_pipeline]
     for key, setting in (("workflow_key", "default_workflow_type"), ("reward_fn_key", "default_reward_fn_type")):
-        places = [f"{one}.format.{key}" for one in (*TASK_SETS, "data_processor.task_pipeline")]
-        if setting in used and any(value for place in places for _, value in values_of(settings, place)):
+        if setting in used and any(getattr(one.format, key) for one in sets):
             found += [(setting, name) for name in TABLES[setting]]
     return found
 

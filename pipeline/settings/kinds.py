@@ -10,7 +10,6 @@ from functools import cached_property
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 RECIPES = "data_processor.experience_pipeline.operators.*.args.config_path"
-TASK_SETS = SETS[:3]
 PATHS = tuple(f"{one}.path" for one in SETS)
 ASKED, HELD_OUT, EXPERTS = PATHS[:2], PATHS[2], PATHS[4]
 SHOWN_ROWS, TASK_ROWS, TEST_ROWS = "train", "rft", "evaluate"  # which sets of the configuration a stage reads
