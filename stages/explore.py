@@ -153,7 +153,7 @@ class Explorer:
              done: Trajectory | None, response: str) -> records.Experience:
         """turn, done, response: of Outcome.turns."""
         task, greedy = group.task, outcome is group.greedy
-        sampling = self.groups.greedy if greedy else self.groups.sampling
+        sampling = self.groups.sampling_of(task, greedy)
         attempt = self._attempt(step, group, run)
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
         own = prompt != self.prompts.tokens[task]

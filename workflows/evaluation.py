@@ -166,10 +166,9 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
 
 
 def _sampling(config, taskset, decoding: str) -> Sampling:
-    own, model = taskset.rollout_args, config.model
-    if decoding == "greedy":
-        return Sampling.of(model, 0.0, 1.0, -1)
-    return Sampling.of(model, own.temperature, own.top_p, own.top_k)
+    own = taskset.rollout_args
+    return Sampling.of(config.model, 0.0, 1.0, -1, own.max_tokens) if decoding == "greedy" else Sampling.of_set(
+        config.model, own)
 
 
 # ------------------------------------------------------------------------------------------------------------ scores

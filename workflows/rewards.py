@@ -30,6 +30,7 @@ from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
 from workflows.protocol.prompts import choices_of
 from workflows.reward_model import RewardModel
 
+OVERLONG_LENGTH = "max_response_length"
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
 
 
@@ -74,6 +75,8 @@ class Rewards:
         wrong = [line for taker in takers if taker for line in taker.wrong_values(key, given)]
         if wrong := [*(f"{key}: {line}" for line in unknown(", ".join(names), takers, given)), *wrong]:
             raise ConfigError(" ".join(wrong))
+        if longest := taskset.rollout_args.max_tokens:  # where responses of this set are cut
+            given = {OVERLONG_LENGTH: longest, **given} if "overlong_penalty" in names else given
         taken = [taken_arguments(function, given) for function in functions]
         retries = self.config.explorer.max_retry_times
         return [function(self, **own) if name in OPENED else
@@ -160,7 +163,8 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
                      penalty_factor=OVERLONG.penalty_factor) -> RewardFunction:
     """The length penalty of operators/shaping.py, to combine with a correctness reward.
 
-    max_response_length: null: model.max_response_tokens, at which a response is cut. cache_length: length of the
+    max_response_length: null: rollout_args.max_tokens of the set, else model.max_response_tokens, at which a
+    response is cut. cache_length: length of the
     penalised range at its end; null: a fifth of it, as in the paper (4096 of 20480). Environment tokens do not count.
     """
     longest = max_response_length or rewards.config.model.max_response_tokens

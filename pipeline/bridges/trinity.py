@@ -15,7 +15,7 @@ from pipeline.bridges import (
 )
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import keys, said
-from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
+from pipeline.bridges.translation import SETTINGS, UNCUT, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_values import TRAINING_SET
 from pipeline.settings import guide
 from pipeline.settings.config import walk
@@ -25,7 +25,7 @@ from pipeline.store.errors import nearest
 from pipeline.store.yaml_values import scalar
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_p|top_k)")
+SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(top_p|top_k)")
 
 
 def translate(given: list[Given], source: str, place: File | None = None) -> Translation:
@@ -136,21 +136,10 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.rename(given, given.path, name, f"{value} there: it names a rule")
     elif given.key in ("project", "name") and directory_name(value) != value:
         made.rename(given, given.path, directory_name(value), f"{value} there: it becomes a directory")
-    elif SAMPLED_BY.fullmatch(general) and value is not None:
-        _sampling(made, given, (*stage, "model", str(path[-1])), values)
+    elif SAMPLED_BY.fullmatch(general) and value not in (None, UNCUT[f"model.{path[-1]}"]):
+        made.leave(given, said("cut_distribution"))
     else:
         made.keep(given)
-
-
-def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, Any]) -> None:
-    """Handles sampling of training rollouts, which follows the section model, as used by the trainer for scoring."""
-    ours = values.get(of_all, values.get(of_all[-2:], SETTINGS[".".join(of_all[-2:])].default))
-    if ours == given.value:
-        made.keep(given)
-    elif of_all in values:
-        made.leave(given, said("rollouts_follow_model", name=of_all[-1], ours=ours))
-    else:
-        made.rename(given, of_all, given.value, said("scores_by_it", key=given.key))
 
 
 def _renamed(made: Translation, given: Given, fate: Renamed, values: dict[Path, Any]) -> None:

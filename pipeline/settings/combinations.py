@@ -14,6 +14,7 @@ from pipeline.store.errors import Problem, nearest
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 LONGEST_NAME = 200  # bytes; file systems take 255, and names of files are made of it
+CUTS = "cuts the sampling distribution, which the trainer does not: its ratios would be biased."
 Found = Iterator[Problem]
 
 
@@ -78,8 +79,7 @@ def token_budget(c) -> Found:
 def sampling_of_training(c) -> Found:
     for name, off in (("top_p", 1), ("top_k", -1)) if c.kind.explores else ():
         if getattr(c.model, name) != off:
-            yield Problem(f"model.{name}", "cuts the sampling distribution, which the trainer does not: its ratios "
-                          "would be biased.", f"Leave it at {off}; evaluation sets have their own rollout_args.",
+            yield Problem(f"model.{name}", CUTS, f"Leave it at {off}; evaluation sets have their own rollout_args.",
                           found=getattr(c.model, name))
 
 
@@ -162,17 +162,24 @@ def texts(c) -> Found:
 
 
 def sampling_of_sets(c) -> Found:
-    """Sets that are trained on are sampled as the whole run."""
+    """Sets that are trained on have one number of responses, and whole distributions; no set has longer responses."""
     for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
         key, group = f"buffer.explorer_input.{place}", c.algorithm.repeat_times
         if one.repeat_times not in (None, group):
             yield Problem(f"{key}.repeat_times", f"rollouts to train on follow algorithm.repeat_times={group}.",
                           "Set that.", found=one.repeat_times)
-        for name, value in one.rollout_args:
-            whole = getattr(c.model, name)
-            if value not in (None, whole):
-                yield Problem(f"{key}.rollout_args.{name}", f"rollouts to train on follow model.{name}={whole}, by "
-                              "which the trainer scores them.", "Set that.", found=value)
+        if one.rollout_args.temperature == 0:
+            yield Problem(f"{key}.rollout_args.temperature", "rollouts to train on are sampled: greedy ones are "
+                          "identical in a group, and no log-prob is theirs.", "Set a number above 0.", found=0)
+        for name, off in (("top_p", 1), ("top_k", -1)):
+            if (value := getattr(one.rollout_args, name)) not in (None, off):
+                yield Problem(f"{key}.rollout_args.{name}", CUTS, f"Leave it at {off}; evaluation sets have their own.",
+                              found=value)
+    for place, one in (*train_places(c.buffer.explorer_input), *eval_places(c.buffer.explorer_input)):
+        if (one.rollout_args.max_tokens or 0) > c.model.max_response_tokens:
+            yield Problem(f"buffer.explorer_input.{place}.rollout_args.max_tokens", "is longer than "
+                          f"model.max_response_tokens={c.model.max_response_tokens}, which memory is reserved for.",
+                          "Raise that, or lower it.", found=one.rollout_args.max_tokens)
 
 
 def pairs(c) -> Found:

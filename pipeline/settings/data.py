@@ -96,12 +96,16 @@ def format_of(purpose: str) -> type[Format]:
 
 
 class RolloutArgs(Section):
-    """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""
+    """How responses to a set are sampled."""
 
-    temperature: float | None = setting(None, "sampling temperature of this set; null: model.temperature", ge=0)
-    top_p: float | None = setting(None, "nucleus sampling bound of this set; null: model.top_p", gt=0, le=1)
-    top_k: int | None = setting(None, "number of likeliest tokens to sample from for this set; null: model.top_k",
-                                 ge=-1)
+    temperature: float | None = setting(
+        None, "sampling temperature of this set, at which the trainer scores its rows; null: model.temperature. 0, the "
+              "likeliest tokens: evaluation sets alone", ge=0)
+    top_p: float | None = setting(None, "nucleus sampling bound of this evaluation set; null: model.top_p", gt=0, le=1)
+    top_k: int | None = setting(None, "number of likeliest tokens to sample from for this evaluation set; null: "
+                                      "model.top_k", ge=-1)
+    max_tokens: int | None = setting(None, "longest reply to a task of this set, tokens, at most "
+                                           "model.max_response_tokens; null: that", ge=1)
 
 
 class DataSelector(Section):

@@ -80,7 +80,7 @@ FORMAT = _below("format", "prompt_type prompt_key response_key messages_key tool
 OF_TASKSETS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "repeat_times", "workflow_args",
                "default_workflow_type", "default_reward_fn_type", "reward_fn_args", "data_selector.selector_type",
                "data_selector.seed", *_below("format", "workflow_key reward_fn_key reply_prefix"),
-               *_below("rollout_args", "temperature top_p top_k")]
+               *_below("rollout_args", "temperature top_p top_k max_tokens")]
 OF_BUFFERS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "format.enable_concatenated_multi_turn"]
 
 WORKS = [
@@ -147,6 +147,9 @@ RENAMED = {
     **{f"{prefix}.format.{name}": Renamed(f"model.{to}", note="one for all data, since one model reads it")
        for prefix in (*TASKSETS, *BUFFERS)
        for name, to in (("chat_template", "custom_chat_template"), ("enable_thinking", "enable_thinking"))},
+    **{f"{prefix}.rollout_args.n": Renamed("algorithm.repeat_times", note="of an evaluation set its repeat_times")
+       for prefix in TASKSETS[:2]},
+    f"{TASKSETS[2]}.rollout_args.n": Renamed(f"{TASKSETS[2]}.repeat_times"),
     "explorer.rollout_model.tool_call_parser": Renamed("explorer.tool_call_parser"),
     "explorer.rollout_model.chat_template": Renamed("model.custom_chat_template"),
     "explorer.rollout_model.dtype": Renamed("model.dtype", note="one for trainer and engine"),

@@ -30,8 +30,6 @@ REFUSED: dict[str, Refused] = {
     "model.tinker.base_url": Refused(_TINKER),
     "cluster.ray_address": Refused(_NO_RAY),
     **{f"{prefix}.{name}": Refused(why) for prefix in TASKSETS for name, why in (
-        ("rollout_args.max_tokens", "set model.max_response_tokens, one length for all sets."),
-        ("rollout_args.n", "set algorithm.repeat_times, or repeat_times of an eval set."),
         ("data_selector.feature_keys", "no selector reads features yet: sort the file, and write sequential."),
         ("data_selector.kwargs", "the selectors here take no more than a seed: leave it out."),
         )},

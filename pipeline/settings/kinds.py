@@ -223,6 +223,7 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "data_processor": {"experience_pipeline": {"operators": []}},
+         **{f"{one}.rollout_args.max_tokens": None for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
                                  ("reward_fn_key", None), ("reply_prefix", None))}}

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pipeline.job.context import Context
 from pipeline.job.selection import redraw, select
+from pipeline.settings.data import train_places
 from pipeline.settings.train_batch import groups_of_step
 from stages.explorer.over_rollout import FirstComplete
 from stages.explorer.prompts import Prompts
@@ -34,8 +35,9 @@ class Groups:
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
-        self.sampling = Sampling.of(config.model)
-        self.greedy = Sampling.of(config.model, 0.0, 1.0, -1) if config.algorithm.greedy_baseline else None
+        self.samplings = {one.name: Sampling.of_set(config.model, one.rollout_args)
+                          for _, one in train_places(config.buffer.explorer_input)}
+        self.greedy = config.algorithm.greedy_baseline
         self.concurrency = concurrency_of(config.explorer)  # keeps what it learnt from step to step
         self.rollout_seconds = self.tail_seconds = 0.0
 
@@ -67,10 +69,10 @@ class Groups:
         Returns these, the first `needed` to be complete, and the others.
         """
         groups = [self._group(step, round_, place, task) for place, task in zip(places, tasks, strict=True)]
-        each = [(group, seed, self.sampling) for group in groups for seed in group.seeds]
+        each = [(group, seed, self.sampling_of(group.task)) for group in groups for seed in group.seeds]
         names = [f"{group.name}/{run}" for group in groups for run in range(self.repeats)]
         if self.greedy:
-            each += [(group, group.greedy_seed, self.greedy) for group in groups]
+            each += [(group, group.greedy_seed, self.sampling_of(group.task, True)) for group in groups]
             names += [f"{group.name}/greedy" for group in groups]
         first = FirstComplete([group.place for group, _, _ in each], needed,
                               self.config.explorer.over_rollout.wait_after_min)
@@ -93,6 +95,11 @@ class Groups:
                 set_baseline(sampled, greedy)
             made.append(replace(group, sampled=sampled, greedy=greedy))
         return [one for one in made if one.place in taken], [one for one in made if one.place not in taken]
+
+    def sampling_of(self, task: int, greedy: bool = False) -> Sampling:
+        """How responses to a task are sampled: as its set says."""
+        sampled = self.samplings[self.prompts.set_of(task).name]
+        return replace(sampled, temperature=0.0, top_p=1.0, top_k=-1) if greedy else sampled
 
     def _group(self, step: int, round_: int, place: int, task: int) -> Group:
         """A group without outcomes, with attempt seeds that are unique to its place, step and round."""

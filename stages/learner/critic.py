@@ -49,9 +49,11 @@ class ValueModel(policy.Deterministic):
         self.train()
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor
+        self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
+        temperature: Tensor | None = None
     ) -> Tensor:
-        """As learner/engine/policy.py -> [N] float32: the value of the state before each action token."""
+        """As learner/engine/policy.py -> [N] float32: the value of the state before each action token, whatever the
+        temperature of the next."""
         part = self.way.part(source, len(input_ids))
         return part.whole(self.head(self.hidden(input_ids, positions, segments)[part.places])[:, 0].float())
 

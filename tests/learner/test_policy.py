@@ -62,6 +62,26 @@ def test_packed_log_probs_are_those_of_each_row_alone(tiny_model, temperature):
         torch.testing.assert_close(entropy[micro.row_of == index], uncertain, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("chunk", [4096, 7])
+def test_each_row_is_scored_at_its_own_temperature(tiny_model, chunk):
+    """Rows 0 and 3 at that of the model, 0.7; the gradient of a row is that of the row alone."""
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(chunk), 0.7, 64)
+    batch, temperatures = rows(), (None, 1.3, 0.4, None, 1.0)
+    for row, temperature in zip(batch, temperatures, strict=True):
+        row.temperature = temperature
+    (micro,) = pack(batch, 1000, 0, 1)
+    logprobs, entropy = score(learner, micro)
+    for index, (row, temperature) in enumerate(zip(batch, temperatures, strict=True)):
+        expected, uncertain = plain(tiny_model, row, temperature or 0.7)
+        torch.testing.assert_close(logprobs[micro.row_of == index].detach(), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(entropy[micro.row_of == index], uncertain, atol=1e-4, rtol=0)
+    head = learner.model.get_output_embeddings().weight
+    (together,) = torch.autograd.grad(logprobs[micro.row_of == 2].sum(), head)
+    alone, (one,) = policy.load(tiny_model, "cpu", torch.float32, trainer(), 0.4, 64), pack(rows()[2:3], 1000, 0, 1)
+    (apart,) = torch.autograd.grad(score(alone, one)[0].sum(), alone.model.get_output_embeddings().weight)
+    torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
+
+
 def test_neighbours_in_a_micro_batch_do_not_see_each_other(tiny_model):
     learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0, 64)
     before, after = rows(), rows()

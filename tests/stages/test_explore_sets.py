@@ -59,6 +59,17 @@ def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
     assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
 
 
+def test_each_set_is_sampled_as_it_says(mixed):
+    context = mixed("buffer.batch_size=4", sets=[
+        {**SETS[0], "rollout_args": {"temperature": 0.25, "max_tokens": 3}}, SETS[1]])
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    assert {(r["taskset"], r["temperature"]) for r in found} == {("sums", 0.25), ("talks", 1.0)}
+    lengths = {name: max(len(r["response_tokens"]) for r in found if r["taskset"] == name)
+               for name in ("sums", "talks")}
+    assert lengths["sums"] <= 3 < lengths["talks"]
+
+
 def test_each_row_is_attempted_and_rewarded_as_it_says(mixed, tmp_path):
     """t0 again until it is right, as it is at once; t5 by the form of its response alone, which begins with `=`."""
     kept = tables.read(tmp_path / "curate" / "tasks.parquet", records.Task).to_pylist()

@@ -36,14 +36,18 @@ class Sampling:
     max_model_len: int  # tokens of a whole sequence
 
     @classmethod
-    def of(cls, model, temperature=None, top_p=None, top_k=None) -> "Sampling":
+    def of_set(cls, model, own) -> "Sampling":
+        """The settings of section `model`, with what the section `rollout_args` of a set says over them."""
+        return cls.of(model, own.temperature, own.top_p, own.top_k, own.max_tokens)
+
+    @classmethod
+    def of(cls, model, temperature=None, top_p=None, top_k=None, max_tokens=None) -> "Sampling":
         """The settings of section `model`; arguments that are not None override them."""
         return cls(
             model.temperature if temperature is None else temperature,
             model.top_p if top_p is None else top_p,
             model.top_k if top_k is None else top_k,
-            model.max_prompt_tokens, model.max_response_tokens,
-            model.longest,
+            model.max_prompt_tokens, model.max_response_tokens if max_tokens is None else max_tokens, model.longest,
         )
 
 

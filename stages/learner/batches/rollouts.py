@@ -34,7 +34,7 @@ ASK = "See ouro sql \"select status, reason, count(*) from experience group by a
 # columns of experience that advantages and train batches may use
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
            "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
-           "reward_components", "accuracy", "status", "weights_version")
+           "reward_components", "accuracy", "status", "weights_version", "temperature")
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
@@ -119,7 +119,7 @@ class Rollouts:
                                stale_rows=len(usable) - len(table) if limits_staleness else None)
         per_step = self.schedule.rows_per_explorer_step
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
-        rows = _rows(table, self.mixes)
+        rows = _rows(table, self.mixes, self.context.config.model.temperature)
         self._add_experts(rows, read)
         return Batch(step, demonstrations, rows, table, available, metrics, self._records(charged))
 
@@ -237,15 +237,16 @@ class Rollouts:
         return replace(trained, metrics=metrics)
 
 
-def _rows(table: pa.Table, mixes: bool) -> list[Row]:
-    """mixes: they will be combined with demonstrations."""
+def _rows(table: pa.Table, mixes: bool, usual: float) -> list[Row]:
+    """mixes: they will be combined with demonstrations. usual: temperature of the model."""
     kind, made = {"is_expert": False} if mixes else {}, []
-    names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs")
+    names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs", "temperature")
     for origin, line in zip(table.select(ORIGIN_COLUMNS).to_pylist(), table.select(names).to_pylist(), strict=True):
         origin = Origin(selected=origin.pop("is_candidate"), **origin)
-        id_, prompt, response, mask, logprobs = line.values()
+        id_, prompt, response, mask, logprobs, temperature = line.values()
         columns = {"rollout_logprobs": logprobs, "old_logprobs": logprobs} | kind
-        made.append(Row(id_, prompt + response, len(prompt), mask, columns, origin))
+        made.append(Row(id_, prompt + response, len(prompt), mask, columns, origin,
+                        temperature=None if temperature == usual else temperature))
     return made
 
 

@@ -36,7 +36,8 @@ class Row:
     tokens: [L] prompt and response token ids; prompt_length: 0 < P < L (the first response token needs a predecessor).
     mask: [R] 1 on action tokens, R = L - P. id: experience id, or task id for demonstrations. columns: inputs of the
     loss by name, [R] one number per token, or one number for all tokens. origin: None: not a rollout. experts: that the
-    engine gave the position before each action token to [sum of mask, layers, choices]; None: not known.
+    engine gave the position before each action token to [sum of mask, layers, choices]; None: not known. temperature:
+    at which it was sampled; None: model.temperature.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Row:
     columns: dict[str, float | Sequence[float]] = field(default_factory=dict)
     origin: Origin | None = None
     experts: np.ndarray | None = None
+    temperature: float | None = None
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Scatters one number per action token, [sum of mask], to [R] float32 with 0 at other tokens."""

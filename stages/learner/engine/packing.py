@@ -72,7 +72,7 @@ class MicroBatch:
     for the mean over all tokens.
     columns: name -> [N] float32. row_of: [N] int64, index of the row in the train batch; row_in_micro: [N] int64, in
     this micro-batch, 0 .. S - 1. rows: indices into the batch. experts: those of the engine at `source` [N, layers,
-    choices] int64, or None.
+    choices] int64, or None. temperature: [N] float32, 0 where it is that of the model; None: it is throughout.
     """
 
     input_ids: np.ndarray
@@ -88,10 +88,12 @@ class MicroBatch:
     row_in_micro: np.ndarray
     rows: list[int]
     experts: np.ndarray | None = None
+    temperature: np.ndarray | None = None
 
     def inputs(self, device: torch.device) -> dict[str, Tensor | Segments]:
         """The arguments of a model's forward, on its device."""
-        arrays = ("input_ids", "positions", "source", "targets") + ("experts",) * (self.experts is not None)
+        more = [name for name in ("experts", "temperature") if getattr(self, name) is not None]
+        arrays = ("input_ids", "positions", "source", "targets", *more)
         on_device = {name: torch.from_numpy(getattr(self, name)).to(device, non_blocking=True) for name in arrays}
         return {"segments": self.segments, **on_device}
 
@@ -238,4 +240,11 @@ def _pack_one(
         row_in_micro=np.searchsorted(indices, row_of),
         rows=[] if empty else indices,
         experts=np.concatenate([row.experts for row in chosen]).astype(np.int64) if experts else None,
+        temperature=_temperatures(chosen),
     )
+
+
+def _temperatures(rows: Sequence[Row]) -> np.ndarray | None:
+    if all(row.temperature is None for row in rows):
+        return None
+    return np.concatenate([np.full(sum(row.mask), row.temperature or 0, np.float32) for row in rows])

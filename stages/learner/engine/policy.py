@@ -74,12 +74,13 @@ class Policy(Deterministic):
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
-        temperature: float | None = None, entropy_gradient: bool = False, experts: Tensor | None = None
+        temperature: float | Tensor | None = None, entropy_gradient: bool = False, experts: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N].
 
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
-        model's. Entropy is in nats; its gradient costs memory and time, so it has one only with `entropy_gradient`.
+        model's; a tensor: of each token [N], 0: the model's. Entropy is in nats; its gradient costs memory and time, so
+        it has one only with `entropy_gradient`.
         experts: of the engine at `source` [N, layers, choices].
         """
         part = self.way.part(source, len(input_ids))
@@ -88,23 +89,27 @@ class Policy(Deterministic):
         chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way)[part.places]  # [n, width]
         if routed is not None:
             self.differing = part.whole(self.routers.differing(routed, experts))
+        if isinstance(temperature, Tensor):
+            temperature = torch.where(temperature > 0, temperature, self.temperature)[part.own]
         logprobs, entropy = self._scores(chosen, targets[part.own], temperature, entropy_gradient)
         return part.whole(logprobs), part.whole(entropy)
 
-    def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | None, entropy_gradient: bool
+    def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | Tensor | None, entropy_gradient: bool
                 ) -> tuple[Tensor, Tensor]:
-        """chosen: hidden states [n, width] -> log-probs, entropy [n] of `targets`."""
-        divisor = (temperature or self.temperature) / self.factor
-        if self.fused and len(targets):
+        """chosen: hidden states [n, width] -> log-probs, entropy [n] of `targets`. The GPU kernel has one temperature
+        for all; tensors go by chunks."""
+        divisor = (self.temperature if temperature is None else temperature) / self.factor
+        if self.fused and len(targets) and not isinstance(divisor, Tensor):
             from stages.learner.engine.head_kernel import Score
 
             return Score.apply(chosen, self.model.get_output_embeddings().weight, targets, divisor, entropy_gradient)
-        score = partial(self.score, divisor, entropy_gradient)
         if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
-            return score(chosen, targets)
+            return self.score(divisor, entropy_gradient, chosen, targets)
+        hidden = chosen.split(self.chunk)
+        divisors = divisor.split(self.chunk) if isinstance(divisor, Tensor) else [divisor] * len(hidden)
         parts = [
-            checkpoint(score, h, t, use_reentrant=False)
-            for h, t in zip(chosen.split(self.chunk), targets.split(self.chunk), strict=True)
+            checkpoint(partial(self.score, d, entropy_gradient), h, t, use_reentrant=False)
+            for d, h, t in zip(divisors, hidden, targets.split(self.chunk), strict=True)
         ]
         logprobs, entropy = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
@@ -119,9 +124,10 @@ class Policy(Deterministic):
             self.routers.give(routed, experts)
         return routed
 
-    def _score(self, divisor: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
+    def _score(self, divisor: float | Tensor, entropy_gradient: bool, hidden: Tensor, targets: Tensor
                ) -> tuple[Tensor, Tensor]:
-        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]. divisor: temperature / the logits' factor."""
+        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]. divisor: temperature / the logits' factor,
+        one for all or [n]."""
         logits = self.scaled(self.model.get_output_embeddings()(hidden), divisor)
         log_normalizer = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
@@ -129,8 +135,9 @@ class Policy(Deterministic):
             entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
         return logprobs, entropy
 
-    def scaled(self, logits: Tensor, divisor: float) -> Tensor:
+    def scaled(self, logits: Tensor, divisor: float | Tensor) -> Tensor:
         """Logits over the temperature, float32. logits: W h. divisor: temperature / the logits' factor."""
+        divisor = divisor[:, None] if isinstance(divisor, Tensor) else divisor
         logits = logits.float() / divisor
         if self.cap is None:
             return logits

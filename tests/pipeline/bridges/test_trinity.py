@@ -123,12 +123,23 @@ def test_an_experience_database_is_left_out_and_a_file_stays(stored):
     assert kept["buffer.trainer_input.experience_buffer.path"] == "d.jsonl"
 
 
-def test_rollouts_to_train_on_follow_the_section_model():
-    theirs = "{model: {%s}, buffer: {batch_size: 1, explorer_input: {taskset: {rollout_args: {temperature: 0.7}}}}}"
-    assert values(theirs % "")["model.temperature"] == 0.7
-    assert values(theirs % "temperature: 0.7")["buffer.explorer_input.taskset.rollout_args.temperature"] == 0.7
-    reasons = left_out(theirs % "temperature: 0.9")
-    assert "which is 0.9" in reasons["buffer.explorer_input.taskset.rollout_args.temperature"]
+ROOT = "buffer.explorer_input"
+
+
+def test_sets_to_train_on_are_sampled_as_they_say_but_from_whole_distributions():
+    theirs = ("{model: {temperature: 0.9}, buffer: {batch_size: 1, explorer_input: {taskset: {rollout_args: "
+              "{temperature: 0.7, max_tokens: 9, top_k: 20, top_p: 1.0}}}}}")
+    found, place = values(theirs), f"{ROOT}.taskset.rollout_args"
+    assert (found[f"{place}.temperature"], found[f"{place}.max_tokens"], found[f"{place}.top_p"]) == (0.7, 9, 1.0)
+    assert set(left_out(theirs)) == {f"{place}.top_k"}
+
+
+def test_the_number_of_responses_is_one_for_all_sets_to_train_on():
+    theirs = "buffer: {batch_size: 1, explorer_input: {tasksets: [{name: a, rollout_args: {n: 8}}, {name: b, %s}]}}"
+    assert values(theirs % "rollout_args: {n: 8}")["algorithm.repeat_times"] == 8
+    assert f"{ROOT}.tasksets.1.rollout_args.n" in left_out(theirs % "rollout_args: {n: 4}")
+    held = "buffer: {explorer_input: {eval_tasksets: [{name: a, rollout_args: {n: 4}}]}}"
+    assert values(held)[f"{ROOT}.eval_tasksets.0.repeat_times"] == 4
 
 
 def test_an_evaluation_set_is_sampled_as_it_says():

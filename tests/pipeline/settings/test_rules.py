@@ -38,7 +38,8 @@ def test_a_rule_that_a_value_breaks_is_one_problem_of_its_key(key, value):
 @pytest.mark.parametrize(("key", "value"), [
     ("algorithm.repeat_times", 1), ("buffer.train_batch_size", 100), ("algorithm.advantage_fn", "remax"),
     ("buffer.explorer_input.taskset.repeat_times", 4),
-    ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5)])
+    ("buffer.explorer_input.taskset.rollout_args.temperature", 0),
+    ("buffer.explorer_input.taskset.rollout_args.top_k", 20)])
 def test_a_rule_of_stages_that_explore_names_the_stage(key, value):
     assert places(check(changed({key: value}))) == [f"rft: {key}"]
 
