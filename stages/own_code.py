@@ -14,6 +14,7 @@ import os
 import sys
 import sysconfig
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from types import CellType, CodeType
 from typing import Any
@@ -56,6 +57,8 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
         return f"'{name}' is of type {type(function).__name__}; needed a function."
+    if role == WORKFLOW and (why := _never_answers(inspect.unwrap(function))):
+        return f"'{name}' {why}"
     if role != WORKFLOW and inspect.isgeneratorfunction(inspect.unwrap(function)):
         return f"'{name}' yields, so a call of it runs nothing; needed a function that returns its result."
     found = Signature.of(function)
@@ -67,6 +70,26 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
     if wrong := [fact for fact, value in (found.facts if found else {}).items() if not isinstance(value, bool)]:
         return f"'{name}' has the attribute {wrong[0]}, which is no bool; needed True or False."
     return found and asdict(replace(found, reads_groups=_names(inspect.unwrap(function), {}, set())))
+
+
+def _never_answers(function: Any) -> str | None:
+    """Why a workflow cannot make an attempt, by its code alone: it never asks the model, or returns what is none."""
+    if not inspect.isfunction(function):
+        return None
+    if function.__name__ == "<lambda>":
+        return "is a lambda, which no other process can import; needed a def."
+    steps, code = [*dis.get_instructions(function)], function.__code__
+    given = inspect.signature(function).parameters
+    read = {one.argval for one in steps if one.opname.startswith("LOAD_")} | {*code.co_cellvars}
+    if lacking := [name for name in ("endpoint", "model") if name in given and name not in read][:1]:
+        return f"never reads its parameter '{lacking[0]}', by which it asks the model."
+    ends = [before for before, one in pairwise(steps) if one.opname == "RETURN_VALUE"]
+    only = [one.argval for one in ends if one.opname == "LOAD_CONST"]
+    only += [one.argval for one in steps if one.opname == "RETURN_CONST"]
+    always = len(only) == len(ends) + sum(one.opname == "RETURN_CONST" for one in steps)
+    if "endpoint" in given or not always:  # the reply of an agent is what the model said last
+        return None
+    return f"returns {', '.join(map(repr, dict.fromkeys(only))) or 'nothing'} in any case; needed a Trajectory."
 
 
 def _names(value: Any, places: dict[str, Any], visited: set[int]) -> bool:

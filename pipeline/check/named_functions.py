@@ -135,9 +135,20 @@ def _on_experience(config: Config, functions: Functions) -> Iterator[tuple[str, 
 
 def _without_task(config: Config, functions: Functions) -> list[Problem]:
     """Lists the user's workflows without parameters; the task is the required first one."""
-    return [Problem(key, f"the workflow '{name}' takes no argument; needed a first one, the task.")
-            for key, _, name in _attempted(config)
-            if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
+    return [Problem(key, f"the workflow '{name}' {why}") for key, _, name in _attempted(config)
+            if (found := functions.get(name)) and (why := _wrong_first(found))]
+
+
+def _wrong_first(workflow: Signature) -> str | None:
+    """Returns why a workflow cannot be given its prompt, by position, or with a parameter `endpoint` its task."""
+    if workflow.takes_others or "endpoint" in workflow.names():
+        return None
+    if not workflow.positional:
+        return "takes no argument by position; needed a first one, the prompt."
+    if (first := workflow.positional[0]) in ("task", "model", "toolbox"):
+        return (f"has '{first}' as its first parameter, which is the prompt, and '{first}' is given by its name too; "
+                "needed f(prompt, task, ...), or f(task, endpoint) for an agent that asks its endpoint.")
+    return None
 
 
 def _by_row(config: Config, taskset: Taskset, key: str) -> str | None:

@@ -21,6 +21,8 @@ LAYER = re.compile(r"\blayers\.(\d+)\.")
 ROW = 1 << 16  # numbers that a look at a tensor begins with
 SAMPLED = 128 << 20  # bytes of a model whose values are looked at here; a trainer looks at all (Policy)
 EXPONENTS = {"F64": 0x7FF0 << 48, "F32": 0x7F80 << 16, "BF16": 0x7F80, "F16": 0x7C00}  # all set: NaN or infinite
+# exponents of values from 2^33 on, 8.6 billion: with such weights no model computes a probability
+BEYOND = {"F64": (1023 + 33) << 52, "F32": (127 + 33) << 23, "BF16": (127 + 33) << 7, "F16": 0x7C00}
 
 
 def whole_model(named: Path, key: str) -> Path:
@@ -49,8 +51,8 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
             return Problem(key, f"{odd}; needed floating-point weights.", "Take another checkpoint, or fetch the model "
                            "again.", found=path)
         if sick := _not_finite(readable):
-            return Problem(key, f"{sick} has values that are NaN or infinite; needed finite weights.", "Take another "
-                           "checkpoint, or fetch the model again.", found=path)
+            return Problem(key, f"{sick} has values that are NaN, infinite or above 2^33; needed finite weights.", "Take "
+                           "another checkpoint, or fetch the model again.", found=path)
         if blank := _blank(readable):
             return Problem(key, f"{blank} holds nothing but zeros, so the model answers every prompt alike; needed "
                            "trained weights.", "Take another checkpoint, or fetch the model again.", found=path)
@@ -120,7 +122,7 @@ def _not_finite(files: list[Path]) -> str | None:
         for name, one in tensors.items():
             if bits := EXPONENTS.get(one.dtype):
                 words = one.words[:max(int(one.words.size * share), 1)]
-                if np.any((words & words.dtype.type(bits)) == bits):
+                if np.any((words & words.dtype.type(bits)) >= BEYOND[one.dtype]):
                     return f"{file.name}: {name}"
     return None
 

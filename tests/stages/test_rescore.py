@@ -1,5 +1,8 @@
 """mode=score: stored responses, rewarded again by other functions."""
 
+import subprocess
+import sys
+
 import pytest
 
 from pipeline.plan import modes
@@ -70,6 +73,30 @@ def test_greedy_responses_are_rewarded_again_as_baselines(score):
         ("t3", 0, "ok"), ("t3", 1, "ok"), ("t3", 2, "baseline")]
     assert {r["status"] for r in before if r["task_id"] == "t3"} == {"reward_failed"}
     assert {r["accuracy"] for r in after if r["status"] in ("ok", "baseline")} == {1.0}
+
+
+def test_a_whole_stage_rewards_every_step_and_completes(stage, tiny_model, tmp_path):
+    """Two steps of 6 rows; a response's reward is its length. The process of the stage and its child, as a run starts
+    them."""
+    source, place = stage(), tmp_path / "again"
+    explorer = publish_model(source, 0, 1)
+    for number in (1, 2):
+        step(explorer, number)
+    files.write_json(source.directory / "stage.json", {"config": plain(source.config)})
+    inputs = {"experience": source.directory, "tasks": tmp_path / "curate", "model": tiny_model}
+    config = overridden(*TINY, *SMALL, "mode=score", "buffer.total_steps=2", "monitor.monitor_type=none", LONGER)
+    files.write_json(place / "stage.json", {
+        "run": "toy/one", "name": "again", "kind": "scored", "identity": "0123abcd", "root": str(tmp_path),
+        "inputs": {role: str(path) for role, path in inputs.items()}, "config": plain(config)})
+    done = subprocess.run([sys.executable, "-m", "stages.scored", str(place)], cwd=files.HOME, capture_output=True,
+                          text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert files.is_complete(place)
+    for number in (1, 2):
+        rows = tables.read(tables.step_file(place, "experience", number), records.Experience).to_pylist()
+        assert len(rows) == 6
+        assert {row["reward"] for row in rows if row["status"] == "ok"} == {
+            len(row["response"]) for row in rows if row["status"] == "ok"}
 
 
 def test_too_many_failures_end_the_stage(score):

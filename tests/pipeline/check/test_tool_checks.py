@@ -31,6 +31,37 @@ def test_the_arguments_of_a_workflow_and_of_its_tools_are_checked():
     assert places(found("tests.toolkit:calls", "{tools: [a:b], asked: x, model: 1}", mine)) == [f"{SET}.workflow_args"]
 
 
+def named(task, model): ...
+def by_name(*, prompt): ...
+def agent(task, endpoint): ...
+def plain(prompt, task): ...
+
+
+@pytest.mark.parametrize(("workflow", "count"), [(named, 1), (by_name, 1), (agent, 0), (plain, 0)])
+def test_a_workflow_is_given_its_prompt_by_position_and_the_task_by_name(workflow, count):
+    name = f"tests.pipeline.check.test_tool_checks:{workflow.__name__}"
+    assert places(found(name, "{}", {name: Signature.of(workflow)})) == [SET] * count
+
+
+def silent(task, endpoint):
+    return "a reply"
+
+
+def constant(prompt):
+    yield prompt
+
+
+def answers(prompt):
+    reply = yield prompt
+    return reply
+
+
+def test_a_workflow_that_cannot_make_an_attempt_is_found_by_its_code():
+    for workflow in (silent, constant, answers):
+        taken = takes(f"tests.pipeline.check.test_tool_checks:{workflow.__name__}", "workflow")
+        assert isinstance(taken, str) == (workflow is not answers)
+
+
 @pytest.mark.parametrize(("arguments", "place"), [
     ("{}", ""), ("{tools: []}", ""), ("{tools: a:b}", ".tools"), ("{tools: [a:b], tool_seconds: 0}", ".tool_seconds"),
     ("{tools: [a:b], tool: 1}", ""), ("{mcp: {kit: {}}}", ".mcp"), ("{mcp: [a]}", ".mcp"),

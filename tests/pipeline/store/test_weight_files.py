@@ -106,7 +106,8 @@ def test_an_adapter_beside_a_model_is_told(tmp_path):
     assert weights_problem(str(tmp_path), {}, "model.model_path").key == "model.model_path"
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("F32", np.nan), ("F32", np.inf), ("F16", -np.inf), ("F64", np.nan)])
+@pytest.mark.parametrize(("dtype", "value"), [
+    ("F32", np.nan), ("F32", np.inf), ("F32", -1e10), ("F64", 1e10), ("F16", -np.inf), ("F64", np.nan)])
 def test_weights_that_are_no_numbers(tmp_path, dtype, value):
     from safetensors.numpy import save_file
 
@@ -126,7 +127,7 @@ def test_a_bfloat16_that_is_infinite(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(begin + b"\x80\x3f" * 14)
     assert problem(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(begin + b"\x80\x3f" * 13 + b"\x80\x7f")
-    assert "NaN or infinite" in problem(tmp_path)
+    assert problem(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["BOOL", "I32", "U8"])
