@@ -14,6 +14,7 @@ from pipeline.check import (
     cluster_rules,
     engine_rules,
     fit,
+    function_notes,
     host_rules,
     installation,
     model_size,
@@ -209,7 +210,7 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     judged = Report("") if made is None else report  # a complete stage has no problems
     judged.add(name, [*references.untrainable_models(config, start),
                       *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
-    notes = [*named_functions.notes(config, functions), *step_notes(config), *batch_rules.batch_notes(config)]
+    notes = [*function_notes.notes(config, functions), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1
@@ -218,9 +219,8 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
                           split_problem(plain, f"{engine_rules.ENGINE}.tensor_parallel_size", parallel),
                           split_problem(plain, "trainer.ulysses_sequence_parallel_size", split),
                           *engine_rules.of_model(config, plain, gpus)])
-    foreign, trusted = remote_code.of_stage(config, start, teacher)
-    judged.add(name, foreign)
-    judged.add(name, trusted, "warnings")
+    for to, found in zip(("problems", "warnings"), remote_code.of_stage(config, start, teacher), strict=True):
+        judged.add(name, found, to)
     judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     report.facts.append((name, facts))

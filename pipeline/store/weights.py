@@ -51,8 +51,8 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
             return Problem(key, f"{odd}; needed floating-point weights.", "Take another checkpoint, or fetch the model "
                            "again.", found=path)
         if sick := _not_finite(readable):
-            return Problem(key, f"{sick} has values that are NaN, infinite or above 2^33; needed finite weights.", "Take "
-                           "another checkpoint, or fetch the model again.", found=path)
+            return Problem(key, f"{sick} has values that are NaN, infinite or above 2^33; needed finite weights.",
+                           "Take another checkpoint, or fetch the model again.", found=path)
         if blank := _blank(readable):
             return Problem(key, f"{blank} holds nothing but zeros, so the model answers every prompt alike; needed "
                            "trained weights.", "Take another checkpoint, or fetch the model again.", found=path)
