@@ -13,8 +13,8 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import GROUPS, Signature, batch_parameters, provided
-from pipeline.settings.columns import ratio_problems, wrong_parameters
+from pipeline.settings.arguments.users import GROUPS, Signature, batch_parameters, provided, wrong_first
+from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
 from pipeline.settings.train_batch import REPLAY
@@ -136,19 +136,7 @@ def _on_experience(config: Config, functions: Functions) -> Iterator[tuple[str, 
 def _without_task(config: Config, functions: Functions) -> list[Problem]:
     """Lists the user's workflows without parameters; the task is the required first one."""
     return [Problem(key, f"the workflow '{name}' {why}") for key, _, name in _attempted(config)
-            if (found := functions.get(name)) and (why := _wrong_first(found))]
-
-
-def _wrong_first(workflow: Signature) -> str | None:
-    """Returns why a workflow cannot be given its prompt, by position, or with a parameter `endpoint` its task."""
-    if workflow.takes_others or "endpoint" in workflow.names():
-        return None
-    if not workflow.positional:
-        return "takes no argument by position; needed a first one, the prompt."
-    if (first := workflow.positional[0]) in ("task", "model", "toolbox"):
-        return (f"has '{first}' as its first parameter, which is the prompt, and '{first}' is given by its name too; "
-                "needed f(prompt, task, ...), or f(task, endpoint) for an agent that asks its endpoint.")
-    return None
+            if (found := functions.get(name)) and (why := wrong_first(found))]
 
 
 def _by_row(config: Config, taskset: Taskset, key: str) -> str | None:
@@ -210,6 +198,57 @@ def _parts(algorithm: Algorithm, functions: Functions) -> Iterator[tuple[str, st
     for part, args in ((part, f"{part}_args") for part in _used(algorithm)):
         if name := getattr(algorithm, part):
             yield f"algorithm.{args}", name, [part_taker(part, name, functions)], getattr(algorithm, args)
+
+
+def loss_note(config: Config, functions: Functions) -> Problem | None:
+    """Returns the warning about a loss without advantages in a stage whose settings compute them."""
+    algorithm = config.algorithm
+    name = algorithm.policy_loss_fn
+    on_rollouts = config.kind.learns_from_rollouts
+    if not (on_rollouts and name) or _chooses_rows(algorithm.advantage_fn, functions):
+        return None
+    taken = loss_columns(algorithm, functions)
+    if taken is None or "advantages" in taken:
+        return None
+    return Problem("algorithm.policy_loss_fn", "takes no advantages: every response that advantage_fn="
+                   f"{algorithm.advantage_fn} keeps has the same weight, whatever its reward.", "Choose another "
+                   "loss if that is not meant.", found=name)
+
+
+def _chooses_rows(advantage: str | None, functions: Functions) -> bool:
+    ours, own = arguments.ADVANTAGES.get(advantage or ""), functions.get(advantage or "")
+    return ours.chooses_rows if ours else bool(own and own.facts.get("chooses_rows"))
+
+
+def estimate_note(config: Config) -> Problem | None:
+    """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
+    algorithm = config.algorithm
+    if algorithm.kl_loss_fn != "k1" or not config.kind.learns_from_rollouts:
+        return None
+    return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "
+                   "loss it does not constrain the policy.", "Take k2 or k3, or use it as algorithm.kl_penalty_fn.",
+                   found="k1")
+
+
+def clip_note(config: Config, functions: Functions) -> Problem | None:
+    """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
+    algorithm = config.algorithm
+    name, given = algorithm.policy_loss_fn, algorithm.policy_loss_fn_args
+    if not config.kind.learns_from_rollouts:
+        return None
+    taken = loss_columns(algorithm, functions)
+    if taken is None:
+        return None
+    if ratio_column(algorithm, taken) == "old_logprobs":
+        return Problem("algorithm.bypass_old_logprobs", f"a train batch is one update, so {name}'s ratio to the policy "
+                       "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.",
+                       found=False)
+    clips = [key for key in given if key.startswith("clip_")]
+    if "prox_logprobs" in taken and clips:
+        return Problem(f"algorithm.policy_loss_fn_args.{clips[0]}", f"a train batch is one update, so {name}'s ratio "
+                       "to the policy just before it is 1, and clipping cannot act. The importance weight bounds "
+                       "stale rows.")
+    return None
 
 
 def _used(algorithm: Algorithm) -> list[str]:

@@ -14,7 +14,6 @@ from pipeline.check import (
     cluster_rules,
     engine_rules,
     fit,
-    function_notes,
     host_rules,
     installation,
     model_size,
@@ -33,7 +32,7 @@ from pipeline.check.report import Report, size, warn
 from pipeline.check.reward_call import call_rewards
 from pipeline.check.server_call import ask_servers
 from pipeline.check.step_rules import step_notes
-from pipeline.check.user_code import Functions, imported
+from pipeline.check.user_code import Functions, imported, tool_notes
 from pipeline.compose.stage_settings import effective, entries, of_stages
 from pipeline.job.devices import Gpus, gpus_by_stage
 from pipeline.plan import hub
@@ -210,8 +209,9 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     judged = Report("") if made is None else report  # a complete stage has no problems
     judged.add(name, [*references.untrainable_models(config, start),
                       *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
-    notes = [*function_notes.notes(config, functions), *step_notes(config), *batch_rules.batch_notes(config)]
-    judged.add(name, notes, "warnings")
+    notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
+             named_functions.estimate_note(config), *tool_notes(config, functions), *step_notes(config)]
+    judged.add(name, [*notes, *batch_rules.batch_notes(config)], "warnings")
     if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1
         split = config.trainer.ulysses_sequence_parallel_size if config.kind.trains else 1

@@ -25,6 +25,7 @@ from pipeline.settings.config import TOOLS, Config, users_code
 from pipeline.settings.data import reward_functions
 from pipeline.store import files, launch
 from pipeline.store.digests import module_file
+from pipeline.store.errors import Problem
 from pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
@@ -56,6 +57,14 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
             else:
                 functions[name] = answer
     return functions, list(dict.fromkeys(wrong))
+
+
+def tool_notes(config: Config, functions: Functions) -> list[Problem]:
+    """Returns warnings about tools of which the model is not told purpose or types."""
+    lacking = {name: one.undescribed for name, one in functions.items() if one and one.undescribed}
+    return [Problem(key, f"{', '.join(lacking[name][:4])}{', …' * (len(lacking[name]) > 4)}: the model is told nothing "
+                    "of it.", "Write a docstring, and types such as `fruit: str`.", found=name)
+            for key, name in (users_code(config) if lacking else ()) if name in lacking]
 
 
 def named(*names: str) -> tuple[Functions, list[str]]:

@@ -103,6 +103,18 @@ def provided(workflow: Signature) -> Sequence[str]:
     return ("task", "endpoint", "toolbox") if "endpoint" in names else (*names[:1], "task", "model", "toolbox")
 
 
+def wrong_first(workflow: Signature) -> str | None:
+    """Returns why a workflow cannot be given its prompt, by position, or with a parameter `endpoint` its task."""
+    if workflow.takes_others or "endpoint" in workflow.names():
+        return None
+    if not workflow.positional:
+        return "takes no argument by position; needed a first one, the prompt."
+    if (first := workflow.positional[0]) in ("task", "model", "toolbox"):
+        return (f"has '{first}' as its first parameter, which is the prompt, and '{first}' is given by its name too; "
+                "needed f(prompt, task, ...), or f(task, endpoint) for an agent that asks its endpoint.")
+    return None
+
+
 def batch_parameters(required: Sequence[str]) -> dict[str, str]:
     """Maps parameters to prompts, responses or answers for a function that receives all responses; else empty.
 

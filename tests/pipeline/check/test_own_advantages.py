@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.check import function_notes, named_functions, preflight, recorded_rules
+from pipeline.check import named_functions, preflight, recorded_rules
 from pipeline.check.judge import compose, judged
 from pipeline.check.user_code import imported
 from tests.configs import overridden, places
@@ -111,7 +111,7 @@ def test_recorded_groups_are_those_of_the_stage_that_explored(known, repeats, ex
 
 
 def test_rows_that_an_advantage_of_the_users_chooses_need_no_advantage_in_the_loss(known):
-    losses = [function_notes.loss_note(of(name, "algorithm.policy_loss_fn=sft"), known[0]) for name in (
+    losses = [named_functions.loss_note(of(name, "algorithm.policy_loss_fn=sft"), known[0]) for name in (
         "declared", "denied")]
     assert [one is None for one in losses] == [True, False]
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.check import function_notes, named_functions, preflight, references, samples
+from pipeline.check import named_functions, preflight, references, samples
 from pipeline.check.judge import compose
 from pipeline.check.sources import sources
 from pipeline.compose.stage_settings import effective
@@ -240,13 +240,13 @@ def test_arguments_of_train_batches_are_judged_too(given, words):
 
 def test_a_loss_without_advantages_on_rollouts_is_told():
     """ppo takes them; of demonstrations there are none to take."""
-    note = function_notes.loss_note(overridden("algorithm.policy_loss_fn=sft"), {})
+    note = named_functions.loss_note(overridden("algorithm.policy_loss_fn=sft"), {})
     assert (note.key, note.found) == ("algorithm.policy_loss_fn", "sft")
-    assert function_notes.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore"), {}) is None
-    assert function_notes.loss_note(overridden(), {}) is None
+    assert named_functions.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore"), {}) is None
+    assert named_functions.loss_note(overridden(), {}) is None
     pairs = overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")
-    assert function_notes.loss_note(pairs, {}) is None
-    assert function_notes.loss_note(overridden("algorithm.algorithm_type=raft"), {}) is None  # the best row alone
+    assert named_functions.loss_note(pairs, {}) is None
+    assert named_functions.loss_note(overridden("algorithm.algorithm_type=raft"), {}) is None  # the best row alone
 
 
 @pytest.mark.parametrize(("words", "told"), [
@@ -260,7 +260,7 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
     (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false", "mode=explore"), False)])
 def test_a_note_says_that_a_clip_around_the_policy_before_the_only_update_cannot_act(words, told):
     """The ratio to it is 1; that to the rollout's policy is not."""
-    assert ("clipping cannot act" in (function_notes.clip_note(overridden(*words), {}) or "")) == told
+    assert ("clipping cannot act" in (named_functions.clip_note(overridden(*words), {}) or "")) == told
 
 
 @pytest.mark.parametrize(("given", "refused"), [
@@ -298,5 +298,5 @@ def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
     (["algorithm.kl_loss_fn=k1", "mode=explore"], False),
 ])
 def test_a_kl_loss_without_a_mean_gradient_is_named(words, told):
-    note = function_notes.estimate_note(overridden(*words))
+    note = named_functions.estimate_note(overridden(*words))
     assert (note is not None and note.key == "algorithm.kl_loss_fn") == told
