@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 
 from pipeline.agent_commands import debug, serve
 from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, names, stages, words
-from pipeline.process_commands import logs, name_and_overrides, status, stop
+from pipeline.process_commands import logs, name_and_overrides, status, stop, timeline
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message, shortened
 from pipeline.store.secret_names import conceal_secrets
 from pipeline.store_commands import evaluate, export, gc, verify, weights
@@ -321,8 +321,8 @@ def completion(shell):
                          'COMP_CWORD=$((COMP_CWORD + $([[ ${COMP_WORDS[COMP_CWORD]} != "=" ]]; echo $?)))'))
 
 
-for command in (init, run, status, logs, stop, sql, report, compare, replay, weights, export, evaluate, serve, debug,
-                verify, gc, config, import_, stages, completion):
+for command in (init, run, status, logs, stop, sql, report, timeline, compare, replay, weights, export, evaluate, serve,
+                debug, verify, gc, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

@@ -1,12 +1,14 @@
-"""`ouro status`, `ouro logs` and `ouro stop`: how far a run is, and its processes, seen from another terminal."""
+"""`ouro status`, `ouro logs`, `ouro timeline` and `ouro stop`: how far a run is, its times and its processes, seen from
+another terminal."""
 
 import contextlib
+import json
 from pathlib import Path
 
 import click
 
 from pipeline.config_commands import HERE, RUN, words
-from pipeline.store.errors import OuroError
+from pipeline.store.errors import DataError, OuroError
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -76,3 +78,20 @@ def logs(name, root, stage, level, follow, tail):
 
     with contextlib.suppress(KeyboardInterrupt):  # how --follow ends
         logs.show(logs.choose(sweep_view.find(root, name).stages, stage), level, tail, follow)
+
+
+@click.command()
+@RUN
+@HERE
+def timeline(name, root):
+    """Print a run's times as a trace, JSON for ui.perfetto.dev and chrome://tracing.
+
+    RUN is project/name or name of a run, default: the latest: ouro timeline mine > trace.json
+    """
+    from pipeline.results import sweep_view, timeline
+
+    shown = sweep_view.find(root, name)
+    if not isinstance(shown, sweep_view.View):
+        raise DataError(f"{shown.run} is a sweep; name one of its points: "
+                        f"{', '.join(entry.view.run for entry in shown.entries)}.")
+    print(json.dumps(timeline.trace(shown)))

@@ -100,6 +100,7 @@ def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool
     if (trinity_data.teacher(made, given, stage, values) or trinity_data.replay(made, given, values)
             or trinity_services.tinker(made, given, stage, values)
             or trinity_services.external(made, given, values) or trinity_services.copies(made, given, values)
+            or trinity_data.unfit_operator(made, given, stage, values)
             or trinity_data.dapo_reward(made, given, values) or trinity_data.columns(made, given, values)):
         return True
     if reason := trinity_values.of_judge(general, values):

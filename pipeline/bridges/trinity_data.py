@@ -8,7 +8,8 @@ from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation, first, places
 from pipeline.bridges.trinity_whole import ITS_DEFAULT
 from pipeline.settings import guide
-from pipeline.settings.algorithms import WITH_TEACHER
+from pipeline.settings.algorithms import WITH_TEACHER, parts
+from pipeline.settings.arguments.experience import UNFIT
 from pipeline.settings.data import COLUMNS, WORKFLOWS
 from pipeline.settings.train_batch import REPLAY
 
@@ -16,6 +17,7 @@ from pipeline.settings.train_batch import REPLAY
 OF_TASKS = {"prompt_key": ("prompt", "question"), "response_key": ("response", "answer")}
 SHOWN = {"prompt_key": ("prompt", "question"), "response_key": ("response", "solution"),
          "chosen_key": ("chosen", "chosen"), "rejected_key": ("rejected", "rejected")}
+ON_EXPERIENCE = ("data_processor", "experience_pipeline", "operators")
 FIELDS = ("data_processor", "task_pipeline", "target_fields")
 TASKS = {"taskset", "tasksets"}
 INPUTS = ("data_processor", "task_pipeline", "inputs")
@@ -123,6 +125,23 @@ def replay(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------------------- rewards
+
+
+def unfit_operator(made: Translation, given: Given, stage: Path, values: dict[Path, Any]) -> bool:
+    """Leaves out an operator on experience that does not go with it, and names what takes its place; False for any
+    other key. Groups that teach nothing are replaced, as algorithm_type dapo has it."""
+    place, key = (*stage, *ON_EXPERIENCE), given.path
+    name = values.get((*key[:len(place) + 1], "name")) if key[:len(place)] == place else None
+    if name not in UNFIT:
+        return False
+    if key[len(place) + 1:] != ("name",):
+        made.idle.append((given, f"of the operator {name}, which is left out."))
+    elif name == "dapo_dynamic_sampling":
+        made.rename(given, (*stage, "algorithm", "max_resample_rounds"), parts("dapo")["max_resample_rounds"],
+                    f"{name} there: other groups take the place of those that teach nothing")
+    else:
+        made.leave(given, UNFIT[name])
+    return True
 
 
 def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> bool:

@@ -4,6 +4,8 @@ from pipeline.settings.guide_keys import BUFFERS, OWN_NAME, TASKSETS, Always
 
 _LOGPROBS = Always((0,), "the log-prob of every sampled token is kept, and of no other.")
 _READ_ONCE = Always((int,), "data are files, which are there or not: no read is tried again.")
+_ENDPOINT = ("a workflow with a parameter `endpoint` gets an interface of OpenAI and Anthropic at a free port, with a "
+             "token of its own (docs/agents.md).")
 _LORA = "trainer and engine both follow model.lora_configs."
 _NOT_ANSWERED = Always((None, ""), "demonstrations and pairs are trained on as they are: nothing answers them.")
 
@@ -41,6 +43,11 @@ ALWAYS: dict[str, Always] = {
     "explorer.rollout_model.enable_auto_tool_choice": Always((True,), (
         "where a client of the endpoint sends tools, their calls are read from the reply, by "
         "explorer.tool_call_parser.")),
+    "explorer.rollout_model.reasoning_parser": Always((None, ""), (
+        "thoughts stay in the text of a reply: leave it out; model.enable_thinking goes to the chat template.")),
+    "explorer.rollout_model.enable_openai_api": Always((True, False), _ENDPOINT),
+    "explorer.rollout_model.base_port": Always((None, int), _ENDPOINT),
+    "explorer.rollout_model.api_key": Always((None, "", "EMPTY", "none"), _ENDPOINT),
     "explorer.rollout_model.enable_history": Always((True,), (
         "every response is a row of experience, with its tokens and log-probs.")),
     "synchronizer.wait_for_checkpoint": Always((True,), "each side waits for what it needs by the schedule."),
@@ -52,6 +59,8 @@ ALWAYS: dict[str, Always] = {
     "trainer.enable_preview": Always((True,), "every response is in the table experience, which `ouro sql` shows."),
     "trainer.fix_actor_microbatch_loss_scale": Always((True,), (
         "token weights are fixed over the whole train batch, so that the split changes nothing.")),
+    "monitor.enable_ray_timeline": Always((True, False), (
+        "`ouro timeline RUN` makes a trace of any run, from its tables.")),
     "monitor.detailed_stats": Always((True,), "the table scores has every number of an evaluation with its interval."),
     "service": Always((None, {}), "Data-Juicer runs inside the stage curate."),
     "service.data_juicer.auto_start": Always((True,), "Data-Juicer runs inside the stage curate and starts with it."),

@@ -4,7 +4,6 @@ from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused, Translated
 
 _NO_ACTORS = "there are no actors whose names must differ; project and name identify a run."
 _NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run --profile slurm`)."
-_TIMING = "every step's seconds, part by part, are in the table steps: ouro sql 'select * from steps'."
 _ALL_AT_ONCE = ("explorer.runner_concurrency says how many attempts are in progress at once (null: all), and "
                 "explorer.rollout_model.max_num_seqs how many responses an engine decodes at once.")
 _BOUNDED = ("a response is bounded by model.max_response_tokens, the code of a workflow by explorer.max_timeout, and "
@@ -19,7 +18,6 @@ _OF_VERL = "settings of veRL's trainer: `ouro import` translates those that have
 _WARMUP = "write a stage of its own before this one: stages, with algorithm_type sft and these rows."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
-_THOUGHTS = "thoughts stay in the text of a reply: leave it out; model.enable_thinking goes to the chat template."
 _OF_A_JUDGE = ("belongs to a judge, which is a server here: default_reward_fn_type=judge_reward with judge_url and "
                "judge_model. An auxiliary model here scores what was answered.")
 
@@ -51,10 +49,6 @@ REFUSED: dict[str, Refused] = {
     "explorer.rollout_model.name": Refused(_NO_ACTORS),
     "explorer.rollout_model.weight_sync_buffer_size": Refused("weights go through files: leave it out."),
     "explorer.rollout_model.enable_multimodal": Refused(_MULTIMODAL, loses="images"),
-    "explorer.rollout_model.reasoning_parser": Refused(_THOUGHTS),
-    "explorer.rollout_model.enable_openai_api": Refused(_NO_SERVER),
-    "explorer.rollout_model.base_port": Refused(_NO_SERVER),
-    "explorer.rollout_model.api_key": Refused(_NO_SERVER),
     **{f"explorer.auxiliary_models.*.{name}": Refused(_OF_A_JUDGE) for name in (
         "enable_thinking", "max_prompt_tokens", "max_response_tokens")},
     "synchronizer.max_inflight_batches": Refused("set synchronizer.sync_offset: how many steps the explorer may be "
@@ -62,7 +56,6 @@ REFUSED: dict[str, Refused] = {
     "trainer.name": Refused(_NO_ACTORS),
     "trainer.trainer_type": Refused("DeepSpeed ZeRO trains (trainer.zero_stage): leave it out."),
     "trainer.megatron": Refused(_MEGATRON),
-    "monitor.enable_ray_timeline": Refused(_TIMING),
     "data_processor.task_pipeline.priority_weights": Refused(
         "rows are not ordered by priority yet: sort the file, or filter with operators."),
     "data_processor.task_pipeline.top_k": Refused("set limit of the taskset.", (-1,)),

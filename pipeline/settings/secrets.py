@@ -22,6 +22,7 @@ REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")
 WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
 ENTRY = re.compile(  # of a mapping in an override
     r"""(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
+NO_KEY = ("none", "None", "EMPTY")  # what servers that need no key are given in its place
 SHORTEST = 4  # characters: a shorter value is found by chance
 LONG_ENOUGH = 8  # of the value of a variable that no setting names
 
@@ -64,7 +65,7 @@ def kept_out(key: str, value: Any) -> str | None:
 def _kept_out(key: str, value: Any) -> str | None:
     if not is_secret(key):
         return _misplaced(key, value) if isinstance(value, str) else None
-    if value in (None, "") or isinstance(value, bool) or is_name(value):
+    if value in (None, "", *NO_KEY) or isinstance(value, bool) or is_name(value):
         return None
     name = key.rsplit(".", 1)[-1]
     if isinstance(value, str) and (given := WITH_DEFAULT.fullmatch(value)):

@@ -1,8 +1,10 @@
 """What a configuration of Trinity-RFT says of its sets by saying nothing, and what of a set has no effect."""
 
 import pytest
+import yaml
 
-from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
+from pipeline.bridges.recipe import write
+from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity, written
 
 SETS, SHOWN = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
 
@@ -187,3 +189,16 @@ def test_a_cosine_with_an_end_keeps_it():
     assert {key: found[key] for key in found if key.endswith("ratio")} == {"algorithm.optimizer.min_lr_ratio": 0.2}
     found = values_of_trinity(CRITIC % "warmup_style: cosine, min_lr_ratio: 0.3")
     assert {key: found[key] for key in found if key.endswith("ratio")} == {"trainer.critic.optimizer.min_lr_ratio": 0.3}
+
+
+def test_operators_that_do_not_go_with_experience_are_translated_or_named():
+    """Of the three one is ours; the place of the groups that teach nothing is taken by others, as in dapo."""
+    made = from_trinity("data_processor: {experience_pipeline: {operators: [{name: dapo_dynamic_sampling}, {name: "
+                        "mask_response_truncated, args: {a: 1}}, {name: reward_filter, args: {threshold: 0.5}}]}}")
+    found, key = written(made), "data_processor.experience_pipeline.operators"
+    assert found["algorithm.max_resample_rounds"] == 3
+    assert {one.key for one, _ in made.left_out} == {f"{key}.1.name"}
+    assert [value for name, value in found.items() if name.startswith(key) and name.endswith(".name")] == [
+        "reward_filter"]
+    recipe = yaml.safe_load(write(made, ""))
+    assert [one["name"] for one in recipe["data_processor"]["experience_pipeline"]["operators"]] == ["reward_filter"]

@@ -235,3 +235,8 @@ def test_the_environment_of_a_process_in_proc_shows_no_secret_and_its_own_is_the
     assert {"RANK=1", "A_TOKEN=*", f"PATH={given['PATH']}"} <= set(shown.split("\0"))
     assert {name: own[name] for name in given} == given
     assert got == "sesame-open"
+
+
+@pytest.mark.parametrize(("value", "is_refused"), [("none", False), ("EMPTY", False), ("nonesuch", True)])
+def test_what_stands_in_place_of_a_key_is_none(value, is_refused):
+    assert bool(secrets.kept_out("api_key", value)) is is_refused

@@ -1,0 +1,79 @@
+"""A run as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, from manifests and tables.
+
+A stage is a process of the trace; in it, the stage, its explorer and its trainer are threads. An explorer step ends
+when its last row was made; its parts lie before that in the order of their work. Of trainer steps the tables have
+durations, waits included: the last one is set to end with the stage, and the others precede it without gaps; what is
+left before the first is the start of the stage. A resumed stage is drawn as if all its work followed its last start.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from pipeline.results import query
+from pipeline.results.view import Node, View
+from pipeline.store import files
+
+EXPLORER = ("wait_seconds", "sync_seconds", "evaluate_seconds", "rollout_seconds", "other_seconds")
+TRAINER = ("train_wait_seconds", "train_other_seconds", "train_seconds", "publish_seconds")
+EXPLORED = f"""SELECT stage, step, max(unix_seconds) AS ended, {', '.join(f'any_value(r.{name})' for name in EXPLORER)}
+               FROM rollouts r JOIN experience e USING (run, stage, step) GROUP BY ALL ORDER BY stage, step"""
+TRAINED = f"SELECT stage, step, seconds, {', '.join(TRAINER)} FROM steps ORDER BY stage, step"
+
+
+def trace(shown: View) -> dict:
+    """Returns a run in the trace event format of Chrome: JSON with times in microseconds since 1970."""
+    session = query.session([shown])
+    explored, trained = (_by_stage(query.ask(session, question).rows) for question in (EXPLORED, TRAINED))
+    events: list[dict] = []
+    for number, stage in enumerate(shown.stages, 1):
+        name = Path(stage.directory).name
+        events += _named(number, "process_name", stage.name)
+        span = _span(stage)
+        for thread, (title, spans) in enumerate({
+                "stage": [(stage.name, *span)] if span else [],
+                "explorer": list(_explorer(explored.get(name, []))),
+                "trainer": list(_trainer(trained.get(name, []), sum(span))) if span else []}.items()):
+            if spans:
+                events += _named(number, "thread_name", title, thread)
+                events += [{"ph": "X", "name": what, "pid": number, "tid": thread, "ts": round(begin * 1e6),
+                            "dur": round(seconds * 1e6)} for what, begin, seconds in spans]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": shown.run}}
+
+
+def _by_stage(rows: Iterable[Sequence]) -> dict[str, list[Sequence]]:
+    return {stage: [row[1:] for row in found] for stage, found in groupby(rows, key=lambda row: row[0])}
+
+
+def _named(process: int, kind: str, name: str, thread: int = 0) -> list[dict]:
+    return [{"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}]
+
+
+def _span(stage: Node) -> tuple[float, float] | None:
+    """Returns the begin of a stage's last start and its seconds; None until it is complete."""
+    if not files.is_complete(stage.directory):
+        return None
+    manifest = files.read_json(Path(stage.directory) / files.MANIFEST)
+    return manifest["started"], manifest["seconds"]
+
+
+def _explorer(steps: list[Sequence]) -> Iterator[tuple[str, float, float]]:
+    for step, ended, *seconds in steps:
+        yield from _laid(f"explorer step {step}", ended - sum(filter(None, seconds)), EXPLORER, seconds)
+
+
+def _trainer(steps: list[Sequence], ended: float) -> Iterator[tuple[str, float, float]]:
+    begin = ended - sum(seconds for _, seconds, *_ in steps)
+    for step, whole, *seconds in steps:
+        yield from _laid(f"trainer step {step}", begin, TRAINER, seconds, whole)
+        begin += whole
+
+
+def _laid(title: str, begin: float, names: Sequence[str], seconds: Sequence[float | None], whole: float | None = None
+          ) -> Iterator[tuple[str, float, float]]:
+    """Returns a step, and within it its parts one after the other: (name, begin, seconds) each."""
+    parts = [(name, one) for name, one in zip(names, seconds, strict=True) if one]
+    yield title, begin, sum(one for _, one in parts) if whole is None else whole
+    for name, one in parts:
+        yield name.removesuffix("_seconds"), begin, one
+        begin += one
