@@ -57,8 +57,6 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
         return f"'{name}' is of type {type(function).__name__}; needed a function."
-    if role == WORKFLOW and (why := _never_answers(inspect.unwrap(function))):
-        return f"'{name}' {why}"
     if role != WORKFLOW and inspect.isgeneratorfunction(inspect.unwrap(function)):
         return f"'{name}' yields, so a call of it runs nothing; needed a function that returns its result."
     found = Signature.of(function)
@@ -67,6 +65,8 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
     if role != REWARD and (is_async or inspect.isasyncgenfunction(function)):
         return (f"'{name}' is an `async def`, and nobody awaits it; needed a plain function, or a workflow with a "
                 "parameter `model` or `endpoint`.")
+    if role == WORKFLOW and (why := _never_answers(inspect.unwrap(function))):
+        return f"'{name}' {why}"
     if wrong := [fact for fact, value in (found.facts if found else {}).items() if not isinstance(value, bool)]:
         return f"'{name}' has the attribute {wrong[0]}, which is no bool; needed True or False."
     return found and asdict(replace(found, reads_groups=_names(inspect.unwrap(function), {}, set())))

@@ -231,6 +231,6 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...], stamps: tuple)
                           f"{', '.join(choices)}. Take the entry out.") from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # of a list of defaults
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
-        raise ConfigError(f"the configuration cannot be composed: {flat(cause).rstrip('.')}. The `defaults` of a "
+        raise ConfigError(f"the configuration cannot be composed: {flat(cause).rstrip('.?')}. The `defaults` of a "
                           "recipe name other recipes alone (defaults: [gsm8k, _self_]); a group is chosen by a word of "
                           "the command (model=tiny), an algorithm by algorithm.algorithm_type.") from error

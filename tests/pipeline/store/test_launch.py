@@ -57,6 +57,12 @@ def test_modules_with_other_names_and_folders_of_data_are_no_problem(project):
     assert len([*launch.hidden_modules()]) == 1
 
 
+def test_modules_in_the_place_of_pythons_own_or_a_librarys_are_named(project):
+    for name in ("types.py", "torch.py", "tools.py", "reward.py", "test.py"):
+        Path(name).touch()
+    assert [one.partition(" ")[0].rpartition("/")[2] for one in launch.hidden_modules()] == ["torch.py", "types.py"]
+
+
 def test_packages_of_a_checkout_hide_only_what_the_recipe_names(project):
     (project / "here" / "tests").mkdir()
     (project / "here" / "tests" / "__init__.py").write_text("")
