@@ -6,6 +6,7 @@ names each with its engine.
 """
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 SIZES = {
@@ -73,6 +74,23 @@ SHAPES: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
               "mamba_d_state": 8, "mamba_dt_rank": 4, "use_mamba_kernels": False},
 }
+OTHERS: dict[str, list[Any]] = {  # values of keys that published models of a family differ in
+    "sliding_window": [3, 7, 13, 17], "head_dim": [16, 24, 48], "intermediate_size": [40, 112],
+    "tie_word_embeddings": [True, False], "attention_bias": [True, False], "mlp_bias": [True, False],
+    "qkv_bias": [True, False], "use_bias": [True, False],
+    "attn_logit_softcapping": [2.0, 7.5], "final_logit_softcapping": [3.0, 11.0], "logits_scaling": [0.5, 3.0],
+    "logit_scale": [0.125, 2.0], "lm_head_multiplier": [0.25, 2.0], "embedding_multiplier": [0.5, 3.0],
+    "residual_multiplier": [0.5], "attention_multiplier": [0.3], "query_pre_attn_scalar": [20, 48],
+    "num_experts_per_tok": [1, 3], "moe_topk": [2, 3], "norm_topk_prob": [True, False],
+    "routed_scaling_factor": [0.5, 2.5], "n_shared_experts": [2], "first_k_dense_replace": [0, 2],
+    "partial_rotary_factor": [0.5, 1.0],
+    "conv_L_cache": [2, 4], "linear_conv_kernel_dim": [2, 3], "mamba_d_conv": [2, 3], "conv_kernel": [2, 3],
+    "mamba_chunk_size": [8, 24], "chunk_size": [8, 24], "mamba_n_groups": [2, 3], "n_groups": [2, 3],
+    "linear_key_head_dim": [8, 24], "linear_value_head_dim": [8, 24],
+    "attention_chunk_size": [5, 11], "index_topk": [4, 12], "rope_theta": [500.0], "rms_norm_eps": [1e-5],
+    "attn_layer_offset": [0], "expert_layer_offset": [0], "use_qk_norm": [True, False], "qk_norm": [True, False],
+    "use_sliding_window": [True], "max_window_layers": [1, 2], "num_hidden_layers": [4],
+}
 TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_heads": 2,
          "depth": 1, "image_size": 28, "patch_size": 14, "out_hidden_size": 64, "num_position_embeddings": 16}
 # models that read images too: the family of their text, what else their configuration has, what their tower has
@@ -112,28 +130,51 @@ def architecture(family: str) -> str:
     return (whole if family in SEEING or family not in alone else alone)[family]
 
 
-def config(family: str):
-    """The configuration of a small model of a family."""
+def config(family: str, varied: int | None = None):
+    """The configuration of a small model of a family. varied: seed of another of the same family, as `other`."""
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[family]
     if family in SEEING:
         text, more, tower = SEEING[family]
         known = set(kind().vision_config.to_dict()) if kind().vision_config else set()
-        return kind(text_config=config(text).to_dict(), pad_token_id=0, **more, vision_config={
+        return kind(text_config=config(text, varied).to_dict(), pad_token_id=0, **more, vision_config={
             **{key: value for key, value in TOWER.items() if key in known}, **tower})
-    known = set(kind().to_dict())
-    return kind(**{**{key: value for key, value in SIZES.items() if key in known}, **(SHAPES | TEXTS)[family]})
+    defaults = kind().to_dict()
+    known = set(defaults)
+    said = {**{key: value for key, value in SIZES.items() if key in known}, **(SHAPES | TEXTS)[family]}
+    return kind(**said if varied is None else other(said, defaults, Random(varied)))
 
 
-def make(family: str, path: Path, seed: int = 0) -> None:
-    """Writes a random model in float32, without a tokenizer."""
+def other(said: dict[str, Any], defaults: dict[str, Any], random: Random) -> dict[str, Any]:
+    """Another configuration: some of OTHERS, other heads and widths, kinds of layers in another order."""
+    known = {key for key, value in (defaults | said).items() if value is not None} & defaults.keys()
+    width, (heads, key_heads) = random.choice([48, 96]), random.choice([(2, 2), (4, 1), (3, 3), (6, 2), (3, 1)])
+    latent, fixed = "kv_lora_rank" in known, bool({"kv_lora_rank", "num_heads"} & known)
+    sizes = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": heads if latent else key_heads,
+             "mamba_n_heads": width // 8, "mamba_num_heads": width // 8, "num_heads": width // 8,
+             "mamba_d_ssm": 2 * width}
+    if "v_head_dim" in known and not latent:  # MiMo's windows have heads of their own
+        del sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    made = said | {key: value for key, value in sizes.items() if key in known}
+    for key, values in OTHERS.items():
+        value, chosen = random.choice(values), random.random() < 0.6
+        if chosen and key in known and not isinstance(said.get(key), list) and not (fixed and key == "head_dim"):
+            made[key] = value
+    for key in ("layer_types", "layers_block_type"):
+        if key in said:
+            made[key] = random.sample(said[key], len(said[key]))
+    return made
+
+
+def make(family: str, path: Path, seed: int = 0, varied: int | None = None) -> None:
+    """Writes a random model in float32, without a tokenizer. varied: as in `config`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     from stages.learner.engine import policy
 
-    made = config(family)
+    made = config(family, varied)
     kind = AutoModelForImageTextToText if family in {*SEEING, "mistral4"} else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
 from pipeline.settings.routing import compares_routings
+from pipeline.store.errors import StageError
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
 from stages.learner.engine.batch import Row
 from stages.learner.engine.budget import Budget
 from stages.learner.engine.compiled import GRAPHS
-from stages.learner.engine.packing import MicroBatch, lengths, pack
+from stages.learner.engine.packing import MicroBatch, lengths, pack, routed
 from stages.learner.engine.process import Process
 from stages.learner.engine.snapshot import Part
 from stages.learner.engine.zero import ZeroEngine
@@ -59,8 +60,8 @@ class Actor:
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest,
-                            config.model.trust_remote_code, routed := compares_routings(config),
-                            routed and config.algorithm.enable_router_replay, process.sequence)
+                            config.model.trust_remote_code, compares := compares_routings(config),
+                            compares and config.algorithm.enable_router_replay, process.sequence)
         self.adapter: Adapter | None = None
         for settings in config.model.lora_configs:
             self.adapter = inject(model.model, model_path, settings, config.seed)
@@ -76,6 +77,8 @@ class Actor:
         number: of the step, from 1. update: if false, everything is measured and nothing trained.
         """
         longest = max(lengths(rows, objective.aggregation.unit, self.way.fill.pads))
+        if self.zero.module.replays and not routed(rows):
+            raise StageError("algorithm.enable_router_replay=true, and a row of the batch has no routing.")
         return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update),
                                    -(-longest // self.process.split))
 

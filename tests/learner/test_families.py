@@ -59,9 +59,9 @@ def own_logprobs(actor: Actor, row: Row) -> np.ndarray:
     return found.gather(-1, tokens[0, 1:, None])[row.prompt_length - 1 :, 0].numpy()
 
 
-def trained(path, process, family: str) -> tuple[str, str, float]:
+def trained(path, process, family: str, varied: int | None = None) -> tuple[str, str, float]:
     """(way, why, largest difference of a log-prob from transformers' own over two steps)"""
-    families.make(family, path)
+    families.make(family, path, varied=varied)
     config, far = overridden(*TINY, *RFT), 0.0
     actor = Actor(path, config, process)
     separation.prove_policy(actor, config)
@@ -136,6 +136,13 @@ def test_every_family(tmp_path, process, table, family):
     way, why, far = trained(tmp_path, process, family)
     table.append((family, engine, because, way, why, f"{far:.1e}"))
     assert far < 1e-4
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("family", [name for name, (engine, _) in families.listed().items() if engine != "none"])
+def test_other_configurations_of_every_family(tmp_path, process, family, seed):
+    assert trained(tmp_path, process, family, seed)[2] < 1e-4
 
 
 def refusal(path, family: str) -> str:

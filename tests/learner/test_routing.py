@@ -1,11 +1,13 @@
 """The experts that engine and trainer give tokens to: said by the engine, compared and replayed by the trainer."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from pipeline.store import records, routings, tables
-from pipeline.store.errors import ModelError
+from pipeline.store.errors import ModelError, StageError
 from stages.learner.actor import Actor
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
@@ -13,6 +15,9 @@ from stages.learner.objective import Objective
 from stages.learner.separation import prove_policy
 from tests import families, zoo
 from tests.configs import TINY, overridden
+from tests.learner import routed
+from tests.learner.test_ranks import trained
+from workflows.attempts import recording
 from workflows.engines.transformers_engine import TransformersEngine
 from workflows.protocol.engine import Request
 
@@ -114,6 +119,36 @@ def test_a_mixture_in_bfloat16_is_proven_with_the_experts_of_its_own_forward(tmp
     actor = Actor(tmp_path, config, process)
     prove_policy(actor, config)
     assert actor.way.name == "packed"
+
+
+@pytest.mark.parametrize(("ranks", "settings"), [
+    pytest.param(2, ("trainer.zero_stage=3",), marks=pytest.mark.slow),
+    pytest.param(2, (), marks=pytest.mark.wide),
+    pytest.param(2, ("trainer.packing=rows", "trainer.enable_gradient_checkpointing=true"), marks=pytest.mark.wide)])
+def test_ranks_replay_the_same(tmp_path, process, ranks, settings):
+    families.make("qwen3_moe", tmp_path)
+    alone = routed.train(tmp_path, process)
+    assert min(alone["differing"]) > 0.5  # replaying changes what is computed
+    found = trained(tmp_path, tmp_path / "seen.json", ranks, settings, "tests.learner.routed")
+    for name in ("losses", "norms", "differing"):
+        assert found[name] == pytest.approx(alone[name], rel=1e-3, abs=1e-5), name
+    for ours, theirs in zip(found["scores"], alone["scores"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-3)
+
+
+def test_a_row_that_acts_without_a_routing_ends_a_step_that_replays(tmp_path, process):
+    families.make("qwen3_moe", tmp_path)
+    config = overridden(*TINY, *routed.GIVEN)
+    actor, some = Actor(tmp_path, config, process), routed.rows()
+    some[2].experts = None
+    with pytest.raises(StageError, match="enable_router_replay"):
+        actor.step(some, Objective(config), 1e-3, 1)
+
+
+def test_the_journal_keeps_routings():
+    experts = np.array([[[0, 300], [65535, 7]], [[1, 2], [3, 4]], [[9, 8], [7, 6]]])
+    kept = json.loads(json.dumps(recording._text(experts)))
+    np.testing.assert_array_equal(recording._array(*kept), experts)
 
 
 def test_a_model_without_experts_has_nothing_to_replay(tmp_path, process):

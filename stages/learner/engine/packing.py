@@ -162,7 +162,7 @@ def pack(
     aggregation: Aggregation = Aggregation(), fill: Fill = Fill.FLAT, experts: bool = False
 ) -> list[MicroBatch]:
     """The micro-batches of one rank, with the named columns. Weights refer to the whole batch. experts: with those of
-    the engine, if all rows have them.
+    the engine, if it said them of every token that is trained on.
 
     Of rows that share prompts (sharing.py), as many are together as makes the busiest rank's tokens fewest.
     """
@@ -178,9 +178,14 @@ def pack(
         chosen = min(_distributed(rows, groups, budget, ranks, unit),
                      key=lambda bins: _busiest(rows, groups, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
-    experts = experts and all(row.experts is not None for row in rows)
+    experts = experts and routed(rows)
     return [_pack_one(rows, groups, indices, (weights, shares), share_of_token, columns, unit, experts)
             for indices in chosen[rank::ranks]]
+
+
+def routed(rows: Sequence[Row]) -> bool:
+    """Whether the engine said the experts of every token that is trained on."""
+    return all(row.experts is not None or not any(row.mask) for row in rows)
 
 
 def _what(unit: int) -> str:
@@ -206,6 +211,11 @@ def _busiest(rows: list[Row], groups: list[int], chosen: list[list[int]], ranks:
     """Tokens of the rank that has most of them."""
     loads = [count(rows, groups, indices) for indices in chosen]
     return max(sum(loads[rank::ranks]) for rank in range(ranks))
+
+
+def _experts(rows: Sequence[Row]) -> np.ndarray | None:
+    said = [row.experts for row in rows if row.experts is not None]
+    return np.concatenate(said).astype(np.int64) if said else None
 
 
 def _pack_one(
@@ -239,7 +249,7 @@ def _pack_one(
         row_of=row_of,
         row_in_micro=np.searchsorted(indices, row_of),
         rows=[] if empty else indices,
-        experts=np.concatenate([row.experts for row in chosen]).astype(np.int64) if experts else None,
+        experts=_experts(chosen) if experts else None,
         temperature=_temperatures(chosen),
     )
 

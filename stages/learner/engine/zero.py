@@ -190,7 +190,8 @@ def _checkpoint_engine(usual):
 
 def _deepspeed_config(settings, dtype: torch.dtype) -> dict:
     """settings: the `trainer` section."""
-    zero: dict = {"stage": settings.zero_stage}
+    # transformers keeps all experts of a layer in one tensor; DeepSpeed would count their gradient twice as a leaf's
+    zero: dict = {"stage": settings.zero_stage, "leaf_module": {"classes": []}}
     if settings.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if settings.offload_param:
