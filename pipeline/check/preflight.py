@@ -207,7 +207,7 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     start, teacher = models
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
-    judged.add(name, [*references.untrainable_models(config, start),
+    judged.add(name, [*references.untrainable_models(config, start, gpus),
                       *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
     notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
              named_functions.estimate_note(config), *tool_notes(config, functions), *step_notes(config)]

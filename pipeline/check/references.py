@@ -1,17 +1,20 @@
 """Checks that everything a configuration refers to exists: files, models, user code, function arguments."""
 
+import importlib.util
 from pathlib import Path
 
 from pipeline.check.sources import sources
 from pipeline.check.user_code import of_python
+from pipeline.job.devices import Gpus
 from pipeline.plan.models import KEY, asks_teacher
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.kinds import RECIPES
 from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
 from pipeline.settings.setting import values_of
+from pipeline.settings.trainer import attention_of
 from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import CAPS, SINKS, STATES, WINDOWS, has_experts, text_part, unpacked, untrainable
+from pipeline.store.architecture import DOES, STATES, has_experts, text_part, unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
@@ -82,10 +85,10 @@ def models(config: Config, start: Model) -> list[tuple[str, str]]:
     return [(key, path) for key, path in [*own, *taught, *others] if path]
 
 
-def untrainable_models(config: Config, start: Model) -> list[Problem]:
+def untrainable_models(config: Config, start: Model, gpus: Gpus) -> list[Problem]:
     """Lists models on this machine that the trainer cannot train or score, or not as trainer.packing says.
 
-    start: as for `missing`.
+    start: as for `missing`. gpus: of the stage; those of other machines are taken to have flash-attn.
     """
     model, kind = config.model, config.kind
     named = [] if start.init.enable else [("model.model_path", start.model_path)]
@@ -97,7 +100,9 @@ def untrainable_models(config: Config, start: Model) -> list[Problem]:
             for key, path in here]
     split = kind.trains and config.trainer.ulysses_sequence_parallel_size > 1
     packs = kind.trains and config.trainer.packing == "packed"
-    does = (WINDOWS, CAPS, SINKS, *(() if split else (STATES,)))
+    flash = gpus.declared or importlib.util.find_spec("flash_attn") is not None
+    does = {*DOES[attention_of(config.trainer.attention, gpus.any, flash)]} - ({STATES} if split else set()) if (
+        packs or split) else set()
     replays = config.algorithm.enable_router_replay and kind.is_online
     return [Problem(key, problem, found=path) for key, path, said in read
             if (problem := untrainable(said, model.longest))] + [

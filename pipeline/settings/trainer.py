@@ -83,6 +83,13 @@ def compiles(settings: Any, gpu: bool) -> bool:
     return settings.zero_stage < 3 and (gpu if settings.compile == "auto" else settings.compile)
 
 
+def attention_of(asked: str, gpu: bool, flash: bool) -> str:
+    """Returns the packed attention that runs. asked: trainer.attention. flash: whether flash-attn is installed."""
+    if asked != "auto":
+        return asked
+    return "padded" if not gpu else "flash_attn" if flash else "varlen"
+
+
 def shares_prompts(settings: Any, gpu: bool) -> bool:
     """Returns whether rows with equal prompts compute them once. settings: the section `trainer`."""
     return gpu if settings.share_prompts == "auto" else settings.share_prompts

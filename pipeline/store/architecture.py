@@ -16,6 +16,8 @@ SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")
 EXPERTS = re.compile(r"(^|_)num_(\w+_)?experts$|^n_routed_experts$")  # keys of their number
 WINDOWS, CAPS, STATES = "windows", "capped scores", "states"  # what packing may do, or not; and SINKS
+DOES = {  # trainer.attention -> what packing with it does
+    "flash_attn": (WINDOWS, CAPS, STATES), "varlen": (WINDOWS, STATES), "padded": (WINDOWS, CAPS, SINKS, STATES)}
 PACKABLE = {"full_attention", "sliding_attention", "moe", "mlp"}  # layer_types
 
 

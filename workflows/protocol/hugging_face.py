@@ -57,10 +57,10 @@ def set_exact_attention(model) -> None:
     """Sets the fastest attention of transformers that computes all that the model has on any device. sdpa leaves capped
     scores out (Gemma 2) without a word."""
     names = ["eager"] if getattr(model.config.get_text_config(), CAPPED, None) else ["sdpa", "eager"]
-    for name in names:
-        with suppress(ValueError, ImportError):
+    for name in names[:-1]:
+        with suppress(ValueError, ImportError):  # of a family that has no such attention
             return model.set_attn_implementation(name)
-    return None
+    return model.set_attn_implementation(names[-1])
 
 
 def check_weights(directory: Path, trust: bool = False) -> None:

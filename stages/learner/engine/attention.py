@@ -2,7 +2,7 @@
 
 Three implementations of the same function (causal, rows independent, prompts shared where rows share them); bounds and
 indices are passed through the model's forward as keyword arguments (see `layout`). Windows, capped scores and attention
-sinks are arguments of the family's layers; DOES has what each implementation takes of them:
+sinks are arguments of the family's layers; architecture.DOES has what each implementation takes of them:
 
 flash_attn  the flash-attn package's varlen kernel; GPU, when installed
 varlen      torch.nn.attention.varlen; GPU, bf16/fp16
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.store.architecture import CAPS, SINKS, STATES, WINDOWS
+from pipeline.settings.trainer import attention_of
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.continued import continued
 from stages.learner.engine.sharing import Segments
@@ -26,15 +26,13 @@ from stages.learner.engine.ulysses import Sequence
 
 # attention -> its name in transformers; one that contains "flash" is taken for a kernel of transformers itself
 REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "ouro_padded"}
-DOES = {"flash_attn": (WINDOWS, CAPS, STATES), "varlen": (WINDOWS, STATES),
-        "padded": (WINDOWS, CAPS, SINKS, STATES)}
 
 
 def choose(name: str, device: str) -> str:
     """Resolves `trainer.attention`. Raises ConfigError when the requested one cannot run here."""
     flash = importlib.util.find_spec("flash_attn") is not None
     if name == "auto":
-        return "padded" if device == "cpu" else ("flash_attn" if flash else "varlen")
+        return attention_of(name, device != "cpu", flash)
     if name == "flash_attn" and not flash:
         raise ConfigError("trainer.attention=flash_attn: the package is not installed; "
                           "pip install 'ouroboros-rft[flash-attn]', or trainer.attention=auto.")

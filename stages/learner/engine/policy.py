@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeline.settings import config
 from pipeline.settings.trainer import compiles
-from pipeline.store.architecture import SCALES, text_part, unpacked, untrainable, windowed
+from pipeline.store.architecture import DOES, SCALES, text_part, unpacked, untrainable, windowed
 from pipeline.store.errors import ModelError
 from pipeline.store.recurrence import recurrent_layers
 from stages.learner.engine import attention, recurrent
@@ -200,7 +200,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
     if model.get_output_embeddings() is None or decoder(model) is None:
         raise ModelError(f"{path}: {type(model).__name__} of transformers has no output head over a decoder of its "
                          "own, which the trainer calls apart; needed a causal language model, as Llama or Qwen.")
-    obstacle = unpacked(said, longest, attention.DOES[attention.choose(settings.attention, device)])
+    obstacle = unpacked(said, longest, DOES[attention.choose(settings.attention, device)])
     if not obstacle and not (_asks_for_attention(model) and model.base_model_prefix == "model"
                              and hasattr(model, "lm_head")):
         obstacle = f"{type(model).__name__} of transformers has no replaceable attention"

@@ -7,9 +7,11 @@ import pytest
 from pipeline.check import preflight
 from pipeline.check.references import untrainable_models
 from pipeline.compose.stage_settings import effective
+from pipeline.job.devices import Gpus
 from pipeline.store.architecture import unpacked, untrainable
 from tests.configs import changed, places
 
+NO_GPU, GPU, ELSEWHERE = Gpus(0, None, False), Gpus(1, 80.0, False), Gpus(1, 80.0, True)
 QWEN = {"model_type": "qwen2", "num_hidden_layers": 24, "use_sliding_window": False, "sliding_window": 32768,
         "max_window_layers": 21}  # Qwen2.5-0.5B
 LONGROPE = {"model_type": "phi3", "original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
@@ -170,7 +172,7 @@ def test_a_stage_that_trains_nothing_takes_any_model(quantized):
     def found(**more):
         config = changed(quantized | more)
         settings = effective(config, config.stages[1])
-        return untrainable_models(settings, settings.model)
+        return untrainable_models(settings, settings.model, NO_GPU)
 
     assert len(found()) == 1
     assert found(mode="explore") == []
@@ -179,8 +181,20 @@ def test_a_stage_that_trains_nothing_takes_any_model(quantized):
 def test_the_critic_is_judged_too(quantized):
     config = changed({"model.critic_model_path": quantized["model.model_path"], "algorithm.advantage_fn": "ppo"})
     settings = effective(config, config.stages[1])
-    (line,) = untrainable_models(settings, settings.model)
+    (line,) = untrainable_models(settings, settings.model, NO_GPU)
     assert line.startswith("model.critic_model_path=")
+
+
+@pytest.mark.parametrize(("family", "attention", "gpus", "refused"), [
+    ("gpt_oss", "auto", NO_GPU, False), ("gpt_oss", "auto", GPU, True), ("gpt_oss", "padded", GPU, False),
+    ("gemma2", "auto", GPU, True), ("gemma2", "auto", ELSEWHERE, False), ("gemma2", "varlen", ELSEWHERE, True),
+    ("gemma3_text", "auto", GPU, False), ("nemotron_h", "auto", GPU, False)])
+def test_packing_is_judged_by_the_attention_of_the_stages_device(quantized, tmp_path, family, attention, gpus, refused):
+    """Without flash-attn, a GPU packs by torch's attention, which has neither caps nor sinks."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    config = changed(quantized | {"trainer.packing": "packed", "trainer.attention": attention})
+    settings = effective(config, config.stages[1])
+    assert bool(untrainable_models(settings, settings.model, gpus)) == refused
 
 
 def test_packing_that_a_model_does_not_take_is_found_before_a_run(quantized, tmp_path):
@@ -189,7 +203,7 @@ def test_packing_that_a_model_does_not_take_is_found_before_a_run(quantized, tmp
     def found(packing):
         config = changed(quantized | {"trainer.packing": packing})
         settings = effective(config, config.stages[1])
-        return untrainable_models(settings, settings.model)
+        return untrainable_models(settings, settings.model, NO_GPU)
 
     assert found("auto") == found("rows") == []
     (problem,) = found("packed")
