@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from pipeline.store.errors import ConfigError, ModelError
 from stages.learner.engine import attention, policy
 from stages.learner.engine.batch import Row
+from stages.learner.engine.kernels import broken
 from stages.learner.engine.packing import pack
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.way import Way
@@ -276,14 +277,22 @@ def test_a_model_is_read_with_each_attention(tmp_path, monkeypatch, name):
     assert policy.read(tmp_path, "cpu", torch.float32, settings, 64)[1].packed == name
 
 
+def test_a_package_of_kernels_that_does_not_import_is_told(tmp_path, monkeypatch):
+    (tmp_path / "built_for_another.py").write_text("raise OSError('undefined symbol: _ZN3c10')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "undefined symbol" in broken("built_for_another")
+    assert broken("not_there_at_all")
+    assert broken("numpy") is None
+
+
 def test_what_cannot_run_here_is_refused(monkeypatch):
-    monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(attention, "broken", lambda name: "it does not import")
     assert attention.choose("auto", "cpu") == "padded"
     assert attention.choose("auto", "cuda") == "varlen"
     assert attention.choose("padded", "cuda") == "padded"
-    with pytest.raises(ConfigError, match=r"trainer\.attention=flash_attn: the package is not installed; pip install"):
+    with pytest.raises(ConfigError, match=r"trainer\.attention=flash_attn"):
         attention.choose("flash_attn", "cuda")
     with pytest.raises(ConfigError, match=r"trainer\.attention=varlen needs a GPU; use auto or padded"):
         attention.choose("varlen", "cpu")
-    monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: "there")
+    monkeypatch.setattr(attention, "broken", lambda name: None)
     assert attention.choose("auto", "cuda") == "flash_attn"

@@ -10,7 +10,6 @@ padded      rows gathered to [S, longest] only for scaled_dot_product_attention,
             padding-free; a block-diagonal mask over the flat batch would cost T^2 instead of S * longest^2
 """
 
-import importlib.util
 from functools import partial
 
 import numpy as np
@@ -21,6 +20,7 @@ from torch.nn import functional
 from pipeline.settings.trainer import attention_of
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.continued import continued
+from stages.learner.engine.kernels import broken
 from stages.learner.engine.sharing import Segments
 from stages.learner.engine.ulysses import Sequence
 
@@ -30,12 +30,12 @@ REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "
 
 def choose(name: str, device: str) -> str:
     """Resolves `trainer.attention`. Raises ConfigError when the requested one cannot run here."""
-    flash = importlib.util.find_spec("flash_attn") is not None
+    lacking = broken("flash_attn") if name in ("auto", "flash_attn") else None
     if name == "auto":
-        return attention_of(name, device != "cpu", flash)
-    if name == "flash_attn" and not flash:
-        raise ConfigError("trainer.attention=flash_attn: the package is not installed; "
-                          "pip install 'ouroboros-rft[flash-attn]', or trainer.attention=auto.")
+        return attention_of(name, device != "cpu", not lacking)
+    if lacking:
+        raise ConfigError(f"trainer.attention=flash_attn: the package cannot be used: {lacking}. pip install "
+                          "'ouroboros-rft[flash-attn]', or set trainer.attention=auto.")
     if name != "padded" and device == "cpu":
         raise ConfigError(f"trainer.attention={name} needs a GPU; use auto or padded.")
     return name

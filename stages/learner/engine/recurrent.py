@@ -6,7 +6,6 @@ alone run over rows that are padded behind their end, those of similar lengths t
 padding. The proof at the start (separation.py) judges both.
 """
 
-import importlib.util
 import inspect
 import re
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stages.learner.engine.kernels import broken
 from stages.learner.engine.sharing import Segments
 
 PACKAGE = re.compile(r'^@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"', re.M)
@@ -96,5 +96,5 @@ def keep_to_bounds(layers: list[nn.Module]) -> bool:
     """Whether the code of layers hands the bounds of rows to kernels, and the packages of all of them are here."""
     sources = {inspect.getsource(sys.modules[type(layer).__module__]) for layer in layers}
     return torch.cuda.is_available() and all(
-        HANDED_ON.search(source) and all(importlib.util.find_spec(name) for name in PACKAGE.findall(source))
+        HANDED_ON.search(source) and all(not broken(name) for name in PACKAGE.findall(source))
         for source in sources)
