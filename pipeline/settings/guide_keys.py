@@ -208,7 +208,7 @@ VALUES: dict[str, dict[Any, str]] = {
     "algorithm.sample_strategy": {
         "warmup": "train on demonstrations in a stage of their own, algorithm_type=sft."},
     "mode": {"serve": "`ouro serve --record` records what a running application asks, and a stage with mode=train "
-                      "learns from it (docs/agents.md)."},
+                      "learns from it (docs/serve.md)."},
     "synchronizer.sync_method": dict.fromkeys(("nccl", "memory", "online"), _BY_FILES),
     "synchronizer.sync_style": dict.fromkeys(
         ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),

@@ -455,7 +455,7 @@ def test_the_stage_of_recorded_experience_has_its_tables(opened, tmp_path, setti
 
 
 def test_the_example_of_the_documentation_runs_and_ctrl_c_ends_the_server(opened, tmp_path):
-    page = (HOME / "docs" / "agents.md").read_text().partition("## Serve")[2]
+    page = (HOME / "docs" / "serve.md").read_text()
     example = re.search(r"^```python\n(.*?)^```$", page, re.M | re.S)[1]
     made = opened("two", "sure", per_step=8)
     options = server.Options("127.0.0.1", 0, None, tmp_path / "rec", 8, 60.0, True)

@@ -25,7 +25,7 @@ def examples(page: str) -> list[str]:
 def documented(tmp_path, monkeypatch):
     """The examples as modules."""
     frameworks = examples("frameworks.md")
-    sources = {"my_tools": next(one for one in examples("agents.md") if "def stock" in one)} | {
+    sources = {"my_tools": next(one for one in examples("tools.md") if "def stock" in one)} | {
         module: next(one for one in frameworks if mark in one) for module, mark in (
             ("my_graph", "def graph"), ("my_small", "def small"), ("my_scope", "def scoped"),
             ("my_verified", "def verified"), ("my_cliff", "class Cliff"))}

@@ -92,13 +92,13 @@ def test_thought_action_and_observation(roll):
     assert roll("react_workflow", ["just 2"], tools=["tests.toolkit:add"])[0].own_text == "just 2"
 
 
-# --------------------------------------------------------------------------------------- examples of docs/agents.md
+# --------------------------------------------------------------------------------------- examples of docs/tools.md
 
 
 @pytest.fixture
 def documented(tmp_path, monkeypatch):
     """The examples of the documentation as modules."""
-    examples = re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / "agents.md").read_text(), re.M | re.S)
+    examples = re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / "tools.md").read_text(), re.M | re.S)
     for module, mark in (("my_tools", "def stock"), ("my_shop", "def shop"), ("my_world", "class Doors"),
                          ("my_server", "MCPServer")):
         (tmp_path / f"{module}.py").write_text(next(one for one in examples if mark in one))
