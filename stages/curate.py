@@ -105,7 +105,8 @@ def make_task(row: dict) -> Task:
     pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
     more = [one for one in (context, messages, choices) if one]
     return Task(hash_json([question, answer, *more]), row["row"], split, question, answer,
-                row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages, choices)
+                row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages, choices,
+                row["features"])
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[juicer.Dropped]) -> list[Rejected]:

@@ -53,14 +53,15 @@ class Explorer:
                                   adapter, self._await_trainer)
         self.in_turns = self.colocated and not files.read_json(context.directory / TOTAL)["overlap"]
         self.continues = config.mode != "explore" and config.explorer.partial_rollout and not self.in_turns
-        self.groups = Groups(context, self.prompts, self.engine, self.tokenizer)
+        self.writer = Background()  # compresses and flushes a step's files while the next is generated
+        self.groups = Groups(context, self.prompts, self.engine, self.tokenizer,
+                             0 if config.mode == "explore" else schedule.sync_offset, self.writer.finish)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
             self.weights.set_initial(model)
         self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, rewards)
         self.curation = curation_of(config, config.algorithm.repeat_times, self.prompts.tasks)
         self.routings: dict[str, np.ndarray] = {}  # of the rows of a step
-        self.writer = Background()  # compresses and flushes a step's files while the next is generated
 
     def step(self, step: int) -> records.Rollout:
         """Runs one explorer step; its files are written in the background."""
@@ -82,7 +83,8 @@ class Explorer:
         rows, calls, tool_calls = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds - self.weights.ahead_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
-        self.writer.start(self._write, step, rows, calls, tool_calls, rollout, journal, self.routings)
+        chosen = self.groups.selections.rows(step, filled.every, self.context.id)
+        self.writer.start(self._write, step, rows, calls, tool_calls, chosen, rollout, journal, self.routings)
         return rollout
 
     def _await_trainer(self) -> None:
@@ -129,8 +131,8 @@ class Explorer:
                  for slot, (group, run, outcome) in enumerate(made) for place, one in enumerate(outcome.tool_calls)])
 
     def _write(self, step: int, rows: list[records.Experience], calls: list[records.Call],
-               tool_calls: list[records.ToolCall], rollout: records.Rollout, journal: Journal,
-               routed: dict[str, np.ndarray]) -> None:
+               tool_calls: list[records.ToolCall], chosen: list[records.Selection], rollout: records.Rollout,
+               journal: Journal, routed: dict[str, np.ndarray]) -> None:
         """Writes a step's files, `rollouts` last: readers take it as the sign that the others are complete."""
         directory = self.context.directory
         self.weights.flusher.finish()
@@ -144,6 +146,8 @@ class Explorer:
         check_failures(attempts, self.context.config.explorer.max_failed_ratio)
         if self.curation:
             tables.write(tables.step_file(directory, "curated", step), records.Curated, self.curation.of_step(rows))
+        if self.groups.selections.explains:
+            tables.write(tables.step_file(directory, "selection", step), records.Selection, chosen)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         journal.remove()
         if step < self.schedule.explorer_steps:  # only now: an interrupted step needs its weights again

@@ -6,11 +6,13 @@ configuration. (The plan includes only sets that downstream stages read.) Suppor
 supported records: operators/formats.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from operators.arguments import arguments
+from operators.features import featured, noting
 from operators.formats import read_records
 from operators.generate import GENERATORS
 from pipeline.job.context import Context, run_stage
@@ -47,7 +49,8 @@ def read_pool(config) -> list[RawTask]:
     settings = config.data_processor.task_pipeline
     if settings.generator:
         return generate(settings.generator, config.seed, settings.generator_args)
-    return read_set(settings.inputs, None, settings.split, settings.format, "task", f"{PIPELINE}.inputs")
+    return read_set(settings.inputs, None, settings.split, settings.format, "task", f"{PIPELINE}.inputs",
+                    keys_of(config.buffer.explorer_input.taskset, pool=True))
 
 
 def read_sets(config) -> list[RawTask]:
@@ -55,7 +58,8 @@ def read_sets(config) -> list[RawTask]:
     rows: list[RawTask] = []
     for key, name, split, taskset in sets_with_paths(config.buffer):
         purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
-        made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path")
+        made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path",
+                        keys_of(taskset) if split == "train" else ())
         rows += [replace(row, taskset=name, split=_split(purpose, split, row)) for row in made]
     return rows
 
@@ -74,16 +78,26 @@ def generate(name: str, seed: int, given: dict[str, Any]) -> list[RawTask]:
     return rows
 
 
-def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str) -> list[RawTask]:
+def keys_of(taskset, pool: bool = False) -> list[str]:
+    """The keys of the features that a set's selector reads; pool: of sets without a path (pipeline/plan/data.py)."""
+    return taskset.data_selector.feature_keys if pool == (taskset.path is None) else []
+
+
+def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str,
+             features: Sequence[str] = ()) -> list[RawTask]:
     """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
+    features: keys of numbers beside the tasks.
     """
     rows: list[RawTask] = []
     for file, records in open_files(paths, subset, split, key):
-        before = len(rows)
+        before, noted = len(rows), []
+        records = noting(records, features, noted) if features else records
         rows += ([_of_harbor(record, before, columns, file) for record in records] if Path(file).name == harbor.FILE
                  else read_records(records, columns, purpose, file, before))
+        if features:
+            rows[before:] = map(featured, rows[before:], noted)
         if len(rows) == before:
             raise DataError(f"{file} holds no rows; take it out of {key}.")
     return rows

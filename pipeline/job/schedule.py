@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipeline.settings.data import MEASURING, train_places
 from pipeline.settings.train_batch import rows_of_step, train_batch
 from pipeline.store.errors import ConfigError, DataError, Problem
 
@@ -167,12 +168,17 @@ def rft_schedule(config, task_count: int) -> Schedule:
 def first_explored(config, step: int) -> int:
     """Returns the first explorer step that trainer steps after `step` read, in an rft stage with these settings.
 
-    With replay it is 1: a resumed stage repeats the draws of all earlier steps.
+    With replay it is 1: a resumed stage repeats the draws of all earlier steps; so does a selector that reads them.
     """
-    if config.buffer.trainer_input.experience_buffer.replay_buffer.enable:
+    if config.buffer.trainer_input.experience_buffer.replay_buffer.enable or measures(config.buffer.explorer_input):
         return 1
     schedule = rft_schedule(config, 1)  # the number of tasks decides only its end
     return schedule.slots(step + 1)[0] // schedule.rows_per_explorer_step + 1
+
+
+def measures(explorer_input) -> bool:
+    """Returns whether a training set has a selector that reads the experience of earlier steps."""
+    return any(one.data_selector.selector_type in MEASURING for _, one in train_places(explorer_input))
 
 
 def _refuse_none(task_count: int) -> None:

@@ -2,15 +2,17 @@
 
 Tasks are numbered over all sets. An epoch has as many draws as there are tasks. The set for each draw follows from a
 permutation of all rows that depends only on (seed, epoch), so every set is used in proportion to its size; which task
-it provides is up to its own selector. No state: a resumed run continues where it stopped. Shuffled sets together are a
-permutation of all rows per epoch, and the epochs are cut every batch_size, so a batch may span two; a single set keeps
-its own selector's order.
+it provides is up to its own selector. No state: a resumed run continues where it stopped (selectors that read
+experience compute their orders from the rows of earlier steps: stages/explorer/selections.py). Shuffled sets together
+are a permutation of all rows per epoch, and the epochs are cut every batch_size, so a batch may span two; a single set
+keeps its own selector's order.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pipeline.job.schedule import task_order
@@ -22,18 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selector:
-    """One set: number of tasks, order (sequential, shuffle, random), seed."""
+    """One set: number of tasks, selector_type, seed. order: of offline_easy2hard, its tasks in the order of use."""
 
     count: int
     selector_type: str
     seed: int
+    order: tuple[int, ...] = ()
 
 
-def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: int) -> list[int]:
+def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: int,
+           orders: Mapping[int, Sequence[int]] = MappingProxyType({})) -> list[int]:
     """Returns the numbers of the `batch_size` tasks of explorer step s, in order of use.
 
     seed: of the mixing. A `random` set is sampled with (its seed, step), without repetition within the step as long as
-    it has enough tasks. Raises ConfigError when there is no task.
+    it has enough tasks. orders: index of a set whose order depends on what was explored -> its tasks in the order in
+    which this step takes them. Raises ConfigError when there is no task.
     """
     sets = tuple(sets)
     total = sum(one.count for one in sets)
@@ -42,16 +47,17 @@ def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: 
     first = (explorer_step - 1) * batch_size
     begins = _begins(sets)
     chosen: list[int] = []
-    taken = [0] * len(sets)  # tasks of each `random` set in this step
+    taken = [0] * len(sets)  # tasks of each set whose order is of this step
     epoch = first // total
     while len(chosen) < batch_size:
         owners, numbers = _epoch(sets, epoch, seed)
         begin = max(first - epoch * total, 0)
         part = slice(begin, begin + batch_size - len(chosen))
         for owner, number in zip(owners[part].tolist(), numbers[part].tolist(), strict=True):
-            if sets[owner].selector_type == "random":
-                number = begins[owner] + _draw(sets[owner], explorer_step, taken[owner])
-                taken[owner] += 1
+            if owner in orders or sets[owner].selector_type == "random":
+                place, taken[owner] = taken[owner], taken[owner] + 1
+                number = begins[owner] + (int(orders[owner][place % sets[owner].count]) if owner in orders else
+                                          _draw(sets[owner], explorer_step, place))
             chosen.append(number)
         epoch += 1
     return chosen
@@ -107,6 +113,8 @@ def _epoch(sets: tuple[Selector, ...], epoch: int, seed: int) -> tuple["np.ndarr
 def _order(one: Selector, epoch: int) -> "np.ndarray":
     import numpy as np
 
+    if one.order:
+        return np.array(one.order)
     return task_order(one.count, epoch, one.seed) if one.selector_type == "shuffle" else np.arange(one.count)
 
 

@@ -4,6 +4,7 @@ A changed evaluation set therefore leaves the training unchanged, a changed rft 
 read the same data share one `tasks` and one `curate`.
 """
 
+from collections.abc import Sequence
 
 from pipeline.settings.config import Config
 from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
@@ -31,7 +32,7 @@ def data_settings(settings: Config, rows: str) -> Config:
     if all(one.path is not None for one in [*reads[rows], *experts.values()]):
         pool = pool.model_copy(update=NO_POOL)
     source = source.model_copy(update={
-        "taskset": own[0] if alone and own else Taskset(),
+        "taskset": own[0] if alone and own else _of_pool(reads[rows] if rows == TASK_ROWS else []),
         "tasksets": own if rows == TASK_ROWS and not alone else [],
         "eval_tasksets": own if rows == TEST_ROWS else [],
     })
@@ -44,6 +45,12 @@ def data_settings(settings: Config, rows: str) -> Config:
         "buffer": buffer.model_copy(update={"explorer_input": source, "trainer_input": given}),
         "data_processor": settings.data_processor.but("task_pipeline", pool),
     })
+
+
+def _of_pool(sets: Sequence[Taskset]) -> Taskset:
+    """Returns what reading the pool needs to know of the sets that take rows from it: which features they read."""
+    keys = [key for one in sets if one.path is None for key in one.data_selector.feature_keys]
+    return Taskset().but("data_selector.feature_keys", list(dict.fromkeys(keys)))
 
 
 def _experts(settings: Config) -> dict[str, AuxiliaryBuffer]:

@@ -4,10 +4,15 @@ import re
 from typing import Any
 
 from pipeline.settings import arguments
+from pipeline.settings.arguments.base import problems
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem
 
 WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
+SELECTORS = arguments.SELECTORS
+EASY2HARD, DIFFICULTY, POOLS = "offline_easy2hard", "difficulty_based", "solve_rate_pools"
+FEATURES = {EASY2HARD: "at least one", DIFFICULTY: "two"}  # selectors that read feature_keys -> how many
+MEASURING = (DIFFICULTY, POOLS)  # selectors that read the experience of earlier steps
 PRIORITIES = tuple(arguments.PRIORITIES)
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
@@ -111,11 +116,27 @@ class RolloutArgs(Section):
 class DataSelector(Section):
     """The order of a taskset that is trained on."""
 
-    selector_type: str = setting("shuffle", "order of the tasks; sequential: as in the file, again and again; shuffle: "
-                                            "another permutation each epoch; random: drawn anew each step, none twice "
-                                            "in a step",
-                                 choices=("sequential", "shuffle", "random"))
-    seed: int | None = setting(None, "seed of shuffle and random; null: the run's seed", ge=0)
+    selector_type: str = setting("shuffle", "order of the tasks: " + "; ".join(
+        f"{name}: {selector.summary()[0].lower()}{selector.summary()[1:].rstrip('.')}"
+        for name, selector in SELECTORS.items()), choices=tuple(SELECTORS))
+    seed: int | None = setting(None, "seed of what is drawn; null: the run's seed", ge=0)
+    feature_keys: list[str] = setting([], "keys of numbers in a record that selectors read (offline_easy2hard, "
+                                          "difficulty_based)")
+    kwargs: dict[str, Any] = setting({}, "arguments of the selector")
+
+    @rule
+    def _of_selector(self):
+        name, keys = self.selector_type, self.feature_keys
+        needed, count = FEATURES.get(name), len(set(keys))
+        if name in SELECTORS:
+            yield from problems("kwargs", name, [SELECTORS[name]], self.kwargs)
+        if len(keys) != count or not all(keys):
+            yield Problem("feature_keys", "needed each key once.", found=keys)
+        elif needed is None and keys:
+            yield Problem("feature_keys", f"selector_type={name} reads none.", f"{' and '.join(FEATURES)} do.",
+                          found=keys)
+        elif needed and (count != 2 if needed == "two" else not count):
+            yield Problem("feature_keys", f"selector_type={name} needs {needed}.", found=keys)
 
 
 class Rows(Section):

@@ -79,7 +79,8 @@ FORMAT = _below("format", "prompt_type prompt_key response_key messages_key tool
                           "chosen_key rejected_key")
 OF_TASKSETS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "repeat_times", "workflow_args",
                "default_workflow_type", "default_reward_fn_type", "reward_fn_args", "data_selector.selector_type",
-               "data_selector.seed", *_below("format", "workflow_key reward_fn_key reply_prefix"),
+               "data_selector.seed", "data_selector.feature_keys", "data_selector.kwargs",
+               *_below("format", "workflow_key reward_fn_key reply_prefix"),
                *_below("rollout_args", "temperature top_p top_k max_tokens")]
 OF_BUFFERS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "format.enable_concatenated_multi_turn"]
 
@@ -143,7 +144,7 @@ RENAMED = {
     "algorithm.optimizer.warmup_style": Renamed("algorithm.optimizer.lr_scheduler_type"),
     "algorithm.optimizer.clip_grad": Renamed("trainer.grad_clip"),
     **{f"{prefix}.task_selector.{name}": Renamed(f"{prefix}.data_selector.{name}")
-       for prefix in TASKSETS for name in ("selector_type", "seed")},
+       for prefix in TASKSETS for name in ("selector_type", "seed", "feature_keys", "kwargs")},
     **{f"{prefix}.format.{name}": Renamed(f"model.{to}", note="one for all data, since one model reads it")
        for prefix in (*TASKSETS, *BUFFERS)
        for name, to in (("chat_template", "custom_chat_template"), ("enable_thinking", "enable_thinking"))},
@@ -221,9 +222,6 @@ VALUES: dict[str, dict[Any, str]] = {
     "trainer.trainer_strategy": {"megatron": "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."},
     "monitor.monitor_type": {"swanlab": "needed mlflow, tensorboard, wandb or none."},
     **{f"{prefix}.storage_type": dict.fromkeys(("queue", "sql"), _TABLES) for prefix in (*TASKSETS, *BUFFERS)},
-    **{f"{prefix}.data_selector.selector_type": dict.fromkeys(
-        ("offline_easy2hard", "difficulty_based"),
-        "not there yet: sort the file by difficulty and write sequential.") for prefix in TASKSETS},
 }
 
 # keys of which only some values are supported: key -> those values, why no other

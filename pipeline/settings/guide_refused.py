@@ -27,10 +27,6 @@ REFUSED: dict[str, Refused] = {
     "model.tinker.train_unembed": Refused("an adapter here has no part for the output head."),
     "model.tinker.base_url": Refused(_TINKER),
     "cluster.ray_address": Refused(_NO_RAY),
-    **{f"{prefix}.{name}": Refused(why) for prefix in TASKSETS for name, why in (
-        ("data_selector.feature_keys", "no selector reads features yet: sort the file, and write sequential."),
-        ("data_selector.kwargs", "the selectors here take no more than a seed: leave it out."),
-        )},
     **{f"{prefix}.format.{name}": Refused(_MULTIMODAL, loses="images") for prefix in (*TASKSETS, *BUFFERS)
        for name in ("image_key", "video_key")},
     "buffer.trainer_input.experience_buffer.max_read_timeout": Refused(

@@ -10,6 +10,7 @@ from functools import cached_property
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 RECIPES = "data_processor.experience_pipeline.operators.*.args.config_path"
+TASKSETS_EACH = SETS[:2]
 PATHS = tuple(f"{one}.path" for one in SETS)
 ASKED, HELD_OUT, EXPERTS = PATHS[:2], PATHS[2], PATHS[4]
 SHOWN_ROWS, TASK_ROWS, TEST_ROWS = "train", "rft", "evaluate"  # which sets of the configuration a stage reads
@@ -155,10 +156,11 @@ EVALUATION = {
     "entries": ("workflows.evaluation:read_sets", "workflows.evaluation:evaluate", *TOKENIZER)}
 
 ROWS = (
-    Kind("tasks", writes=("raw",), entries=("operators.formats:read_records",),
+    Kind("tasks", writes=("raw",), entries=("operators.formats:read_records", "operators.features:featured"),
          uses=("seed", *(f"data_processor.task_pipeline.{name}" for name in
                          ("generator", "generator_args", "inputs", "split", "format")),
-               *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
+               *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format")),
+               *(f"{one}.data_selector.feature_keys" for one in TASKSETS_EACH)),
          external=("data_processor.task_pipeline.inputs", *PATHS)),
     Kind("curate", reads=("tasks",), writes=("tasks", "rejected"),
          uses=tuple(f"data_processor.task_pipeline.{name}" for name in ("config_path", "operators", "target_fields")),
@@ -226,7 +228,9 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
          **{f"{one}.rollout_args.max_tokens": None for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
-                                 ("reward_fn_key", None), ("reply_prefix", None))}}
+                                 ("reward_fn_key", None), ("reply_prefix", None))},
+         **{f"{one}.data_selector{name}": unset for name, unset in (
+             (".feature_keys", []), (".kwargs", {}), ("", {})) for one in TASKSETS_EACH}}
 
 
 def of_mode(mode: str) -> Kind:

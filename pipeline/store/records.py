@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.store.call_records import Call, Feedback, ToolCall
 from pipeline.store.curated_records import Curated
 from pipeline.store.evaluation_records import NOTES, Sample, Score
-from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
+from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Selection, Task, column
 
 FORMAT = 7
 
@@ -274,6 +274,7 @@ TABLES: dict[str, type] = {
     "rejected": Rejected,
     "experience": Experience,
     "curated": Curated,
+    "selection": Selection,
     "trained": Trained,
     "reference": FixedLogprobs,
     "teacher": FixedLogprobs,

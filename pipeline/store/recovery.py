@@ -16,7 +16,7 @@ from pipeline.store import versions as weights
 from pipeline.store.errors import StageError
 
 OF_TRAINER = ("steps", "trained")
-OF_EXPLORER = ("rollouts", "experience", "curated", "calls", "tool_calls")
+OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
 EVALUATED = ("samples", "scores")
 COUNTED = ("steps", "rollouts")  # their files are numbered from 1 without a gap

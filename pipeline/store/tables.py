@@ -88,6 +88,7 @@ LOCATIONS = {
     "rejected": "rejected.parquet",
     "experience": "experience/step=*/*.parquet",
     "curated": "curated/step=*.parquet",
+    "selection": "selection/step=*.parquet",
     "trained": "trained/step=*.parquet",
     "reference": "reference/step=*.parquet",
     "teacher": "teacher/step=*.parquet",

@@ -10,6 +10,7 @@ FLOATS = pa.list_(pa.float32())
 COMPONENTS = pa.map_(pa.string(), pa.float64())
 TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
 
+FEATURES = "numbers under data_selector.feature_keys in the record, by key; null: none"
 MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with its response) and tools in OpenAI's "
             "form, and of a pair the turns of chosen and rejected; null: the texts are all")
 
@@ -46,6 +47,7 @@ class RawTask:
                                  default=None)
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
     choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
+    features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
 
 
 @dataclass(slots=True)
@@ -69,6 +71,25 @@ class Task:
                                               "task_pipeline", null=True, default=None)
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
     choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
+    features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
+
+
+@dataclass(slots=True)
+class Selection:
+    """Why an explorer step attempted a task; where a set has a selector that reads features or experience."""
+
+    stage: str = column(pa.string(), "stage that explored")
+    step: int = column(pa.int32(), "explorer step, from 1")
+    group_id: str = column(pa.string(), "group of attempts: joins to experience")
+    taskset: str = column(pa.string(), "set of the task")
+    task_id: str = column(pa.string(), "task that was chosen")
+    selector: str = column(pa.string(), "selector_type of the set")
+    rate: float | None = column(pa.float64(), "solve rate that was known or estimated then; null without", null=True)
+    score: float | None = column(pa.float64(), "what the draw went by: of difficulty_based the negative distance to "
+                                               "target_reward, of solve_rate_pools the weight; null without", null=True)
+    reason: str = column(pa.string(), "pool of solve_rate_pools, or the rule in words")
+    measured_until: int | None = column(pa.int32(), "last explorer step whose experience was read; null: none",
+                                        null=True)
 
 
 @dataclass(slots=True)

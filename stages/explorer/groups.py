@@ -6,15 +6,17 @@ groups without a learning signal are replaced (stages/explorer/resample.py).
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from pipeline.job.context import Context
-from pipeline.job.selection import redraw, select
 from pipeline.settings.data import train_places
 from pipeline.settings.train_batch import groups_of_step
 from stages.explorer.over_rollout import FirstComplete
 from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
+from stages.explorer.selections import Selections
 from workflows.attempts.concurrency import concurrency_of
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
@@ -30,9 +32,12 @@ class Groups:
     """Generates the groups of a step. rollout_seconds: generation time of the most recent step; tail_seconds: its part
     after 90% of the attempts had ended."""
 
-    def __init__(self, context: Context, prompts: Prompts, engine: Engine, tokenizer):
+    def __init__(self, context: Context, prompts: Prompts, engine: Engine, tokenizer, lag: int,
+                 written: Callable[[], Any]):
+        """lag, written: of Selections."""
         config, self.activity = context.config, context.activity
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
+        self.selections = Selections(prompts, config, context.directory, lag, written)
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
         self.samplings = {one.name: Sampling.of_set(config.model, one.rollout_args)
@@ -49,12 +54,12 @@ class Groups:
         """
         self.answering = ContinuedEngine(self.engine, newer) if newer else self.engine
         config, self.rollout_seconds, self.tail_seconds = self.config, 0.0, 0.0
-        chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
+        chosen = self.selections.of_step(step)
         asked = set(chosen)
 
         def fresh(round_: int, discarded: list[Group]) -> list[Group]:
             owners = [self.prompts.owner(group.task) for group in discarded]
-            tasks = redraw(self.prompts.selectors, owners, asked, step, round_)
+            tasks = self.selections.fresh(owners, asked, step, round_)
             asked.update(tasks)
             return self._ask(step, round_, [group.place for group in discarded], tasks, journal, len(tasks))[0]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.selection import Selector
 from pipeline.store import records
 from workflows.protocol.outcomes import RewardFunction
 from workflows.protocol.prompts import prompt_hash, prompt_tokens
@@ -33,7 +32,7 @@ class Prompts:
                  calling: Callable | None = None):
         """config: the settings of the stage. directory: of the stage, and calling, for load_workflow."""
         self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
-        source = config.buffer.explorer_input
+        self.given, source = sets, config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
         self.texts, self.unwritable = task_prompts(tokenizer, self.tasks, config)
         self.tokens = prompt_tokens(tokenizer, self.texts)
@@ -41,16 +40,14 @@ class Prompts:
         self.workflows: list[Callable] = []  # by task, as the reward functions
         self.functions: list[list[RewardFunction]] = []
         self.sets: list[TrainSet] = []
-        self.selectors: list[Selector] = []
+        begin = 0
         for taskset, tasks in sets:
-            selector = taskset.data_selector
-            seed = config.seed if selector.seed is None else selector.seed
-            self.sets.append(TrainSet(taskset.name, sum(one.count for one in self.selectors)))
+            self.sets.append(TrainSet(taskset.name, begin))
             self.workflows += load_workflows(
                 taskset.default_workflow_type or source.default_workflow_type, tasks, taskset.workflow_args,
                 config.explorer.max_timeout, directory, calling)
             self.functions += rewards.by_task(taskset, tasks)
-            self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
+            begin += len(tasks)
 
     def owner(self, task: int) -> int:
         """Index in `sets` of the set that holds this task."""

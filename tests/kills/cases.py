@@ -94,6 +94,9 @@ CASES = [
         "text_length_filter, args: {min_len: 2}}, {name: document_deduplicator}]}}, {name: reward_shaping_mapper, "
         "args: {reward_shaping_configs: [{stats_key: text_len, weight: 0.01}]}}]",
         "stages.rft.synchronizer.sync_offset=1", "stages.rft.synchronizer.sync_interval=1")),
+    Case("tasks chosen by experience", 20, (
+        "stages.rft.buffer.explorer_input.taskset.data_selector.selector_type=solve_rate_pools",
+        "stages.rft.synchronizer.sync_offset=1", "stages.rft.synchronizer.sync_interval=1")),
     Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
     Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
          processes=("snakemake", "ouro")),

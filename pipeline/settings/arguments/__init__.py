@@ -7,6 +7,7 @@ from pipeline.settings.arguments.advantages import ADVANTAGES
 from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from pipeline.settings.arguments.losses import POLICY_LOSSES
 from pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES
+from pipeline.settings.arguments.selectors import SELECTORS
 from pipeline.settings.arguments.terms import AGGREGATIONS, ENTROPY_LOSSES, KL_ESTIMATORS
 
 # last part of a setting that names a function -> the functions of ours
@@ -20,6 +21,7 @@ TABLES = {
     "loss_agg_mode": AGGREGATIONS,
     "priority_fn": PRIORITIES,
     "generator": GENERATORS,
+    "selector_type": SELECTORS,
     "default_reward_fn_type": REWARDS,
     "default_workflow_type": WORKFLOWS,
     "default_eval_workflow_type": WORKFLOWS,

@@ -1,0 +1,86 @@
+"""Explorer steps whose tasks are chosen by features, or by what earlier steps measured."""
+
+import pytest
+
+from pipeline.settings.data import DataSelector
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
+from stages.explorer.selections import measured
+from tests.configs import TINY
+from tests.factories import row
+from tests.stages.conftest import publish_model
+
+SMALL = ("buffer.batch_size=2", "algorithm.repeat_times=4", "buffer.total_steps=4", "synchronizer.sync_interval=100",
+         "buffer.explorer_input.default_reward_fn_type=tests.stages.test_groups:by_kind")
+KINDS = ("never", "chance", "always", "chance", "always")
+
+
+@pytest.fixture
+def stage(tmp_path, tiny_model, context_of):
+    """stage(selector settings, "key=value", ...): a context with five tasks, of a feature each."""
+
+    def make(selector, *overrides, life="first", features=(0.1, 0.9, 0.5, 0.7, 0.3)):
+        tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question=f"{i} + {i}", answer=kind,
+                     features=[("rate", value)] if value is not None else None)
+                 for i, (kind, value) in enumerate(zip(KINDS, features, strict=True))]
+        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, tasks)
+        context = context_of(tmp_path / life / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate",
+                             model=tiny_model)
+        context.config.buffer.explorer_input.taskset.data_selector = DataSelector(**selector)
+        return context
+
+    return make
+
+
+def explore(context, first, last):
+    explorer = publish_model(context, 0)
+    for step in range(first, last + 1):
+        explorer.step(step)
+    explorer.writer.finish()
+
+
+def chosen(context, step):
+    return tables.read(tables.step_file(context.directory, "selection", step), records.Selection).to_pylist()
+
+
+def test_easy_tasks_come_first_and_the_table_says_so(stage):
+    context = stage({"selector_type": "offline_easy2hard", "feature_keys": ["rate"]})
+    explore(context, 1, 3)
+    rows = [one for step in (1, 2, 3) for one in chosen(context, step)]
+    assert [one["task_id"] for one in rows] == ["t1", "t3", "t2", "t4", "t0", "t1"]
+    assert [one["score"] for one in rows] == [0.9, 0.7, 0.5, 0.3, 0.1, 0.9]
+    assert {one["selector"] for one in rows} == {"offline_easy2hard"}
+    experience = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    assert {(one["group_id"], one["task_id"]) for one in experience} == {
+        (one["group_id"], one["task_id"]) for one in chosen(context, 1)}
+
+
+@pytest.mark.parametrize(("offset", "until"), [(0, [None, 1, 2, 3]), (2, [None, None, None, 1])])
+def test_a_step_knows_the_experience_that_is_surely_there_and_a_resumed_stage_the_same(stage, offset, until):
+    selector = {"selector_type": "solve_rate_pools", "kwargs": {"solved_weight": 0.0, "hard_weight": 0.0}}
+    given = f"synchronizer.sync_offset={offset}"
+    whole, parts = stage(selector, given), stage(selector, given, life="second")
+    explore(whole, 1, 4)
+    explore(parts, 1, 2)
+    explore(parts, 3, 4)
+    made = [chosen(whole, step) for step in range(1, 5)]
+    assert made == [chosen(parts, step) for step in range(1, 5)]
+    assert [{one["measured_until"] for one in rows} for rows in made] == [{one} for one in until]
+    for rows, last in zip(made, until, strict=True):
+        known = {}
+        for step in range(1, (last or 0) + 1):
+            known |= measured(whole.directory, step, 4)
+        assert [one["rate"] for one in rows] == [known.get((one["taskset"], one["task_id"])) for one in rows]
+        assert all(one["reason"] == "unseen" for one in rows if one["rate"] is None)
+
+
+def test_a_set_without_a_feature_is_refused_and_one_without_a_selector_has_no_table(stage):
+    with pytest.raises(DataError) as error:
+        publish_model(stage({"selector_type": "offline_easy2hard", "feature_keys": ["rate"]},
+                            features=(None, 0.9, 0.5, 0.7, 0.3)), 0)
+    assert "rate" in str(error.value)
+    with pytest.raises(DataError):
+        publish_model(stage({"selector_type": "difficulty_based", "feature_keys": ["rate", "rate2"]}), 0)
+    context = stage({"selector_type": "random"}, life="third")
+    explore(context, 1, 1)
+    assert tables.steps_present(context.directory, "selection") == []
