@@ -13,6 +13,7 @@ from pipeline.job.schedule import Schedule
 from pipeline.settings.config import Config
 from pipeline.settings.data import SHOWN, train_places
 from pipeline.settings.kinds import Kind
+from pipeline.settings.setting import at
 from pipeline.settings.train_batch import rows_of_step
 from pipeline.store.errors import ConfigError, Problem
 
@@ -96,12 +97,21 @@ class Line:
         return [n for n in self.parents if n in above and self.kinds[n].trains]
 
 
+OPERATORS = "data_processor.experience_pipeline.operators"
+
+
 def problems(config: Config) -> list[Problem]:
     """Lists problems with the order of modes in a recipe, one line each. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         if kind.is_offline:
             found += [problem.of([name]) for problem in _offline_problems(line, name)]
+        own = at(line.settings[name], OPERATORS)
+        used = own == at(config, OPERATORS) and any(one.makes_experience for one in line.kinds.values())
+        if kind.learns_from_given and own and not used:
+            found.append(Problem(OPERATORS, "judge responses of an explorer, and this stage learns from given ones.",
+                                 "Set them in the stage that explores; data_processor.task_pipeline.operators curate "
+                                 "given rows.", found=own, stages=[name]))
         if kind.only_rewards:
             found += [problem.of([name]) for problem in _scored_problems(line, name)]
         if line.begins_with(name) in line.servers():
@@ -132,7 +142,24 @@ def _scored_problems(line: Line, name: str) -> Iterator[Problem]:
                               f"'{source}' explored.", "Leave it as it is there.", found=here)
 
 
+def _uncurated(line: Line, name: str) -> list[Problem]:
+    """Reports operators on experience that an offline stage would ignore: those of the stage that wrote it judge it."""
+    key, source = OPERATORS, line.source(name)
+    own, theirs = ([] if one is None else at(line.settings[one], key) for one in (name, source))
+    if not own or own == theirs:
+        return []
+    if source is None:
+        return [Problem(key, "a stage with mode=train reads recorded experience as it is: these operators would judge "
+                        "no row.", "Leave them out.", found=own)]
+    return [Problem(key, f"a stage with mode=train reads what the operators of '{source}' left, and these would judge "
+                    f"no row.", f"Set them in '{source}', or in a stage with mode=score between the two.", found=own)]
+
+
 def _offline_problems(line: Line, name: str) -> list[Problem]:
+    return [*_rowless(line, name), *_uncurated(line, name)]
+
+
+def _rowless(line: Line, name: str) -> list[Problem]:
     source = line.explored(name)
     if line.source(name) is None:
         if isinstance(line.settings[name].buffer.trainer_input.experience_buffer.path, str):  # of `ouro serve --record`

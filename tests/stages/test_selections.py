@@ -1,5 +1,7 @@
 """Explorer steps whose tasks are chosen by features, or by what earlier steps measured."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.settings.data import DataSelector
@@ -72,6 +74,22 @@ def test_a_step_knows_the_experience_that_is_surely_there_and_a_resumed_stage_th
             known |= measured(whole.directory, step, 4)
         assert [one["rate"] for one in rows] == [known.get((one["taskset"], one["task_id"])) for one in rows]
         assert all(one["reason"] == "unseen" for one in rows if one["rate"] is None)
+
+
+def test_the_query_of_the_guide_gives_the_rates_of_every_task(stage):
+    """Five tasks in five steps of one, in the order of the file."""
+    query = (Path(__file__).parents[2] / "docs" / "selectors.md").read_text().split("```sql\n")[1].split("```")[0]
+    context = stage({"selector_type": "sequential"}, "buffer.batch_size=1", "buffer.total_steps=5")
+    explore(context, 1, 5)
+    session = tables.connect([("run", context.directory), ("run", context.inputs["tasks"])])
+    found = session.sql(query).fetchall()
+    rates = {f"{int(task[1:])} + {int(task[1:])}": rate for step in range(1, 6)
+             for (_, task), rate in measured(context.directory, step, 4).items()}
+    assert {question: rate for question, _, rate, _, _ in found} == rates
+    assert len(rates) == 5
+    best = {answer: best for _, answer, _, best, _ in found}
+    assert (best["never"], best["always"]) == (0.0, 1.0)
+    assert {attempts for *_, attempts in found} == {4}
 
 
 def test_a_set_without_a_feature_is_refused_and_one_without_a_selector_has_no_table(stage):

@@ -155,6 +155,28 @@ def test_recorded_experience_needs_no_stage_that_explored(tmp_path):
     assert reads(tmp_path, [look, {**learn, "after": ["look"]}])["learn"]["experience"] == "look"
 
 
+def test_operators_that_would_judge_no_row_are_refused():
+    """What a stage with mode=train reads was judged by the stage that wrote it: other operators there are ignored."""
+    def with_operators(stage, *names):
+        listed = [{"name": one} for one in names]
+        return {**stage, "data_processor": {"experience_pipeline": {"operators": listed}}}
+
+    look, learn = {"stage_name": "look", "mode": "explore"}, {"stage_name": "learn", "mode": "train"}
+    again = {"stage_name": "again", "mode": "score"}
+    refused = ["learn: data_processor.experience_pipeline.operators"]
+    assert places(problems(recipe(look, with_operators(learn, "reward_filter")))) == refused
+    assert places(problems(recipe(with_operators(look, "reward_filter"), with_operators(learn, "reward_std_filter")))
+                  ) == refused
+    for stages in ((with_operators(look, "reward_filter"), learn),
+                   (with_operators(look, "reward_filter"), with_operators(learn, "reward_filter")),
+                   (look, with_operators(again, "reward_filter"), with_operators(learn, "reward_filter"))):
+        assert problems(recipe(*stages)) == []
+    recorded = {**learn, "after": [], "buffer": {"trainer_input": {"experience_buffer": {"path": "desk"}}}}
+    assert places(problems(recipe(with_operators(recorded, "reward_filter")))) == refused
+    shown = with_operators({"stage_name": "learn", **SFT}, "reward_filter")
+    assert places(problems(recipe(shown, {"stage_name": "rft"}))) == refused
+
+
 def test_a_server_is_evaluated_and_nothing_begins_with_its_model(tmp_path):
     theirs = {"stage_name": "theirs", "mode": "bench", **SERVER}
     assert problems(recipe(theirs)) == []
