@@ -19,6 +19,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if recipe.get("custom_operator_paths"):
         raise ConfigError(f"Data-Juicer recipe {path}: custom_operator_paths is not supported, as their content would "
                           "not enter the stage's identity. Add the operator to OURS in operators/curation.py.")
+    if (executor := recipe.get("executor_type", "default")) != "default":
+        raise ConfigError(f"Data-Juicer recipe {path}: executor_type: {executor} is not here: the operators run in the "
+                          "processes of the stage curate, on one machine (task_pipeline.num_process). Leave it out.")
     return recipe
 
 

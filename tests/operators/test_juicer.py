@@ -229,6 +229,16 @@ def test_recipe_files(tmp_path, text, message):
         read_recipe(path)
 
 
+def test_an_executor_on_several_machines_is_refused_by_its_name(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("process: []\nexecutor_type: ray\nray_address: auto\n")
+    with pytest.raises(ConfigError) as error:
+        read_recipe(path)
+    assert "executor_type" in str(error.value)
+    path.write_text("process: []\nexecutor_type: default\n")
+    assert read_recipe(path)["process"] == []
+
+
 def test_missing_recipe_file(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
         read_recipe(tmp_path / "nowhere.yaml")
