@@ -96,6 +96,7 @@ CASES = [
         "stages.rft.synchronizer.sync_offset=1", "stages.rft.synchronizer.sync_interval=1")),
     Case("tasks chosen by experience", 20, (
         "stages.rft.buffer.explorer_input.taskset.data_selector.selector_type=solve_rate_pools",
+        "stages.rft.buffer.explorer_input.taskset.limit=24",
         "stages.rft.synchronizer.sync_offset=1", "stages.rft.synchronizer.sync_interval=1")),
     Case("sft, two ranks", 15, ("stages.sft.trainer.ranks=2", "stages.sft.buffer.total_steps=8"), "sft"),
     Case("ouro run", 40, ("stages.sft.buffer.total_steps=6", "buffer.total_steps=4", *WATCHED), "",
