@@ -22,6 +22,7 @@ from pipeline.check import (
     references,
     remote_code,
     samples,
+    server_call,
     stage_rules,
     teacher_rules,
     workload,
@@ -30,7 +31,6 @@ from pipeline.check.columns import column_problems
 from pipeline.check.model_size import Sizes
 from pipeline.check.report import Report, size, warn
 from pipeline.check.reward_call import call_rewards
-from pipeline.check.server_call import ask_servers
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported, tool_notes
 from pipeline.compose.stage_settings import effective, entries, of_stages
@@ -184,7 +184,7 @@ def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bo
         wrong = (line for one in waiting for line in named_functions.wrong_arguments(one, functions))
         known = [*report.problems, *wrong]
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
-        report.facts.append(("MCP servers", ask_servers(waiting, functions, report.add)))
+        report.facts += server_call.ask(waiting, functions, report.add)
     return functions
 
 

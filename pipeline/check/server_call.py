@@ -1,23 +1,76 @@
-"""Asks MCP servers for their tools before a run, so that one that cannot be used is found before the warmup.
+"""Asks MCP servers for their tools, and those of judges for their models, before a run, so that one that cannot be used
+is found before the warmup.
 
-A program is started once, with the processes, limits and variables that it has in an attempt.
+A program is started once, with the processes, limits and variables that it has in an attempt. A judge judges nothing.
 """
 
 import json
+import os
 from collections.abc import Callable
 
 from pipeline.check.named_functions import tools_with_servers
+from pipeline.check.sources import tasksets
 from pipeline.check.user_code import Functions
 from pipeline.job.context import environment
 from pipeline.settings import secrets
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.config import Config
+from pipeline.settings.data import reward_functions
 from pipeline.store.errors import Problem
 
+SECONDS = 10.0  # for a judge's list of models
+Add = Callable[[str, list[Problem], str], None]
 
-def ask_servers(stages: list[Config], functions: Functions, add: Callable[[str, list[Problem], str], None]
-                ) -> list[tuple[str, str]]:
-    """Returns facts (server, number of tools). add: receives problems, without a stage's name in front."""
+
+def ask(stages: list[Config], functions: Functions, add: Add) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns facts by their title. add: receives problems, without a stage's name in front."""
+    return [("MCP servers", ask_servers(stages, functions, add)), ("judges", ask_judges(stages, add))]
+
+
+def ask_judges(stages: list[Config], add: Add) -> list[tuple[str, str]]:
+    """Returns facts (address of a judge, what it answered). A server need not list its models, or under other names."""
+    asked: dict[tuple, str] = {}
+    for settings in stages:
+        for place, one in tasksets(settings):
+            given = secrets.reveal(one.reward_fn_args)
+            if given.get("judge_url") and "judge_reward" in reward_functions(one, settings.buffer.explorer_input):
+                variables = {**os.environ, **environment(secrets.reveal(settings.explorer.env_vars))}
+                key = variables.get(given.get("judge_key_env") or "", "none")
+                asked.setdefault((given["judge_url"], given.get("judge_model"), key),
+                                 f"buffer.explorer_input.{place}.reward_fn_args.judge_url")
+    facts = []
+    for (url, model, key), setting in asked.items():
+        wrong, models = _models(url, key)
+        if wrong:
+            add("", [Problem(setting, wrong, "Start the server, correct the address or its key, or pass --no-call.",
+                             found=url)], "problems")
+        elif models and model not in models:
+            add("", [Problem(setting, f"the server lists {', '.join(models[:5])}, and not the judge_model {model}.",
+                             "Name one of them, if it has no other names.")], "warnings")
+        facts.append((url, wrong or f"answers; {len(models)} models"))
+    return facts
+
+
+def _models(url: str, key: str) -> tuple[str, list[str]]:
+    """Returns why a server cannot be asked, or an empty text, and its models as far as it lists them."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/models", headers={"Authorization": f"Bearer {key}"}, timeout=SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return f"the server did not answer: {type(error).__name__}.", []
+    if answer.status_code in (401, 403):
+        return f"the server refused the key ({answer.status_code}).", []
+    if answer.status_code >= 500:
+        return f"the server failed ({answer.status_code}).", []
+    try:
+        return "", [str(one["id"]) for one in answer.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return "", []
+
+
+def ask_servers(stages: list[Config], functions: Functions, add: Add) -> list[tuple[str, str]]:
+    """Returns facts (server, number of tools)."""
     from workflows.attempts.mcp_tools import listed_now  # jsonschema
 
     facts, asked = {}, {}

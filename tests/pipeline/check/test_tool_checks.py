@@ -3,6 +3,9 @@
 import sys
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from pipeline.check import server_call
 from pipeline.check.named_functions import wrong_arguments
@@ -12,6 +15,7 @@ from pipeline.store.files import HOME
 from stages.own_code import takes
 from tests import toolkit
 from tests.configs import overridden, places
+from tests.servers import serving
 
 SET = "buffer.explorer_input.taskset"
 OWN = "buffer.explorer_input.default_eval_workflow_type=simple_workflow"
@@ -109,3 +113,26 @@ def test_servers_are_asked_before_a_run():
     assert "has the tool 'note', and so has my_tools:note" in str(lines[0])
     assert "has the tool 'up', and so has the server 'kit'" in str(lines[1])
     assert asked("{kit: {}}") == asked(servers, "simple_workflow") == ([], [])
+
+
+@pytest.mark.parametrize(("status", "listed", "model", "word"), [
+    (200, ["m"], "m", None), (200, ["other"], "m", "warnings"), (404, [], "m", None), (401, ["m"], "m", "problems"),
+    (503, [], "m", "problems"), (None, [], "m", "problems")])
+def test_a_judge_is_asked_for_its_models_once(status, listed, model, word):
+    """Two stages and two sets name it; without a status no server is there."""
+    asked, found = [], []
+
+    async def models(request):
+        asked.append(request.headers["authorization"])
+        return JSONResponse({"data": [{"id": one} for one in listed]}, status_code=status)
+
+    with serving(Starlette(routes=[Route("/v1/models", models)])) as address:
+        address = address if status else "http://127.0.0.1:9"
+        given = f"{{judge_url: '{address}/v1', judge_model: {model}, judge_key_env: OURO_TEST_JUDGE}}"
+        settings = overridden(f"{SET}.default_reward_fn_type=judge_reward", f"{SET}.reward_fn_args={given}",
+                              "explorer.env_vars={OURO_TEST_JUDGE: hush-hush}")
+        facts = server_call.ask_judges([settings, settings], lambda *added: found.append(added))
+    assert [key for key, _ in facts] == [f"{address}/v1"]
+    assert [(problems[0].key, words) for _, problems, words in found] == ([] if word is None else [
+        (f"{SET}.reward_fn_args.judge_url", word)])
+    assert asked == (["Bearer hush-hush"] if status else [])
