@@ -157,19 +157,20 @@ def run_limited(words: list[str], output: Path, limit: float, each: Callable[[],
 
 
 class DeviceMemory:
-    """The largest memory in use on the first visible GPU while it is open, by NVML, in GiB."""
+    """The largest memory in use on a visible GPU while it is open, by NVML, in GiB."""
 
     def __init__(self):
         import pynvml
 
         pynvml.nvmlInit()
-        self._device, self._read = pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.nvmlDeviceGetMemoryInfo
-        self.largest, self._over = 0.0, threading.Event()
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(pynvml.nvmlDeviceGetCount())))
+        self._devices = [pynvml.nvmlDeviceGetHandleByIndex(int(index)) for index in seen.split(",")]
+        self._read, self.largest, self._over = pynvml.nvmlDeviceGetMemoryInfo, 0.0, threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def _follow(self) -> None:
         while not self._over.wait(0.2):
-            self.largest = max(self.largest, self._read(self._device).used / 2**30)
+            self.largest = max([self.largest, *(self._read(one).used / 2**30 for one in self._devices)])
 
     def __enter__(self):
         self._thread.start()
