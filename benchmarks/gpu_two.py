@@ -94,7 +94,7 @@ def rollouts(given, name: str) -> dict:
     from pipeline.store import records, tables
 
     shape, overrides = VARIANTS[name]
-    model, root = given.root / shape, given.root / name.replace(" ", "_")
+    model, root = given.root / shape, given.root / f"v{list(VARIANTS).index(name)}"
     if not model.exists():
         make_model(model, shape)
     plan, stage = planned(root, model, given.steps, [*overrides, *given.overrides])

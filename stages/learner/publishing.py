@@ -57,12 +57,13 @@ class Publishing:
             probe: dict[str, Any] = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
         finally:
             hook.remove()
+        part = module.way.part(torch.tensor([len(tokens) - 1], device=states[0].device), len(tokens))
+        last = part.whole(states[0][0][part.places])[0]
         head = self.actor.zero.full_state(module.model.get_output_embeddings().named_parameters())
         if head is not None:
-            last = states[0][0, -1].to(head["weight"].device)
             with torch.no_grad():
-                divisor = module.temperature / module.factor
-                logprobs = module.scaled(functional.linear(last, **head), divisor).log_softmax(-1)
+                logits = functional.linear(last.to(head["weight"].device), **head)
+                logprobs = module.scaled(logits, module.temperature / module.factor).log_softmax(-1)
             token = int(logprobs.argmax())
             probe["likeliest"] = {"temperature": module.temperature, "token": token, "logprob": float(logprobs[token])}
         return probe

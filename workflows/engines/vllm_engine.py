@@ -36,8 +36,13 @@ ENVIRONMENT = {
     "VLLM_CONFIGURE_LOGGING": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it does not support per-request seeds
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # of an engine on several GPUs: this process may have seen them
     "TOKENIZERS_PARALLELISM": "false",
 }
+# Engines that start together would find the same free port, as each takes it a moment later: each searches from one of
+# its own, below those that a system hands out (32768 on Linux).
+FIRST_PORT, PORTS, RANGES = 10000, 16, 1250
+SECOND_ROUTES = (0, 32)  # the release whose second model runner returns routed experts; in 0.26 the first one does
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 METRICS = ("vllm:kv_cache_usage_perc", "vllm:num_preemptions")  # those of Pressure
 # A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
@@ -91,7 +96,9 @@ class VllmEngine(Engine):
         self.version = _release()
         self._routes = compares_routings(config)
         if self._routes:
-            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "1")  # the other one returns no experts
+            second = tuple(map(int, self.version.split()[1].split(".")[:2])) >= SECOND_ROUTES
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", str(int(second)))
+        os.environ.setdefault("VLLM_PORT", str(FIRST_PORT + os.getpid() % RANGES * PORTS))
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
         check_weights(model, config.model.trust_remote_code)
         from vllm import LLM, SamplingParams
