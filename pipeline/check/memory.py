@@ -3,7 +3,7 @@
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
 parameters, A the trainable ones (adapter or all), W the ranks, T the tokens of the micro-batch budget, h the width,
 L the layers, V the vocabulary. Small things (positions, masks, the CUDA context, the allocator's slack) are not
-counted: USABLE leaves room for them. docs/gpu.md compares the numbers with measured ones.
+counted: USABLE leaves room for them. docs/gpu-update.md compares the numbers with measured ones.
 """
 
 import math

@@ -64,7 +64,7 @@ class Alone:
     rank, ranks, device = 0, 1, torch.device("cpu")
 
     @classmethod
-    def start(cls, seed, rendezvous):
+    def start(cls, seed, rendezvous, split):
         return cls()
 
     def barrier(self):
