@@ -120,11 +120,16 @@ def measured(directory: Path, step: int, repeats: int) -> dict[tuple[str, str], 
         ["slot", "taskset", "task_id", "run_index", "status", "reward", "accuracy"])
     attempts = {row["slot"]: row for row in table.to_pylist()
                 if row["status"] in ("ok", "no_variance") and row["run_index"] < repeats}
-    name = "accuracy" if all(row["accuracy"] is not None for row in attempts.values()) else "reward"
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in attempts.values():
-        found.setdefault((row["taskset"], row["task_id"]), []).append(row[name])
-    return {place: float(np.mean(values)) for place, values in found.items()}
+        found.setdefault((row["taskset"], row["task_id"]), []).append(row)
+    return {place: _rate(rows) for place, rows in found.items()}
+
+
+def _rate(attempts: Sequence[dict[str, Any]]) -> float:
+    """Of one task, whose attempts have the same reward functions."""
+    name = "accuracy" if all(row["accuracy"] is not None for row in attempts) else "reward"
+    return float(np.mean([row[name] for row in attempts]))
 
 
 def _features(taskset: Any, tasks: Sequence[records.Task]) -> np.ndarray:

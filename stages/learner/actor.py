@@ -85,6 +85,8 @@ class Actor:
     def _step(self, budget: int, rows: list[Row], objective: Objective, lr: float, number: int, update: bool) -> Result:
         """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
         process, totals, logprobs = self.process, {}, {}
+        if self.routed and routed(rows):  # on every rank: the rows of one may all be without experts
+            totals["routed_differently"] = torch.zeros((), dtype=torch.float64, device=process.device)
         micro_batches = process.pack(rows, budget, objective.row_columns, objective.aggregation, self.way.fill,
                                      experts=self.routed)
 

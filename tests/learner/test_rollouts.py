@@ -28,14 +28,14 @@ def stage(tmp_path, context_of):
     return lambda *overrides: context_of(tmp_path / "o'rft [1]", *SMALL, *overrides, tasks=tmp_path / "curate")
 
 
-def explore(context, step, rewards, version=None):
+def explore(context, step, rewards, version=None, temperature=1.0):
     """Writes an explorer step of rows with these rewards, None = failed; row i answers i + 1 tokens."""
     version = step - 1 if version is None else version
     made = [row(records.Experience, experience_id=f"{step}/{i}", step=step, slot=i, group_id=f"{step}/{i // 2}",
                 prompt_tokens=[7, 8], response_tokens=[9] * (i + 1), rollout_logprobs=[-0.5] * (i + 1),
                 action_mask=[1] * (i + 1), reward=reward, accuracy=None if reward is None else float(reward >= 1),
                 status="reward_failed" if reward is None else "ok", weights_version=version,
-                temperature=1.0)
+                temperature=temperature)
             for i, reward in enumerate(rewards)]
     tables.write(tables.step_file(context.directory, "experience", step), records.Experience, made)
     rollout = row(records.Rollout, step=step, weights_version=version, rollout_seconds=step / 10, tokens=10, rows=4)
@@ -58,6 +58,14 @@ def test_rows_of_several_versions_are_trained_by_their_log_probs_alone(stage):
     found = batch_of(Rollouts(context), 1)
     assert found.rows == expected.rows
     assert [found.staleness(one) for one in found.rows] == [0] * 4
+
+
+@pytest.mark.parametrize(("sampled", "own"), [(0.7, None), (0.9, np.float32(0.9))])
+def test_rows_have_a_temperature_where_it_is_not_the_models(stage, sampled, own):
+    """Tables hold it in single precision, in which 0.7 is another number than in a recipe."""
+    context = stage("model.temperature=0.7")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0], temperature=sampled)
+    assert [one.temperature for one in batch_of(Rollouts(context), 1).rows] == [own] * 4
 
 
 def test_staleness_control_takes_whole_groups_or_none(stage):

@@ -11,6 +11,7 @@ from pipeline.store.errors import ModelError, StageError
 from stages.learner.actor import Actor
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import pack
+from stages.learner.engine.process import Process
 from stages.learner.objective import Objective
 from stages.learner.separation import prove_policy
 from tests import families, zoo
@@ -143,6 +144,18 @@ def test_a_row_that_acts_without_a_routing_ends_a_step_that_replays(tmp_path, pr
     some[2].experts = None
     with pytest.raises(StageError, match="enable_router_replay"):
         actor.step(some, Objective(config), 1e-3, 1)
+
+
+def test_a_rank_whose_rows_do_not_act_sums_what_the_others_do(tmp_path, process, monkeypatch):
+    """Sums over ranks need the same statistics on each. Of two ranks, the second has the shorter row."""
+    families.make("qwen3_moe", tmp_path)
+    monkeypatch.setattr(Process, "pack", lambda self, rows, budget, *given, **named:
+                        pack(rows, budget, 1, 2, *given, **named))
+    config, some = overridden(*TINY, *routed.GIVEN), routed.rows()[3:5]
+    for one in some:
+        one.columns |= {"old_logprobs": -1.0, "rollout_logprobs": -1.0}
+    result = Actor(tmp_path, config, process).step(some, Objective(config), 1e-3, 1, update=False)
+    assert result.statistics["routed_differently"] == 0.0
 
 
 def test_the_journal_keeps_routings():

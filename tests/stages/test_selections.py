@@ -76,6 +76,16 @@ def test_a_step_knows_the_experience_that_is_surely_there_and_a_resumed_stage_th
         assert all(one["reason"] == "unseen" for one in rows if one["rate"] is None)
 
 
+def test_a_rate_is_the_accuracy_of_a_task_whatever_other_sets_are_rewarded_by(tmp_path):
+    """(1 + 0) / 2 of a set with accuracies, beside one whose rewards 0.5 and 1 are all there is."""
+    made = [row(records.Experience, slot=slot, taskset=name, task_id="t", run_index=slot % 2, status="ok",
+                reward=reward, accuracy=accuracy)
+            for slot, (name, reward, accuracy) in enumerate([
+                ("exact", 1.5, 1.0), ("exact", -0.5, 0.0), ("free", 0.5, None), ("free", 1.0, None)])]
+    tables.write(tables.step_file(tmp_path, "experience", 1), records.Experience, made)
+    assert measured(tmp_path, 1, 2) == {("exact", "t"): 0.5, ("free", "t"): 0.75}
+
+
 def test_the_query_of_the_guide_gives_the_rates_of_every_task(stage):
     """Five tasks in five steps of one, in the order of the file."""
     query = (Path(__file__).parents[2] / "docs" / "selectors.md").read_text().split("```sql\n")[1].split("```")[0]

@@ -239,7 +239,7 @@ class Rollouts:
 
 def _rows(table: pa.Table, mixes: bool, usual: float) -> list[Row]:
     """mixes: they will be combined with demonstrations. usual: temperature of the model."""
-    kind, made = {"is_expert": False} if mixes else {}, []
+    kind, made, usual = {"is_expert": False} if mixes else {}, [], np.float32(usual)  # as the column holds it
     names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs", "temperature")
     for origin, line in zip(table.select(ORIGIN_COLUMNS).to_pylist(), table.select(names).to_pylist(), strict=True):
         origin = Origin(selected=origin.pop("is_candidate"), **origin)
