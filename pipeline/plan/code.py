@@ -32,6 +32,7 @@ NAMED = {
     "default_workflow_type": ("workflows.single_turn:WORKFLOWS",),
     "default_eval_workflow_type": ("workflows.single_turn:WORKFLOWS",),
     "engine_type": ("workflows.engines.open:ENGINES",),
+    "selector_type": (),  # their code is that of an explorer step; their default arguments count
 }
 
 ROWS = {  # algorithm_type -> what makes train batches from given responses
@@ -65,7 +66,8 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
     settings: all of the stage. used: those in its identity, as a file holds them.
     """
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
-    named = [(key, name) for key, name in _named(used) if NAMED[key][0].partition(":")[0] not in stops]
+    named = [(key, name) for key, name in _named(used)
+             if not {table.partition(":")[0] for table in NAMED[key][:1]} & stops]
     starts = list(kind.entries)
     if kind.learns_from_given:
         starts += ROWS[settings.algorithm.algorithm_type]
@@ -75,7 +77,7 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
     starts += [use for _, name in users_code(used) for module, path in code_files(name).items()
                if path.suffix == ".py" and not is_installed(path) for use in uses_of_file(path, module)]
     tables = {table for tables in NAMED.values() for table in tables}
-    defaults = {f"{key}={name}": _defaults(key, name) for key, name in named}
+    defaults = {f"{key}={name}": made for key, name in named if (made := _defaults(key, name)) or NAMED[key]}
     return [digest_definitions(starts, stops | tables, HOME), defaults]
 
 

@@ -28,6 +28,7 @@ RUN = {
         {"stage_name": "ppo", "after": ["sft"], "algorithm": PPO,
          "explorer": {"rollout_model": {"engine_type": "transformers"}}}],
 }
+POOLS = {"buffer.explorer_input.taskset.data_selector.selector_type": "solve_rate_pools"}
 NOTHING: set[str] = set()
 GRPO, PPO_ONLY = {"grpo", "evaluate_grpo", "report"}, {"ppo", "evaluate_ppo", "report"}
 RFT = GRPO | PPO_ONLY
@@ -173,7 +174,12 @@ def test_stages_that_run_again_after_another_setting(home, key, value, expected)
     assert run_again(home[1], identities({key: value})) == expected
 
 
-def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch):
-    table = arguments.TABLES["advantage_fn"]
-    monkeypatch.setitem(table, "grpo", pydantic.create_model("Edited", __base__=table["grpo"], epsilon=(float, 1e-5)))
-    assert run_again(home[1], identities()) == GRPO
+@pytest.mark.parametrize(("setting", "name", "argument", "named", "again"), [
+    ("advantage_fn", "grpo", {"epsilon": (float, 1e-5)}, {}, GRPO),
+    ("selector_type", "solve_rate_pools", {"hard": (float, 0.2)}, POOLS, RFT),
+    ("selector_type", "solve_rate_pools", {"hard": (float, 0.2)}, {}, NOTHING)])
+def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch, setting, name, argument, named,
+                                                                     again):
+    before, table = identities(named), arguments.TABLES[setting]
+    monkeypatch.setitem(table, name, pydantic.create_model("Edited", __base__=table[name], **argument))
+    assert run_again(before, identities(named)) == again

@@ -126,8 +126,9 @@ def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequ
 
 def _refuse_longest(lengths: list[int], budget: int, what: str) -> None:
     if lengths and max(lengths) > budget:
-        raise ConfigError(f"a {what} has {max(lengths)} tokens, over trainer.max_token_len_per_gpu={budget}; "
-                          "raise that, or lower model.max_prompt_tokens or model.max_response_tokens.")
+        raise ConfigError(f"a {what} has {max(lengths)} tokens, and a micro-batch takes {budget}: raise "
+                          "trainer.max_token_len_per_gpu, or lower model.max_prompt_tokens or "
+                          "model.max_response_tokens.")
 
 
 def by_length(lengths: list[int], budget: int, count_multiple: int, single: bool, what: str) -> list[list[int]]:
