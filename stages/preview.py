@@ -116,7 +116,7 @@ class Preview:
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
         few, many = ([], []) if wrong else map(
-            add, judged(source, drawn, reasons + written.reasons), unjudgeable(source, drawn, read))
+            add, judged(source, drawn, reasons + written.reasons, written.unwritten), unjudgeable(source, drawn, read))
         wrong += many
         self.found["warnings"] += few
         self.found["problems"] += wrong

@@ -7,7 +7,7 @@ source: in the format of pipeline/check/samples.py.
 import json
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +22,22 @@ from pipeline.store.errors import DataError, OuroError
 from pipeline.store.harbor import UNSUPPORTED
 from pipeline.store.records import RawTask
 
+OTHER_TEMPLATE = "Set model.chat_template_path to a template that writes it, or take a model whose template does"
+
 
 @dataclass
 class Written:
     """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them.
 
     reasons: places of the rows that the template cannot write, and why. refused: those among them that are texts alone.
+    unwritten: those of which another template may write more.
     """
 
     prompts: list[int] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
     reasons: list[tuple[int, str]] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
+    unwritten: set[int] = field(default_factory=set)
 
 
 def wanted(source: dict[str, Any]) -> list[str]:
@@ -44,8 +48,10 @@ def wanted(source: dict[str, Any]) -> list[str]:
             *(column for key, column in named.items() if key.endswith("_key") and column)]
 
 
-def judged(source: dict[str, Any], drawn: Sample, lost: list[tuple[int, str]]) -> tuple[list[str], list[str]]:
-    """(warnings, problems): a line about rejected rows; lost: the place of each in the sample, and why.
+def judged(source: dict[str, Any], drawn: Sample, lost: list[tuple[int, str]], unwritten: Collection[int] = ()
+           ) -> tuple[list[str], list[str]]:
+    """(warnings, problems): a line about rejected rows; lost: the place of each in the sample, and why; unwritten: the
+    places of those that are as needed, and that the chat template does not write.
 
     It is a problem where the set will lose more than the share buffer.max_rejected_ratio: counted where all rows were
     read, above twice that share in a sample. Of several files in a set it is a warning, since the others may make up
@@ -55,9 +61,10 @@ def judged(source: dict[str, Any], drawn: Sample, lost: list[tuple[int, str]]) -
         return [], []
     count, allowed = len(drawn.rows), source["allowed"]
     first = min(lost, key=lambda one: drawn.places[one[0]])
+    remedy = OTHER_TEMPLATE if first[0] in unwritten else f"Correct the file or {source['format_key']}"
     line = (f"{source['key']}: {len(lost)} of {count} sampled rows cannot be used and are rejected "
-            f"({drawn.named(at for at, _ in lost)}). The first: {first[1]}. Correct the file or "
-            f"{source['format_key']}; a set may lose {allowed:.0%} (buffer.max_rejected_ratio).")
+            f"({drawn.named(at for at, _ in lost)}). The first: {first[1]}. {remedy}; "
+            f"a set may lose {allowed:.0%} (buffer.max_rejected_ratio).")
     most = allowed * count * (1 if count == drawn.total else 2)
     return ([], [line]) if source["alone"] and len(lost) > most else ([line], [])
 
@@ -78,7 +85,7 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
     """What the chat template writes of the rows that are more than texts, and which demonstrations of texts it refuses,
     as the stage that trains on them rejects these. settings: sections model and buffer."""
     from workflows.protocol.prompts import prompt_tokens
-    from workflows.template_rows import TemplateRows
+    from workflows.template_rows import TemplateRows, Unwritten
 
     made, writes = Written(), TemplateRows(tokenizer, settings)
     for place, row in enumerate(rows):
@@ -94,6 +101,7 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
         except (Unusable, DataError) as reason:
             made.reasons.append((place, str(reason)))
             made.refused |= {place} if row.messages is None else set()
+            made.unwritten |= {place} if isinstance(reason, Unwritten) else set()
             continue
         made.prompts += [len(prompt) for prompt, _, _ in layouts]
         made.responses += [len(response) for _, response, _ in layouts]

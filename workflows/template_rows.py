@@ -22,6 +22,10 @@ Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens 
 LINKS = {"tool": ("tool_call_id", "name")}  # fields by role that only repeat which call is answered
 
 
+class Unwritten(Unusable):
+    """The chat template leaves out, or writes otherwise, what a row has as needed: another one may write it."""
+
+
 class TemplateRows:
     """The rows of conversations; remembers what the template reads in conversations of the same shape."""
 
@@ -57,8 +61,8 @@ class TemplateRows:
             places = [place for place in range(len(asked), len(turns)) if turns[place]["role"] == "assistant"]
             rows = self._rows(turns, given.get("tools", []), places)
             if len(rows) > 1:
-                raise Unusable(f"the chat template does not repeat the turns of {which} as they were answered, so they "
-                               "are no single response")
+                raise Unwritten(f"the chat template does not repeat the turns of {which} as they were answered, so "
+                                "they are no single response")
             made += rows
         return made[0], made[1]
 
@@ -91,12 +95,12 @@ class TemplateRows:
         """(prompt, response, tokens of the response with its end token, whether the text has that) at one turn."""
         before, after = self._text(turns[:place], tools), self._text(turns[:place + 1], tools)
         if not after.startswith(before):
-            raise Unusable(f"turn {place + 1}: the chat template writes a turn of the assistant otherwise than its "
-                           f"generation prompt begins one ({before[-40:]!r})")
+            raise Unwritten(f"turn {place + 1}: the chat template writes a turn of the assistant otherwise than its "
+                            f"generation prompt begins one ({before[-40:]!r})")
         reply = after[len(before):]
         if _bare(turns[place]["content"]) not in _bare(reply):
-            raise Unusable(f"turn {place + 1}: the chat template does not write all of content; it writes "
-                           f"{reply[:80]!r}")
+            raise Unwritten(f"turn {place + 1}: the chat template does not write all of content; it writes "
+                            f"{reply[:80]!r}")
         reply = reply.rstrip()
         tokens = self._tokens(reply)
         is_ended = bool(tokens) and tokens[-1] in self._special
@@ -134,8 +138,9 @@ class TemplateRows:
                    for name, changed in _without(turns[place])] if place is not None else [("tools", turns, [])]
         text = self._text(turns, tools)
         if what := next((what for what, *changed in changes if self._is_same(text, *changed)), None):
-            raise Unusable(f"{what}: " + ("the chat template does not read it: with and without it the text is the same"
-                                          if self._tokenizer.chat_template else "the model has no chat template"))
+            raise Unwritten(f"{what}: " + (
+                "the chat template does not read it: with and without it the text is the same"
+                if self._tokenizer.chat_template else "the model has no chat template"))
         self._read.add((shape, place))  # only this: another conversation of the shape may say more there
 
     def _is_same(self, text: str, turns: list[Turn], tools: list[dict]) -> bool:

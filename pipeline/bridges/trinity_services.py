@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation
+from pipeline.settings.arguments.addresses import NEEDED_VARIABLE, is_variable
 from pipeline.settings.kinds import of_mode
 
 TINKER, ADAPTER = ("model", "tinker"), ("model", "lora_configs", 0)
@@ -67,14 +68,23 @@ def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
         return True
     if not is_on or given.path[:-1] != EXTERNAL:
         return False
-    name, value = given.path[-1], given.value
+    name = given.path[-1]
     if name == "enable" and (*ENGINE, "engine_type") in values:
         made.renamed.append((given, "explorer.rollout_model.engine_type"))
     elif name == "enable":
         made.rename(given, (*ENGINE, "engine_type"), "openai", given.key)
-    elif name in OF_SERVER and value:
-        made.rename(given, (*ENGINE, "external", OF_SERVER[name]),
-                    f"${{oc.env:{value}}}" if name == "base_url_env" else value, given.key)
+    elif name in OF_SERVER:
+        _of_server(made, given, (*ENGINE, "external", OF_SERVER[name]))
     else:
         made.leave(given, "no key of the guide.")
     return True
+
+
+def _of_server(made: Translation, given: Given, path: Path) -> None:
+    names_variable = given.path[-1].endswith("_env")
+    if given.value in (None, ""):
+        made.leave(given, said("of_server_empty", key=".".join(path)))
+    elif names_variable and not is_variable(str(given.value)):
+        made.leave(given, f"{NEEDED_VARIABLE}.")
+    else:
+        made.rename(given, path, f"${{oc.env:{given.value}}}" if path[-1] == "base_url" else given.value, given.key)

@@ -18,7 +18,7 @@ AGENT = "openai_agent"  # the template of `ouro init agent NAME`
 def init_agent(directory: Path) -> int:
     """Creates a project for an agent with OpenAI's client. Returns the exit code of the command."""
     _refuse_full(directory)
-    _copy(directory, AGENT, project=_project(directory))
+    _copy(directory, AGENT)
     _tell(directory, "pytest")
     return 0
 
@@ -48,11 +48,8 @@ def _refuse_full(directory: Path) -> None:
                         "is overwritten.")
 
 
-def _copy(directory: Path, *template: str, project: str | None = None) -> None:
-    """Copies the files shared by all projects and those of a template; renders `.j2` files.
-
-    project: its name; default: that of the template.
-    """
+def _copy(directory: Path, *template: str) -> None:
+    """Copies the files shared by all projects and those of a template; renders `.j2` files."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     try:
@@ -68,7 +65,7 @@ def _copy(directory: Path, *template: str, project: str | None = None) -> None:
     for name in template:
         for file in (TEMPLATES / name).rglob("*.j2"):
             text = texts.get_template(str(file.relative_to(TEMPLATES))).render(
-                name=project or name, schema=files.CONF / "schema.json")
+                name=_project(directory), schema=files.CONF / "schema.json")
             (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 

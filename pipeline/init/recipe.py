@@ -12,7 +12,7 @@ from pipeline.check.model_size import Size, Sizes, question
 from pipeline.check.sources import POOL, Source
 from pipeline.init.columns import ALLOWED, Guess
 from pipeline.init.data import CONVERTED, ROWS, Data, held_share, is_parted, is_rewritten, written
-from pipeline.settings.data import BufferFormat, Format
+from pipeline.settings.data import format_of
 from pipeline.settings.model import Model, resolve_dtype
 from pipeline.settings.setting import plain
 from pipeline.store.errors import DataError
@@ -98,9 +98,10 @@ def _measured(guess: Guess, data: Data, model: Path, system: str | None, rewritt
         file = data.path if rewritten is None else Path(directory) / Path(CONVERTED).name
         if rewritten is not None:
             file.write_text(rewritten, encoding="utf-8")
-        form = json.dumps(plain((Format if guess.kind == "rft" else BufferFormat)(**guess.format)))
+        purpose = "task" if guess.kind == "rft" else "demonstration"
+        form = json.dumps(plain(format_of(purpose)(**guess.format)))
         source = Source(POOL, "--from", str(file), "train", "format", tuple(columns.items()), tuple(columns), form=form,
-                        purpose="task" if guess.kind == "rft" else "demonstration", allowed=ALLOWED)
+                        purpose=purpose, allowed=ALLOWED)
         found = samples.ask({"sources": [] if guess.kind == "cpt" else [source.request()], "rows": ROWS,
                              "model": plain(section), "system_prompt": system, "recipes": [], "operators": [],
                              "models": [question(section)]})

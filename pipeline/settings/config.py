@@ -21,7 +21,7 @@ from pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInp
 from pipeline.settings.explorer import AuxiliaryModel, Explorer
 from pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
 from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
-from pipeline.settings.setting import Absent, Section, elements, is_section, leaves, own_name, section, setting
+from pipeline.settings.setting import LONGEST, Absent, Section, elements, is_section, leaves, own_name, section, setting
 from pipeline.settings.trainer import Synchronizer, Trainer
 from pipeline.store.errors import Problem
 
@@ -80,7 +80,7 @@ class Monitor(Section):
 class Log(Section):
     level: str = setting("INFO", "least severe level written", choices=("DEBUG", "INFO", "WARNING", "ERROR"), how=True)
     grace_seconds: float = setting(60.0, "time for a checkpoint of the last whole step when a stage is asked to end "
-                                         "(Ctrl-C, SIGTERM, ouro stop), seconds", ge=0, how=True)
+                                         "(Ctrl-C, SIGTERM, ouro stop), seconds", ge=0, le=LONGEST, how=True)
 
 
 class Sweep(Section):

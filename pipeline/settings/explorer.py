@@ -7,7 +7,7 @@ from pipeline.settings.arguments.answers import WORKFLOWS
 from pipeline.settings.arguments.experience import asks_models
 from pipeline.settings.kinds import Kind
 from pipeline.settings.remote import Remote
-from pipeline.settings.setting import Section, at, rule, section, setting
+from pipeline.settings.setting import LIMIT, LONGEST, Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 from pipeline.store.signatures import parameters_of
 
@@ -86,7 +86,7 @@ class OverRollout(Section):
                                 "be complete, a share of 1 - ratio, are its rows; the attempts at the others are "
                                 "cancelled. Depends on time; 0: all are waited for", ge=0)
     wait_after_min: float = setting(0.0, "time for the other groups once enough are complete, seconds; of more, those "
-                                         "that come first in the step are taken", ge=0)
+                                         "that come first in the step are taken", ge=0, le=LONGEST)
 
     @rule
     def _leaves_some(self):
@@ -101,7 +101,7 @@ class Explorer(Section):
                                       how=True)
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the explorer counts as hanging; null: as in "
-              "trainer.step_timeout_seconds", gt=0, how=True)
+              "trainer.step_timeout_seconds", **LIMIT, how=True)
     tool_call_parser: str | None = setting(
         None, "vLLM's name of the parser for tool calls in responses, such as hermes, llama3_json or mistral, for "
               "workflows with a parameter `endpoint`; null: by the marks in the chat template, else hermes")
@@ -115,7 +115,7 @@ class Explorer(Section):
                "Depends on time")
     max_timeout: float | None = setting(
         None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
-              "attempt has failed, seconds; null: none", gt=0, how=True)
+              "attempt has failed, seconds; null: none", ge=0.1, le=LONGEST, how=True)
     env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
                                            "evaluations); a secret: ${oc.env:VARIABLE}")
     eval_interval: int | None = setting(

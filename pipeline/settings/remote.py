@@ -1,7 +1,7 @@
 """A model that a server of OpenAI's interface answers for: where it is, and how it may be asked."""
 
 from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
-from pipeline.settings.setting import Section, rule, setting
+from pipeline.settings.setting import LIMIT, Section, rule, setting
 from pipeline.store.errors import Problem
 
 
@@ -10,7 +10,7 @@ class Remote(Section):
     model_name: str | None = setting(None, "name of the model on the server")
     api_key_env: str | None = setting(None, "environment variable with the API key; null: the server needs none",
                                       how=True)
-    timeout: float = setting(120.0, "time for a request, after which it is repeated, seconds", gt=0, how=True)
+    timeout: float = setting(120.0, "time for a request, after which it is repeated, seconds", **LIMIT, how=True)
     max_retries: int = setting(5, "repetitions of a request that failed by the network or the server's load, after "
                                   "growing pauses", ge=0, how=True)
     concurrency: int = setting(16, "number of requests at once", ge=1, how=True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.settings.algorithm import Critic
-from pipeline.settings.setting import Section, at, rule, section, setting
+from pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 
 
@@ -43,7 +43,7 @@ class Trainer(Section):
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
               "second step; null: 20 times the median of what it does, at least 120; loading and first steps have "
-              "at least 3600", gt=0, how=True)
+              "at least 3600", **LIMIT, how=True)
     critic: Critic = section(Critic)
     critic_warmup: int = setting(0, "first optimizer steps, in which only the critic learns (ppo)", ge=0)
     offload_param: bool = setting(False, "parameters in host memory too; zero_stage=3 only", how=True)
@@ -114,7 +114,7 @@ class Synchronizer(Section):
     sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
     sync_interval: int = setting(1, "trainer steps between two publications of weights", ge=1)
     sync_offset: int = setting(0, "explorer steps that the explorer may run ahead of the trainer", ge=0)
-    sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", gt=0, how=True)
+    sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", **LIMIT, how=True)
     probe_tolerance: float | None = setting(
         None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",
         gt=0, how=True)

@@ -204,7 +204,8 @@ def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):
 
 
 def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memory(stage):
-    context = stage("mode=colocate", "synchronizer.sync_timeout=0.01")
+    context = stage("mode=colocate")
+    context.config.synchronizer.sync_timeout = 0.01
     publish_model(stage(), 0)  # of an earlier life
     with pytest.raises(StageError, match="for the trainer to start"):
         open_explorer(context)

@@ -494,6 +494,7 @@ def test_conversations_with_calls_are_measured_and_what_the_template_loses_is_co
     assert found(0)["problems"] == []
     (line,) = found(2)["problems"]
     assert "2 of 10 sampled rows cannot be used and are rejected (rows 1, 2). The first: turn 2: tool_calls" in line
+    assert "model.chat_template_path" in line
     (line,) = [one for one in found(1)["warnings"] if "cannot be used" in one]
     assert "1 of 10 sampled rows" in line
 

@@ -100,6 +100,7 @@ def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
 
 
 def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_of):
-    context = context_of(tmp_path, "synchronizer.sync_timeout=0.01")
+    context = context_of(tmp_path)
+    context.config.synchronizer.sync_timeout = 0.01
     with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
         Weights(context, ScriptedEngine(None, context.config, [1], False)).update_to(2, nothing)

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from pipeline.settings.arguments.base import Arguments, described
 from pipeline.settings.arguments.judging import JudgeReward
 from pipeline.settings.arguments.mcp import McpServer, servers_of
+from pipeline.settings.setting import LONGEST
 
 THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
 
@@ -22,7 +23,7 @@ class AccuracyReward(Arguments):
     """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
     reads_truths = True
     reports_accuracy = True
-    timeout_seconds: int = Field(5, ge=1, description=(
+    timeout_seconds: int = Field(5, ge=1, le=LONGEST, description=(
         "limit of the CPU time in which math_verify compares one answer with its truth; beyond it the answer is wrong"))
 
 
@@ -60,7 +61,7 @@ class ToolArguments(Arguments):
     environment_class: str | None = Field(None, description=(
         "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
     environment: list[str] = Field([], description="environment variables that tools see beside those of every program")
-    tool_seconds: float = Field(30.0, gt=0, description=(
+    tool_seconds: float = Field(30.0, ge=0.1, le=LONGEST, description=(
         "limit of one call, unless the tool declares its own, and of the start of an MCP server"))
     tool_gib: float | None = Field(4.0, gt=0, description="memory of the process of a call; null: not limited")
     mcp: Any = Field({}, description="MCP servers by name, each with {command, args, env} or {url, headers, token_env}")

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
 from pipeline.settings.arguments.base import Arguments
+from pipeline.settings.setting import LONGEST
 
 FORMS = {"judge_url": (is_address, NEEDED_ADDRESS), "judge_key_env": (is_variable, NEEDED_VARIABLE)}
 
@@ -55,7 +56,7 @@ class JudgeReward(Arguments):
     instructions: str | None = Field(None, description="what the judge should know besides")
     structured: bool = Field(True, description="ask for JSON by response_format, or a mask of the policy; false: words")
     max_tokens: int = Field(2048, ge=1, description="longest judgement, tokens")
-    judge_timeout: float = Field(120.0, gt=0, description="seconds of a request, which is then repeated")
+    judge_timeout: float = Field(120.0, ge=1, le=LONGEST, description="seconds of a request, which is then repeated")
     judge_retries: int = Field(5, ge=0, description="repetitions of a request that failed")
     judge_concurrency: int = Field(16, ge=1, description="number of requests at once")
     judge_requests_per_minute: int | None = Field(None, ge=1, description="requests begun in a minute; null: no limit")

@@ -81,6 +81,13 @@ def test_a_server_is_evaluated_and_not_trained():
         assert not [key for key in values_of_trinity(EXTERNAL % (switch, mode)) if key.startswith(SERVER)]
 
 
+@pytest.mark.parametrize("given", ['model_name: ""', "base_url_env: null", "base_url_env: http://h/v1",
+                                   "api_key_env: sk-x"])
+def test_what_names_no_server_is_left_out_by_its_key(given):
+    made = from_trinity(f"mode: bench\nmodel: {{external_model: {{enable: true, {given}}}}}\n")
+    assert [one.key for one, _ in made.left_out] == [f"model.external_model.{given.partition(':')[0]}"]
+
+
 def test_checkpoints_of_the_original_are_not_there_to_be_evaluated():
     assert from_trinity("mode: bench\nmodel: {model_path: /m}").asked
     assert not from_trinity(EXTERNAL % ("true", "bench")).asked

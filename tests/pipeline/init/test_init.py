@@ -248,7 +248,7 @@ def test_a_template_passes_the_check_and_its_own_tests(tmp_path, monkeypatch, ca
     assert "conf/recipe/project.yaml" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path / "it")
     config = compose([])
-    assert config.project == template
+    assert config.project == "it"
     report = preflight.check(config)
     assert report.problems == report.warnings == []
     assert Path(".gitignore").is_file()

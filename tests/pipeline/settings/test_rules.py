@@ -35,6 +35,13 @@ def test_a_rule_that_a_value_breaks_is_one_problem_of_its_key(key, value):
     assert "hush" not in found[0]
 
 
+@pytest.mark.parametrize("key", ["explorer.max_timeout", "explorer.step_timeout_seconds", "synchronizer.sync_timeout",
+                                 "trainer.step_timeout_seconds", "explorer.rollout_model.external.timeout"])
+@pytest.mark.parametrize("seconds", [1e-9, 1e10])
+def test_a_limit_of_time_that_nothing_can_meet_or_no_timer_holds_is_refused(key, seconds):
+    assert places(check(changed({key: seconds}))) == [key]
+
+
 @pytest.mark.parametrize(("key", "value"), [
     ("algorithm.repeat_times", 1), ("buffer.train_batch_size", 100), ("algorithm.advantage_fn", "remax"),
     ("buffer.explorer_input.taskset.repeat_times", 4),
