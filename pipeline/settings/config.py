@@ -16,12 +16,13 @@ from pydantic.fields import FieldInfo
 from pipeline.settings import combinations
 from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
 from pipeline.settings.algorithms import GIVEN
+from pipeline.settings.arguments.base import LONGEST
 from pipeline.settings.curation import DataProcessor
 from pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
 from pipeline.settings.explorer import AuxiliaryModel, Explorer
 from pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
 from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
-from pipeline.settings.setting import LONGEST, Absent, Section, elements, is_section, leaves, own_name, section, setting
+from pipeline.settings.setting import Absent, Section, elements, is_section, leaves, own_name, section, setting
 from pipeline.settings.trainer import Synchronizer, Trainer
 from pipeline.store.errors import Problem
 

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 from pipeline.settings.arguments.answers import WORKFLOWS
+from pipeline.settings.arguments.base import LONGEST
 from pipeline.settings.arguments.experience import asks_models
 from pipeline.settings.kinds import Kind
 from pipeline.settings.remote import Remote
-from pipeline.settings.setting import LIMIT, LONGEST, Section, at, rule, section, setting
+from pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 from pipeline.store.signatures import parameters_of
 

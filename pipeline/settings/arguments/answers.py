@@ -4,10 +4,9 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from pipeline.settings.arguments.base import Arguments, described
+from pipeline.settings.arguments.base import LONGEST, Arguments, described
 from pipeline.settings.arguments.judging import JudgeReward
 from pipeline.settings.arguments.mcp import McpServer, servers_of
-from pipeline.settings.setting import LONGEST
 
 THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
 

@@ -12,6 +12,7 @@ from pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_ty
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
          "list_type": "a list"}
+LONGEST = 10**9  # seconds of a time limit: timers of Python and sockets hold 9e9
 BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
 
 
