@@ -41,5 +41,5 @@ def needed(config: Config, model: Path) -> float:
     trainer = config.trainer.model_copy(update={"attention": choose(config.trainer.attention, "cuda")})
     asked = Config.partial({"trainer": trainer, "model": config.model,
                             "algorithm": {"advantage_fn": at(config, "algorithm.advantage_fn")}})
-    size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
+    size = measure(build(str(model), config.model.trust_remote_code), next(iter(config.model.lora_configs), None))
     return training(size, asked, policy.resolve_dtype(config.model.dtype, "cuda").itemsize).peak

@@ -16,6 +16,7 @@ from stages.learner import separation
 from stages.learner.actor import Actor
 from stages.learner.engine import policy
 from stages.learner.objective import Objective
+from stages.recompute import needed
 from tests import zoo
 from tests.configs import TINY, overridden
 from tests.learner.test_families import RFT, SFT, rows
@@ -125,3 +126,8 @@ def test_it_trains_and_the_engine_samples_from_what_was_trained(model, process):
         np.testing.assert_allclose(trained.score([row.tokens])[0][row.prompt_length - 1 :], logprobs, atol=1e-4)
     ask = Request(prompt_tokens=rows()[0].tokens[:6], max_tokens=8, temperature=1.0, top_p=1.0, top_k=-1, seed=1)
     assert trained.generate([ask])[0].logprobs != engine.generate([ask])[0].logprobs
+
+
+def test_its_memory_on_a_gpu_is_counted_by_its_own_code(model):
+    """In float32: DeepSpeed's bucket of 500M gradients, and little beside it for 79k parameters."""
+    assert 2.0e9 < needed(overridden(*TINY, *RFT, TRUST), model) < 2.1e9
