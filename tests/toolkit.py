@@ -23,11 +23,11 @@ def add(left: int, right: Annotated[int, Field(description="the other one")] = 1
     return left + right
 
 
-@tool(idempotent=True)
 def bare(number):
     return number
 
 
+@tool(idempotent=True)
 def append(path: str, line: str, idempotency_key: str) -> str:
     """Adds a line to a ledger, once for each key."""
     with open(path, "a+") as file:

@@ -45,7 +45,7 @@ def test_a_shared_prompt_is_followed_by_its_responses():
     assert micro.row_of.tolist() == [0, 0, 1, 2]
     places = attention.layout(micro.segments, CPU, "varlen")
     found = {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in places.items()}
-    assert found == {"cu_seqlens": [0, 2, 4, 5, 7], "longest": 2, "queries": [2, 3, 4], "cu_queries": [0, 3],
+    assert found == {"cu_seq_lens_q": [0, 2, 4, 5, 7], "longest": 2, "queries": [2, 3, 4], "cu_queries": [0, 3],
                      "keys": [0, 1], "cu_keys": [0, 2], "longest_queries": 3, "longest_keys": 2}
     padded = attention.layout(micro.segments, CPU, "padded")
     assert padded["gather"].tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0]]
@@ -192,7 +192,7 @@ def test_two_kernel_calls_are_the_attention_over_prompt_and_response(monkeypatch
         else:
             places = attention.layout(micro.segments, CPU, "varlen")
             flat = (x[0].transpose(0, 1) for x in (q, k, v))
-            out = continued.continued("exact", *flat, places.pop("cu_seqlens"), places.pop("longest"),
+            out = continued.continued("exact", *flat, places.pop("cu_seq_lens_q"), places.pop("longest"),
                                       places.pop("queries"), 0.3, places)[None]
         (out * states[3].transpose(1, 2)).sum().backward()
         found.append([out, q.grad, k.grad, v.grad])

@@ -15,7 +15,8 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
              advantage="grpo", offload_param=False, adapters=(), compiled=False):
     trainer = {"offload_param": offload_param, "max_token_len_per_gpu": tokens, "attention": attention,
                "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
-               "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "compile": compiled}
+               "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "compile": compiled,
+               "ulysses_sequence_parallel_size": 1}
     return Config.partial({"algorithm": {"advantage_fn": advantage}, "model": {"lora_configs": list(adapters)},
                            "trainer": trainer})
 
