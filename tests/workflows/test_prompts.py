@@ -95,6 +95,12 @@ def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
         tokenizer(template)
 
 
+def test_a_template_may_hand_on_named_arguments(tokenizer):
+    made = tokenizer("{% macro said(text) %}{{ text }}{% endmacro %}"
+                     "{{ said(**{'text': messages[0].content}) }}{{ 2 ** 3 }}")
+    assert prompt_text(made, "Hi", None) == "Hi8"
+
+
 def test_a_template_that_does_not_end_is_told(tokenizer, monkeypatch):
     monkeypatch.setattr(template_trial, "SECONDS", 0.3)
     for template in ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",

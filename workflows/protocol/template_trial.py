@@ -13,6 +13,7 @@ from pipeline.store.errors import ConfigError
 SECONDS = 10  # of processor time for a template and one message
 LONGEST = 1_000_000  # characters of its text
 LARGEST = 1000  # product of the exponents in it
+BEFORE_ARGUMENTS = (("operator", "("), ("operator", ","))  # where ** hands on arguments: f(**named)
 
 
 def try_template(tokenizer, named: str, is_own: bool) -> None:
@@ -55,7 +56,8 @@ def _has_large_power(template: Any) -> bool:
 
     for text in template.values() if isinstance(template, dict) else [template]:
         tokens = [(kind, value) for _, kind, value in Environment().lex(text) if kind != "whitespace"]
-        powers = [after for token, after in pairwise(tokens) if token == ("operator", "**")]
+        powers = [after for (before, token), (_, after) in pairwise(pairwise(tokens))
+                  if token == ("operator", "**") and before not in BEFORE_ARGUMENTS]
         if any(kind != "integer" for kind, _ in powers) or math.prod(int(value, 0) for _, value in powers) > LARGEST:
             return True
     return False
