@@ -3,7 +3,9 @@
 A stage is a process of the trace; in it, the stage, its explorer and its trainer are threads. An explorer step ends
 when its last row was made; its parts lie before that in the order of their work. Of trainer steps the tables have
 durations, waits included: the last one is set to end with the stage, and the others precede it without gaps; what is
-left before the first is the start of the stage. A resumed stage is drawn as if all its work followed its last start.
+left before the first is the start of the stage. Of a stage that only rewards, whose rows keep the times of the stage
+that sampled them, the tables have no times: it is drawn whole. A resumed stage is drawn as if all its work followed its
+last start.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +34,7 @@ def trace(shown: View) -> dict:
         span = _span(stage)
         for thread, (title, spans) in enumerate({
                 "stage": [(stage.name, *span)] if span else [],
-                "explorer": list(_explorer(explored.get(name, []))),
+                "explorer": [] if stage.kind.only_rewards else list(_explorer(explored.get(name, []))),
                 "trainer": list(_trainer(trained.get(name, []), sum(span))) if span else []}.items()):
             if spans:
                 events += _named(number, "thread_name", title, thread)

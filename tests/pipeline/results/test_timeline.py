@@ -7,6 +7,17 @@ from pipeline.store import records, tables
 from tests.factories import row
 
 
+def test_rows_that_were_sampled_by_another_stage_say_nothing_of_one_that_rewards(warmed_up, capsys):
+    """A stage from 0 to 40 s rewards a row of 100 s."""
+    directory = warmed_up.stage("again", "scored", "curate", seconds=40.0)
+    tables.write(tables.step_file(directory, "experience", 1), records.Experience, [
+        row(records.Experience, stage=directory.name, step=1, unix_seconds=100.0)])
+    tables.write(tables.step_file(directory, "rollouts", 1), records.Rollout, [
+        row(records.Rollout, stage=directory.name, step=1, other_seconds=2.0)])
+    warmed_up.view()
+    assert spans(warmed_up, capsys, "again") == [("stage", "again", 0.0, 40.0)]
+
+
 def spans(fake, capsys, stage):
     """(name of the thread, name, begin, seconds) of each span of a stage, in order."""
     assert cli.main(["timeline", "first", "--root", str(fake.root)]) == 0
