@@ -125,8 +125,8 @@ def _packed(config: Config, key: str, path: str, obstacle: str) -> Problem:
     """Reports a model whose rows cannot be packed, and are to be. obstacle: why."""
     if config.trainer.packing == "packed":
         return Problem("trainer.packing", f"needed auto or rows for {key}={path}: {obstacle}.", found="packed")
-    return Problem("trainer.ulysses_sequence_parallel_size", f"splits packed rows, and those of {key}={path} are not: "
-                   f"{obstacle}.", "Set 1.", found=config.trainer.ulysses_sequence_parallel_size)
+    return Problem("trainer.ulysses_sequence_parallel_size", f"splits rows where every layer allows it, and not those "
+                   f"of {key}={path}: {obstacle}.", "Set 1.", found=config.trainer.ulysses_sequence_parallel_size)
 
 
 def missing_code(config: Config) -> list[Problem]:

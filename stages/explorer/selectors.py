@@ -19,9 +19,9 @@ def by_features(features: np.ndarray) -> np.ndarray:
 
 
 def gumbel_order(log_weights: np.ndarray, seed: int, step: int) -> np.ndarray:
-    """Tasks in the order of a weighted draw without replacement; weight 0 (-inf) comes last, in their order."""
+    """Tasks in the order of a weighted draw without replacement; those of weight 0 (-inf) come last, in any order."""
     noise = np.random.default_rng([seed, step]).gumbel(size=len(log_weights))
-    return np.argsort(-(log_weights + noise), kind="stable")
+    return np.lexsort((-noise, -(log_weights + noise)))
 
 
 class DifficultyBased:
