@@ -342,7 +342,7 @@ def test_agent_needs_a_name_and_a_directory_called_agent_a_template(tmp_path, mo
     assert "ouro init agent NAME" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert cli.main(["init", "agent", "--template", "math"]) == 0
-    assert compose([f"recipe={tmp_path}/agent/conf/recipe/project.yaml"]).project == "math"
+    assert compose([f"recipe={tmp_path}/agent/conf/recipe/project.yaml"]).project == "agent"
     assert cli.main(["init", "agent", "agent"]) == 2
     assert "agent is not empty" in capsys.readouterr().err
 
@@ -360,7 +360,7 @@ def test_the_shell_completes_the_word(tmp_path, monkeypatch):
 def test_the_project_says_what_runs_and_the_command_line_decides(tmp_path, monkeypatch):
     cli.main(["init", str(tmp_path / "it")])
     monkeypatch.chdir(tmp_path / "it")
-    assert compose([]).project == "math"
+    assert compose([]).project == "it"
     assert compose(["recipe=countdown"]).project == "ouroboros"
 
 
