@@ -61,8 +61,8 @@ def test_the_page_from_its_first_command_to_its_last(tmp_path):
     shown = done.stdout[-6000:] + done.stderr[-6000:]
     assert done.returncode == 0, shown
     interrupted, _, after = done.stdout.partition("missing")  # in the answer of `ouro status`
-    assert "math/short: 12 of 12 stages complete" not in interrupted
-    assert after.count("math/short: 12 of 12 stages complete") == 1, shown
+    assert "sums/short: 12 of 12 stages complete" not in interrupted
+    assert after.count("sums/short: 12 of 12 stages complete") == 1, shown
     assert done.stdout.count("no problem found") == 3, shown
     assert re.search(r"Columns, each with a value:\n  problem: .\+.\+0\+0\n  result: .\n", done.stderr), shown
     assert len(list((tmp_path / "sums" / "store").glob("rft-*"))) == 1
