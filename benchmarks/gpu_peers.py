@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -49,26 +49,32 @@ PARTS = ("rollout_seconds", "train_seconds", "publish_seconds", "sync_seconds", 
          "explore_other_seconds")
 
 
-def ours(root: Path, model: Path, given, overrides: tuple[str, ...] = ()) -> list[dict]:
-    """Runs one rft stage; returns its steps. Called with the code of the tree in the current directory."""
+def planned(root: Path, model: Path, steps: int, overrides: Sequence[str]):
+    """The plan of a run of one rft stage with these overrides, and that stage."""
     from pipeline.check.judge import compose
     from pipeline.plan.plan import make_plan
-    from pipeline.store import tables
 
     usual = [
         f"checkpoint_root_dir={root}", "project=gpu", "name=peers", "mode=colocate", "monitor.monitor_type=none",
         "stages=[{stage_name: rft}]", "model.init.enable=false", f"model.model_path={model}",
         f"model.max_prompt_tokens={PROMPT_TOKENS}", f"model.max_response_tokens={RESPONSE_TOKENS}",
         "buffer.explorer_input.default_reward_fn_type=benchmarks.gpu_path:hash_reward",
-        "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={given.steps}", "buffer.batch_size=64",
+        "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={steps}", "buffer.batch_size=64",
         "synchronizer.sync_offset=0", "synchronizer.sync_interval=1", "algorithm.optimizer.lr=1e-6",
         "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
         "trainer.max_token_len_per_gpu=32768", "trainer.save_interval=1000"]
     changed = {override.partition("=")[0] for override in overrides}
     plan = make_plan(compose([*(one for one in usual if one.partition("=")[0] not in changed), *overrides]))
+    return plan, next(stage for stage in plan.stages if stage.name == "rft")
+
+
+def ours(root: Path, model: Path, given, overrides: tuple[str, ...] = ()) -> list[dict]:
+    """Runs one rft stage; returns its steps. Called with the code of the tree in the current directory."""
+    from pipeline.store import tables
+
+    plan, stage = planned(root, model, given.steps, overrides)
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
-    stage = next(s for s in plan.stages if s.name == "rft")
     ended = run_limited([sys.executable, "-m", "stages.rft", stage.directory], root / "output", given.limit)
     with tables.connect([("gpu", Path(stage.directory))]) as session:
         rows = session.sql(QUESTION).to_arrow_table().to_pylist()

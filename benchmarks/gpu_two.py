@@ -23,12 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.gpu_path import PROMPT_TOKENS, QUESTION, RESPONSE_TOKENS, SHAPES, make_model, make_tasks
-from benchmarks.gpu_peers import DeviceMemory
+from benchmarks.gpu_path import QUESTION, SHAPES, make_model, make_tasks
+from benchmarks.gpu_peers import TWO, DeviceMemory, planned
 from benchmarks.gpu_update import RECOMPUTE, Shape, settings
 
 SMALL, LARGER = "Qwen2.5-0.5B", "Qwen2.5-1.5B"
-TWO = ["trainer.ranks=2", "explorer.rollout_model.engine_num=2"]
 AHEAD = ["synchronizer.sync_offset=1", "explorer.rollout_model.gpu_memory_utilization=0.3"]
 LORA = "model.lora_configs=[{lora_rank: 16, lora_alpha: 32, target_modules: all-linear}]"
 SPLIT = "trainer.ulysses_sequence_parallel_size=2"
@@ -67,26 +66,6 @@ def run(words: list[str], output: Path, limit: float, until: Callable[[], bool] 
                 return "killed"
             time.sleep(0.1)
     return f"exit code {process.returncode}"
-
-
-def planned(root: Path, model: Path, steps: int, overrides: list[str]):
-    """The plan of a run of one rft stage, and that stage."""
-    from pipeline.check.judge import compose
-    from pipeline.plan.plan import make_plan
-
-    usual = [
-        f"checkpoint_root_dir={root}", "project=gpu", "name=two", "mode=colocate", "monitor.monitor_type=none",
-        "stages=[{stage_name: rft}]", "model.init.enable=false", f"model.model_path={model}",
-        f"model.max_prompt_tokens={PROMPT_TOKENS}", f"model.max_response_tokens={RESPONSE_TOKENS}",
-        "buffer.explorer_input.default_reward_fn_type=benchmarks.gpu_path:hash_reward",
-        "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={steps}", "buffer.batch_size=64",
-        "synchronizer.sync_offset=0", "synchronizer.sync_interval=1", "algorithm.optimizer.lr=1e-6",
-        "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
-        "trainer.max_token_len_per_gpu=32768", "trainer.save_interval=1000"]
-    changed = {override.partition("=")[0] for override in overrides}
-    plan = make_plan(compose([*(one for one in usual if one.partition("=")[0] not in changed),
-                              *overrides]))
-    return plan, next(stage for stage in plan.stages if stage.name == "rft")
 
 
 def rollouts(given, name: str) -> dict:

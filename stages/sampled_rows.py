@@ -18,7 +18,7 @@ from pipeline.check.sources import PAIR
 from pipeline.store.harbor import UNSUPPORTED
 
 SHOWN = 160  # characters of a prompt in a message
-REPEATED = 0.1  # share of sampled rows that equal others, above which they are told
+REPEATED = 0.1  # share of sampled rows that equal others, above which they are reported
 
 
 def problems(source: dict[str, Any], drawn: Sample) -> list[str]:

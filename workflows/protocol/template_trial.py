@@ -50,8 +50,10 @@ def try_template(tokenizer, named: str, is_own: bool) -> None:
 
 
 def _has_large_power(template: Any) -> bool:
-    """Whether a template raises to a power that is no number of the text, or all of them together to a large one: that
-    is one operation of Python, which no limit of time ends. template: text, or several by name."""
+    """Whether a template has an exponent that is not an integer literal, or ones whose product is large.
+
+    Python computes a power in one operation, which no time limit interrupts. template: text, or several by name.
+    """
     from jinja2 import Environment
 
     for text in template.values() if isinstance(template, dict) else [template]:
