@@ -44,10 +44,10 @@ test-slurm: .venv/.ready
 
 # at least 418 kills, one at every write point, and the faults, with the tables of docs/kills.md; goes on where it was
 # interrupted (.kills/). The ledger: 320 kills of explorers whose tools have effects, with the table of
-# docs/kills-ledger.md
+# tests/kills/ledger.md
 test-kill: .venv/.ready
 	$(PYTEST) -m kill
-	$(BIN)/python -m tests.kills.ledger --page docs/kills-ledger.md
+	$(BIN)/python -m tests.kills.ledger --page tests/kills/ledger.md
 	$(BIN)/python -m tests.kills
 
 # adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps

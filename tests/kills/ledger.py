@@ -274,7 +274,7 @@ def report(results: list[dict]) -> str:
     return HEADING + f"""
 {rows[-1][1]} kills of {len(results)} steps, {results[-1]["date"]}, of commit {", ".join(commits)}.
 Of {ATTEMPTS * len(results)} attempts, {unknowns} ended as "outcome unknown". Explorers are forked from one process, and
-the engine is scripted: what starts engines and stages is killed by the other tests (kills.md).
+the engine is scripted: what starts engines and stages is killed by the other tests (docs/kills.md).
 
 {tabulate(rows, ["the explorer is killed", "kills", "right", "wrong"], "github")}
 """
@@ -282,7 +282,7 @@ the engine is scripted: what starts engines and stages is killed by the other te
 
 HEADING = f"""# Tools, and a killed explorer
 
-`python -m tests.kills.ledger --page docs/kills-ledger.md` (part of `make test-kill`) kills explorers with SIGKILL, up
+`python -m tests.kills.ledger --page tests/kills/ledger.md` (part of `make test-kill`) kills explorers with SIGKILL, up
 to {PER_CHAIN} times in a step, and starts the step again until it ends. In the step, {ATTEMPTS} attempts (plain
 functions, `async def` and generators) each call two tools in {agents.TURNS} turns: one that declares `idempotent` and
 appends a line to a ledger unless its key is there, and one that declares nothing and appends always.

@@ -17,7 +17,7 @@ HEAD = """# Killed, and going on
 `make test-kill` kills the processes of runs with SIGKILL and types the same command again, several times for each run,
 until it ends; then it compares weights, the content of every table and the kept checkpoints with those of a run that
 was left alone, and looks into MLflow for every (metric, step), once. It goes on where it was interrupted (`.kills/`)
-and then writes this page. Kills between the calls of tools are in [kills-ledger.md](kills-ledger.md).
+and then writes this page. Kills between the calls of tools are in [tests/kills/ledger.md](../tests/kills/ledger.md).
 
 A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) sees the file operations in `store/`,
 in `runs/` and on MLflow's database. A process kills itself just before the first one whose write point was not hit, or
