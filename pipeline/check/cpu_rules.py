@@ -58,8 +58,6 @@ def _attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> I
 
 
 def _experts(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
-    if said.get("model_type") == "gpt_oss":
-        yield "new weights of its experts do not reach their kernel"
     if said.get("model_type") == "nemotron_h" and _any(said, "moe"):
         yield "its experts have no gate, and kernels are for gated ones"
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from workflows.engines.vllm_past_loaders import PastLoaders
 from workflows.engines.vllm_worker import compare_tensors
 
 
@@ -27,3 +28,47 @@ def test_a_tensor_of_older_weights_is_named(engine_model):
 
 def test_float32_is_left_to_the_probe(engine_model):
     assert compare_tensors(engine_model.float(), {"norm.weight": torch.zeros(2, 3)}, "") is None
+
+
+class Layer(nn.Module):
+    """One parameter is written by its loader, one as a whole, one by rows."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("loaded", "copied", "by_rows"):
+            self.register_parameter(name, nn.Parameter(torch.zeros(3, 2), requires_grad=False))
+        self.loaded.weight_loader = lambda param, loaded_weight: param.data.copy_(loaded_weight)
+
+    def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        self.copied.copy_(weights["copied"].t())
+        self.loaded.weight_loader(self.loaded, weights["loaded"])
+        for row, tensor in enumerate(weights["by_rows"]):
+            self.by_rows.data[row, 1:].copy_(tensor[0])
+            self.by_rows[row].data[:1].copy_(tensor[1:])
+
+
+@pytest.mark.slow  # it imports vLLM
+@pytest.mark.parametrize("reloads", [1, 2])
+def test_what_a_model_writes_past_its_loaders_arrives_in_the_same_memory(reloads):
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    model = Layer()
+    layerwise.record_metadata_for_reloading(model)
+    places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    for number in range(reloads):
+        six = torch.arange(6.0).view(3, 2) + 10 * number
+        with PastLoaders(model):
+            layerwise.initialize_layerwise_reload(model)
+            model.load_weights({"loaded": six, "copied": six.t().contiguous(), "by_rows": six.flip(1)})
+            layerwise.finalize_layerwise_reload(model, None)
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, six), name
+            assert parameter.data_ptr() == places[name]
+
+
+def test_copies_of_other_tensors_are_left_alone(engine_model):
+    one, meta = torch.zeros(2), torch.zeros(2, device="meta")
+    with PastLoaders(engine_model):
+        one.copy_(torch.ones(2))
+        meta.copy_(one)
+    assert one.tolist() == [1, 1]

@@ -5,6 +5,7 @@ vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_r
 
 from workflows.engines.host_weights import HostWeights
 from workflows.engines.kept_logprobs import keep
+from workflows.engines.vllm_past_loaders import PastLoaders
 
 
 class WeightLoader:
@@ -26,7 +27,8 @@ class WeightLoader:
             text = getattr(model, "language_model", model)  # of a model that reads images too
             if not hasattr(text, "lm_head"):  # Gemma 2: its embedding is its head
                 tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
-            self.model_runner.reload_weights(weights_iterator=iter(tensors.items()))
+            with PastLoaders(model):
+                self.model_runner.reload_weights(weights_iterator=iter(tensors.items()))
             head, embedding = (getattr(part, name, None) for part, name in (
                 (text, "lm_head"), (getattr(text, "model", None), "embed_tokens")))
             tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()

@@ -14,6 +14,7 @@ RUN = {
     "chunks of a block": {"model_type": "llama4_text", "attention_chunk_size": 256},
     "no linear layer": {"model_type": "qwen3_next", "layer_types": ["full_attention"] * 4},
     "Mamba 2, whose heads are no heads of attention": {"model_type": "mamba2", "head_dim": 16},
+    "gpt-oss": {"model_type": "gpt_oss"},
     "made here": {"hidden_size": 64, "num_attention_heads": 2},
 }
 REFUSED = {
@@ -29,7 +30,6 @@ REFUSED = {
     "Mamba 1": {"model_type": "falcon_mamba"},
     "Qwen3-Next in float32": {"model_type": "qwen3_next"},
     "Qwen3.5 in float32": {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}},
-    "gpt-oss": {"model_type": "gpt_oss"},
     "experts without a gate": {**HYBRID, "layers_block_type": ["mamba", "moe", "attention"]},
     "by a pattern": {**HYBRID, "hybrid_override_pattern": "ME*M"},
 }
