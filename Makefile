@@ -3,6 +3,7 @@
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
+# make site   the documents as pages with search, without network, in site/; fails for a link that leads nowhere
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them. With
 #   LOCK=requirements-gpu-next.lock: with the vLLM of the CPU lock (docs/gpu.md says which has run on a GPU)
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks
+  test-slurm test-frameworks site
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -107,6 +108,10 @@ bench: .venv/.ready
 house: .venv/.ready
 	$(BIN)/python -m benchmarks.walk
 	@$(BIN)/python -m benchmarks.house; house=$$?; $(BIN)/python -m benchmarks.goals && exit $$house
+
+# needs the packages of the extra `docs`, which the lock for CPUs has
+site: .venv/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 clean:
 	rm -rf store runs .snakemake mlflow.db
