@@ -1,6 +1,7 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
+# make test-docs   every command of README.md and docs/ (half an hour)
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make site   the documents as pages with search, without network, in site/; fails for a link that leads nowhere
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks site
+  test-slurm test-frameworks test-docs site
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -54,6 +55,10 @@ test-kill: .venv/.ready
 # adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
 test-adapters test-wide: test-%: .venv/.ready
 	$(PYTEST) -m $*
+
+# every command block of README.md and docs/ that is not marked otherwise, on a small model
+test-docs: .venv/.ready
+	$(BIN)/pytest -n 2 -m docs --durations=0 tests/docs
 
 test-frameworks: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt

@@ -10,10 +10,11 @@ from pipeline.check.judge import compose
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.modes import planned
 from pipeline.settings.config import Config
-from pipeline.store.files import CONF
+from pipeline.store.files import CONF, HOME
+from tests import pages
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
-PAGES = [CONF.parent / "README.md", *sorted((CONF.parent / "docs").glob("*.md"))]
+PAGES = pages.PAGES
 BLOCKS = {f"{page.name}-{number}": text for page in PAGES
           for number, text in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))}
 OTHERWISE = {"add-an-algorithm.md-0",  # a file of conf/algorithm/: tests/operators/test_add_an_algorithm.py
@@ -44,10 +45,30 @@ def test_the_steps_that_the_pages_replay_are_there_after_the_default_run():
     total, every = rft.buffer.total_steps, rft.trainer.save_interval
     saved = [step for step in range(1, total + 1) if step % every == 0 or step == total]
     kept = saved[-rft.trainer.max_checkpoints_to_keep :]
-    named = {int(step) for page in PAGES for step in re.findall(r"^    ouro replay .*--step (\d+)",
+    named = {int(step) for page in PAGES for step in re.findall(r"^ouro replay .*--step (\d+)",
                                                                page.read_text(encoding="utf-8"), re.M)}
     assert kept == [425, 450]
     assert named == {1, 426} <= {1, *(step + 1 for step in kept)}
+
+
+COMMANDS = [block for page in PAGES for block in pages.blocks(page)]
+INDENTED = re.compile(r"^\n {4}(?=(?:ouro|make|python|snakemake|pytest|pip|cd) )", re.M)
+
+
+def test_few_command_blocks_are_not_run_and_each_says_why():
+    kept = [block for block in COMMANDS if block.reason]
+    assert {block.reason for block in kept} == {*pages.REASONS}
+    assert len(kept) <= 15
+    assert [page.name for page in PAGES if INDENTED.search(page.read_text(encoding="utf-8"))] == []
+    assert all((HOME / test).exists() for test in pages.OWN.values())
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: f"{block.page}-{block.line}")
+def test_the_commands_of_a_block_exist(block):
+    """Those that are not run as well; a mistake that a page shows on purpose is one of values, not of words."""
+    assert block.commands()
+    for words in pages.ouro(block):
+        pages.parsed(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -12,6 +12,7 @@ import pytest
 from pipeline import cli
 from pipeline.check import preflight
 from pipeline.check.judge import compose
+from tests import pages
 from tests.toy.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "first-hour.md").read_text(encoding="utf-8")
@@ -36,20 +37,8 @@ def test_every_run_of_the_page_would_go_through(tmp_path, monkeypatch):
 
 
 def test_every_ouro_of_the_page_is_a_command():
-    assert {parsed(cli.split_at_dashes(words)[0]) for words in OURO} == {
+    assert {pages.parsed(words) for words in OURO} == {
         "init", "config check", "run", "status", "report", "sql"}
-
-
-def parsed(words: list[str]) -> str:
-    """The name of the command that a command line calls. Raises for an option or argument that it does not have."""
-    import click
-
-    command, context, names = cli.ouro, click.Context(cli.ouro), []
-    while isinstance(command, click.Group):
-        name, command, words = command.resolve_command(context, words)
-        names.append(name)
-    command.make_context(name, list(words))
-    return " ".join(names)
 
 
 @pytest.mark.slow
