@@ -165,3 +165,27 @@ async def without_model(prompt):
 
 def generator_with_model(prompt, model="gpt"):
     yield prompt
+
+
+def consults(prompt, model, auxiliary_models):
+    """What another model says, as the text of the attempt."""
+    model(prompt)
+    (client,) = auxiliary_models
+    said = client.chat.completions.create(**_question(client))
+    return Trajectory(prompt, *_said(said), "stop")
+
+
+async def consults_async(prompt, model, auxiliary_models):
+    await model(prompt)
+    said = await auxiliary_models[0].chat.completions.create(**_question(auxiliary_models[0]))
+    return Trajectory(prompt, *_said(said), "stop")
+
+
+def _question(client):
+    return {"model": client.model_path, "messages": [{"role": "user", "content": "1+1"}], "max_tokens": 5,
+            "temperature": 0}
+
+
+def _said(reply):
+    text = reply.choices[0].message.content.encode() + bytes(1)
+    return [*text], [0.0] * len(text), [1] * len(text)

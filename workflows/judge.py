@@ -1,6 +1,6 @@
-"""Judges: a model of a server, or the policy itself, rates answers by a rubric or compares those of a group (RULER).
+"""Judges rate answers by a rubric, or compare those of a group (RULER).
 
-RULER is that of OpenPipe's ART.
+A judge is a model of a server or of explorer.auxiliary_models, or the policy itself. RULER is that of OpenPipe's ART.
 
 The judge answers in JSON, a reason before each verdict. A judgement that does not come, or is nonsense three times, is
 the reason of a failed row; it is never a reward of 0.
@@ -17,9 +17,11 @@ from pipeline.settings.arguments.judging import Criterion, JudgeReward, rubric_o
 from pipeline.settings.config import longest_sequence
 from pipeline.settings.remote import Remote as Settings
 from pipeline.store import files
+from workflows.engines import auxiliary
 from workflows.engines.remote import Remote, RequestFailed
 from workflows.protocol.engine import Engine, Failed, Request
 from workflows.protocol.prompts import conversation_text, prompt_tokens
+from workflows.protocol.trajectory import Endpoint
 
 TRIES = 3  # requests for a judgement that can be read
 RETRIED = 1.0  # temperature of all but the first, which is greedy: the same answer would be as unreadable again
@@ -81,13 +83,15 @@ class Unreadable(ValueError):
 class Judge:
     """A judge with its limits and its cache. Made and used on one event loop."""
 
-    def __init__(self, given: JudgeReward, policy: Callable[[], Policy]):
-        """policy: who judges where no server is named."""
+    def __init__(self, given: JudgeReward, policy: Callable[[], Policy], endpoint: Endpoint | None = None):
+        """policy: who judges where no model is named. endpoint: of a model that is served for this run."""
         self._given, self._policy = given, policy
-        self._remote = given.judge_url and Remote(Settings(
-            base_url=given.judge_url, model_name=given.judge_model, api_key_env=given.judge_key_env,
+        url, name = (endpoint.base_url, endpoint.model) if endpoint else (given.judge_url, given.judge_model)
+        self._remote = url and Remote(Settings(
+            base_url=url, model_name=name, api_key_env=given.judge_key_env,
             timeout=given.judge_timeout, max_retries=given.judge_retries, concurrency=given.judge_concurrency,
-            requests_per_minute=given.judge_requests_per_minute, tokens_per_minute=given.judge_tokens_per_minute))
+            requests_per_minute=given.judge_requests_per_minute, tokens_per_minute=given.judge_tokens_per_minute),
+            endpoint and endpoint.api_key)
         self._cache = None
         if given.judge_cache is not None:
             import diskcache
@@ -154,11 +158,13 @@ class Judge:
 def judge_reward(rewards, **given: Any):
     """A reward function whose judge is asked for all responses of a step at once. given: of JudgeReward."""
     arguments, opened = JudgeReward(**given), []
+    of_run = arguments.judge_url is None and arguments.judge_model
+    named = auxiliary.served(rewards.config, arguments.judge_model) if of_run else None  # loads meanwhile
     work = _compared_groups if arguments.compare else _rated_each
 
     async def asked(*rows: Sequence | None) -> list[Judgement | str]:
         if not opened:  # here, because its client belongs to the event loop
-            opened.append(Judge(arguments, rewards.judge))
+            opened.append(Judge(arguments, rewards.judge, named and named.endpoint))
         return await work(opened[0], *rows)
 
     def judged(prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths,

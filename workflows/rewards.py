@@ -15,7 +15,7 @@ from pathlib import Path
 from operators import shaping
 from operators.reward import load_reward
 from pipeline.job import own_process
-from pipeline.job.shares import first_auxiliary_gpu
+from pipeline.job.shares import auxiliary_gpus
 from pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
 from pipeline.settings.arguments.base import unknown
 from pipeline.settings.arguments.users import Signature
@@ -57,9 +57,9 @@ class Rewards:
     def judge(self) -> Policy:
         """The policy as a judge. Raises StageError where it cannot be asked."""
         if self._policy is None:
-            raise StageError("judge_reward without judge_url asks the policy, which is not to be asked here: the stage "
-                             "has no engine (mode=score), or the engine is answering (task.judge of a workflow). Name "
-                             "a judge_url and a judge_model.")
+            raise StageError("judge_reward without judge_model asks the policy, which is not to be asked here: the "
+                             "stage has no engine (mode=score), or the engine is answering (task.judge of a workflow). "
+                             "Name a judge_model of explorer.auxiliary_models, or of a judge_url.")
         return self._policy
 
     def of(self, taskset) -> list[RewardFunction]:
@@ -76,7 +76,8 @@ class Rewards:
         if wrong := [*(f"{key}: {line}" for line in unknown(", ".join(names), takers, given)), *wrong]:
             raise ConfigError(" ".join(wrong))
         if longest := taskset.rollout_args.max_tokens:  # where responses of this set are cut
-            given = {OVERLONG_LENGTH: longest, **given} if "overlong_penalty" in names else given
+            cut = {OVERLONG_LENGTH: given.get(OVERLONG_LENGTH) or longest}
+            given = {**given, **cut} if "overlong_penalty" in names else given
         taken = [taken_arguments(function, given) for function in functions]
         retries = self.config.explorer.max_retry_times
         return [function(self, **own) if name in OPENED else
@@ -139,11 +140,9 @@ def _devices(config, index: int) -> list[str]:
     """torch's device names for an auxiliary model: its own GPUs after earlier models', or the CPU."""
     import torch
 
-    models = config.explorer.auxiliary_models
     if not torch.cuda.is_available():
-        return ["cpu"] * models[index].engine_num
-    first = first_auxiliary_gpu(config) + sum(model.engine_num for model in models[:index])
-    return [f"cuda:{first + copy}" for copy in range(models[index].engine_num)]
+        return ["cpu"] * config.explorer.auxiliary_models[index].engine_num
+    return [f"cuda:{gpu}" for gpu in auxiliary_gpus(config, index)]
 
 
 def reward_model(rewards: Rewards, model=SCORE.model, weight=SCORE.weight) -> RewardFunction:

@@ -21,6 +21,7 @@ from pipeline.store.user_errors import load_dotted
 from workflows.attempts.child import ENDPOINT, MODEL
 from workflows.attempts.isolated import Isolated
 from workflows.attempts.time_limit import limited_workflow, watched_workflow
+from workflows.engines import auxiliary
 from workflows.protocol.prompts import choices_of
 from workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from workflows.protocol.trajectory import Attempt, Trajectory
@@ -46,16 +47,17 @@ def load_workflow(
     that it does not take.
     """
     workflow, tools = _bound(name, arguments, directory)
-    function = inspect.unwrap(getattr(workflow, "func", workflow))
-    if ENDPOINT in inspect.signature(workflow).parameters:
-        return Isolated(workflow, limit, speaks=True, tools=tools)
-    if MODEL in inspect.signature(workflow).parameters:
+    function, taken = inspect.unwrap(getattr(workflow, "func", workflow)), inspect.signature(workflow).parameters
+    consults = auxiliary.PARAMETER in taken
+    if ENDPOINT in taken:
+        return Isolated(workflow, limit, speaks=True, consults=consults, tools=tools)
+    if MODEL in taken:
         if inspect.isgeneratorfunction(function):
             raise ConfigError(f"the workflow '{name}' is a generator with a parameter `model`, which is kept for the "
                               "policy of workflows that are none (docs/agents.md); rename it.")
-        return Isolated(workflow, limit, tools=tools)
-    if (tools and inspect.isgeneratorfunction(function)) or name in own_process.functions(directory):
-        return Isolated(workflow, limit, tools=tools)
+        return Isolated(workflow, limit, consults=consults, tools=tools)
+    if ((tools or consults) and inspect.isgeneratorfunction(function)) or name in own_process.functions(directory):
+        return Isolated(workflow, limit, consults=consults, tools=tools)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"the workflow '{name}' is an `async def` without a parameter `model`, by which it asks the "
                           "model (docs/agents.md); add one.")

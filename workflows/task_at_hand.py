@@ -8,11 +8,12 @@ from functools import cached_property, partial
 from pipeline.settings.config import longest_sequence
 from pipeline.store.errors import DataError
 from workflows.attempts.isolated import Isolated
+from workflows.engines import auxiliary
 from workflows.engines.guided import check_of
 from workflows.protocol.engine import Reply
 from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
 from workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
-from workflows.protocol.trajectory import Attempt, Trajectory
+from workflows.protocol.trajectory import Attempt, Endpoint, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
 
@@ -32,7 +33,7 @@ class TaskAtHand:
         self.messages, self.tools, self.answer = task_turns(task, config), task_tools(task), task.answer
         self._prefix = choices_of(task).get("reply_prefix", "")
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
-        self._parser = config.explorer.tool_call_parser
+        self._parser, self._config = config.explorer.tool_call_parser, config
         self._check = None if is_trained else check_of(config.explorer.rollout_model.engine_type)
 
     @cached_property
@@ -69,6 +70,10 @@ class TaskAtHand:
         conversation = Conversation(self._tokenizer, self._model, self._parser, tool_calls)
         return Speaker(conversation, longest_sequence(self._model), ask, cancel, self._check)
 
+    def consulted(self) -> list[Endpoint]:
+        """How the chat models of explorer.auxiliary_models are asked; those that are not loaded yet are waited for."""
+        return auxiliary.endpoints(self._config)
+
     def has_room(self, prompt: list[int]) -> bool:
         """Whether a whole response (model.max_response_tokens) still fits after a prompt."""
         return len(prompt) + self._model.max_response_tokens <= longest_sequence(self._model)
@@ -94,6 +99,6 @@ def unwritable(reason: str) -> Callable[[list[int]], Attempt]:
 
 def asks_task(workflow: Callable[..., Attempt] | Isolated) -> bool:
     function = workflow.function if isinstance(workflow, Isolated) else workflow
-    if isinstance(workflow, Isolated) and workflow.speaks:  # its conversation goes through the chat template
+    if isinstance(workflow, Isolated) and (workflow.speaks or workflow.consults):  # the task has what they need
         return True
     return PARAMETER in inspect.signature(function).parameters

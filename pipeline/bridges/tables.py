@@ -3,8 +3,9 @@
 A table of keys has three sections. `renamed`: key there -> setting here, or [setting, {value there: value here}].
 `left_out`: groups of keys that do something there and nothing here, with the reason. `without_effect`: the same for
 keys that need no equivalent here. `disabled`: values that disable a key of a group there too; `switch`: a key below it
-with such a value. `loses`: the part of the task that a recipe lacks without the key. `a.{b,c}` stands for a.b and a.c;
-keys below one that is not renamed share its entry. `a.*: b.*` renames every key below a.
+with such a value; `equals`: a key whose value it may repeat. `loses`: the part of the task that a recipe lacks without
+the key. `a.{b,c}` stands for a.b and a.c; keys below one that is not renamed share its entry. `a.*: b.*` renames every
+key below a.
 """
 
 import re
@@ -53,7 +54,7 @@ def keys(name: str) -> dict[str, Renamed | Refused]:
     read, found = table(name), {}
     for group in (*read.get("left_out", ()), *read.get("without_effect", ())):
         idle = (*group.get("disabled", ()), *group.get("switch", {}).items())
-        fate = Refused(group["why"], idle, group.get("loses", ""))
+        fate = Refused(group["why"], idle, group.get("loses", ""), equals=group.get("equals"))
         found |= {key: fate for pattern in group["keys"].split() for key in expanded(pattern)}
     for pattern, to in read.get("renamed", {}).items():
         found |= dict.fromkeys(expanded(pattern), Renamed(*([to] if isinstance(to, str) else to)))

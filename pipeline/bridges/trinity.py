@@ -85,7 +85,7 @@ def _fate(key: str) -> Fate | None:
         return found[1]
     if re.fullmatch(r"stages\.\d+\.(stage_name|after)", key):
         return Works()
-    while general and general not in unlisted:
+    while general and general not in SETTINGS and general not in unlisted:
         general = general.rpartition(".")[0]
     return unlisted.get(general)
 
@@ -103,9 +103,7 @@ def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool
             or trinity_data.unfit_operator(made, given, stage, values)
             or trinity_data.dapo_reward(made, given, values) or trinity_data.columns(made, given, values)):
         return True
-    if reason := trinity_values.of_judge(general, values):
-        made.leave(given, reason, "judge or teacher" if given.path[-1] == "model_path" else "")
-    elif reason := trinity_values.without_effect(general, given.value, values):
+    if reason := trinity_values.without_effect(general, given.value, values):
         made.idle.append((given, reason))
     return bool(reason)
 

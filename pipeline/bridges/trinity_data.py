@@ -6,6 +6,7 @@ from pipeline.bridges import tables
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation, first, places
+from pipeline.bridges.trinity_values import names_of_rewards
 from pipeline.bridges.trinity_whole import ITS_DEFAULT
 from pipeline.settings import guide
 from pipeline.settings.algorithms import WITH_TEACHER, parts
@@ -212,7 +213,10 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     if teaching and REWARD not in made.entries:
         made.choose(REWARD, "accuracy_reward",
                     f"for reports and evaluations; {teaching[0]} learns from the teacher alone")
-    if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
+    models = made.below("explorer", "auxiliary_models")
+    for index, place in enumerate(models if len(models) > 1 else ()):
+        made.choose((*place, "name"), f"model_{index}", "several models have names")
+    if models and not names_of_rewards(values):
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
     math = sorted(name for name, group in groups.items() if "reward" in group)
     if not math:

@@ -3,18 +3,22 @@
 import re
 from typing import Any
 
+from pipeline.bridges import tables
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import SETTINGS, Path, places
 from pipeline.bridges.trinity_whole import of_stage, stages_of
 from pipeline.settings import guide, schema
 from pipeline.settings.algorithms import WITH_CRITIC, parts
+from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from pipeline.settings.setting import about
 from pipeline.store.errors import UNSAID
 from pipeline.store.yaml_values import scalar
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
+# those that ask no model, and our workflows
+KNOWN_REWARDS = {*WORKFLOWS, *REWARDS, "math_reward", "math_boxed_reward", "math_dapo_reward"}
 OF_CRITIC = ("trainer.critic_warmup", "model.critic_model_path", "trainer.critic")
 # training depends on these: an unknown name stays, so that the recipe does not compose until it is resolved
 CHOSEN = re.compile(r"(algorithm_type|workflow_type|_fn|_fn_type)$")
@@ -47,15 +51,23 @@ def is_nothing(given: Given) -> bool:
     return given.value == "None" or (given.value == "" and guide.general(given.key) in SETTINGS)
 
 
-def of_judge(general: str, values: dict[Path, Any]) -> str | None:
-    """Returns why a key of an auxiliary model has no meaning: the original's workflows query it."""
-    names_rewards = any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
-                        for path, value in values.items())
-    return said("judge") if general.startswith("explorer.auxiliary_models.") and names_rewards else None
+def names_of_rewards(values: dict[Path, Any]) -> set[str]:
+    """Returns the workflows and reward functions that a source names."""
+    return {str(value) for path, value in values.items()
+            if value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))}
+
+
+def _asks_nobody(name: str) -> bool:
+    """Returns whether a workflow or reward function of the original is known, and asks no auxiliary model."""
+    group = tables.workflows().get(name, {"loses": "" if name in KNOWN_REWARDS else "judge or teacher"})
+    return group.get("loses") != "judge or teacher"
 
 
 def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | None:
     """Returns why a supported key has no effect in either system: its sets do not exist, or have one order."""
+    if general.startswith("explorer.auxiliary_models.") and (
+            named := sorted(names_of_rewards(values))) and all(map(_asks_nobody, named)):
+        return f"loaded there, and asked by nobody: {', '.join(named)}."
     if general == "explorer.eval_interval" and not any("eval_tasksets" in path[:-1] for path in values):
         return "disabled there too: no set is given to evaluate on."
     warms_up = any("sft_warmup_dataset" in path for path in values)

@@ -41,7 +41,9 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
     elif found:  # it is disabled, or its effect is the default here
         is_reference = str(value).startswith("${") and str(value).endswith("}")
         is_off = off(values.get(tuple(str(value)[2:-1].split(".")), value) if is_reference else value, found[1].idle)
-        is_idle = is_off or found[1].why in WITHOUT_EFFECT
+        said = [(*ROOT, *found[1].equals.split(".")), ("trainer", found[1].equals.rpartition(".")[2])] if (
+            found[1].equals) else []
+        is_idle = is_off or found[1].why in WITHOUT_EFFECT or value in [values[key] for key in said if key in values]
         if is_idle:
             made.idle.append((given, is_off + found[1].why))
         else:

@@ -103,7 +103,8 @@ class Verl:
         switches = dict(item for item in fate.idle if isinstance(item, tuple))
         is_off = any((key in self.values or (value is None and key not in self.unknown)) and self.value(key) == value
                      for key, value in ((f"{entry}.{name}", value) for name, value in switches.items()))
-        return is_off or (key in self.values and self.value(key) in fate.idle)
+        is_same = bool(fate.equals) and key in self.values and self.value(fate.equals) == self.value(key)
+        return is_off or is_same or (key in self.values and self.value(key) in fate.idle)
 
     def _renamed(self, key: str, fate: Renamed) -> None:
         value = self.value(key)

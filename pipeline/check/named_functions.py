@@ -30,7 +30,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
-    wrong += _cut_prefixes(config, known)
+    wrong += _cut_prefixes(config, known) + _without_models(config, known)
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
     wrong += generator_problems(config)
@@ -172,6 +172,14 @@ def _without_tools(config: Config, functions: Functions) -> list[Problem]:
             and not any(map(one.workflow_args.get, ("tools", "environment_class", "mcp")))]
 
 
+def _without_models(config: Config, functions: Functions) -> list[Problem]:
+    """Reports a workflow that asks auxiliary models, of which there are none."""
+    asking = [name for _, _, name in _attempted(config) if "auxiliary_models" in (
+        functions[name].names() if functions.get(name) else ())]
+    return [Problem("explorer.auxiliary_models", f"is empty, and {asking[0]} asks the models there.",
+                    "Add {model_path: ...}.", found=[])] if asking and not config.explorer.auxiliary_models else []
+
+
 def tools_with_servers(config: Config, functions: Functions) -> list[tuple[str, dict[str, Any]]]:
     """Returns (setting, arguments that name tools) of the sets whose agents use MCP servers, if they are valid."""
     return [(f"{key}.workflow_args", {name: value for name, value in one.workflow_args.items()
@@ -284,7 +292,7 @@ def workflow_taker(name: str, functions: Functions) -> Taker | None:
 
 
 SINGLE = "simple_workflow"
-ASKING = {"model", "endpoint", "toolbox"}  # parameters of workflows that write their own prompts
+ASKING = {"model", "endpoint", "toolbox", "auxiliary_models"}  # parameters of workflows that write their own prompts
 # settings below `algorithm` that have a corresponding `*_args`
 PARTS = ("sample_strategy", "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

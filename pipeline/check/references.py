@@ -11,17 +11,27 @@ from pipeline.settings.config import Config, users_code
 from pipeline.settings.kinds import RECIPES
 from pipeline.settings.lora import adapter_problem
 from pipeline.settings.model import Model
+from pipeline.settings.reward_rules import asked_models
 from pipeline.settings.setting import values_of
 from pipeline.settings.trainer import attention_of
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import DOES, STATES, has_experts, text_part, unpacked, untrainable
 from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
-from pipeline.store.model_shape import CONFIG, absent_model, plain_config, read_config, wrong_model, wrong_rewriting
+from pipeline.store.model_shape import (
+    CONFIG,
+    absent_model,
+    is_classifier,
+    plain_config,
+    read_config,
+    wrong_model,
+    wrong_rewriting,
+)
 from pipeline.store.weights import weights_problem
 
 FILES = ("data_processor.task_pipeline.config_path", RECIPES, "model.chat_template_path", "model.lora_configs.*.path")
-OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
+AUXILIARY = "explorer.auxiliary_models"
+OTHER_MODELS = ("model.critic_model_path", f"{AUXILIARY}.*.model_path")
 
 
 def missing(config: Config, start: Model) -> list[Problem]:
@@ -51,23 +61,32 @@ def _other_models(config: Config) -> list[tuple[str, str]]:
 def wrong_models(config: Config, start: Model) -> list[Problem]:
     """Lists models on this machine with an unreadable config.json. start: as for `missing`."""
     named = models(config, start)
-    found = [line for key, path in named if (line := wrong_model(path, key) or _no_judge(key, path))]
+    found = [line for key, path in named if (line := wrong_model(path, key) or _auxiliary_problem(config, key, path))]
     own = [wrong_rewriting(path, start) for key, path in named if key == "model.model_path" and not found]
     return [*found, *filter(None, own)]
 
 
-def _no_judge(key: str, path: str) -> Problem | None:
-    """Reports an auxiliary model that gives no single score. workflows/reward_model.py looks at its weights too."""
-    if not key.startswith("explorer.auxiliary_models") or not (Path(path) / CONFIG).is_file():
+def _auxiliary_problem(config: Config, key: str, path: str) -> Problem | None:
+    """Reports an auxiliary model that cannot do what it is asked for. workflows/reward_model.py looks at its weights
+    too."""
+    if not key.startswith(AUXILIARY) or not (Path(path) / CONFIG).is_file():
         return None
-    said = read_config(path, key)
+    model = config.explorer.auxiliary_models[int(key.split(".")[2])]
+    said, scores = read_config(path, key), is_classifier(path, key)
     held, labels = said.get("architectures"), said.get("id2label")
     named = ", ".join(map(str, held)) if held and isinstance(held, list) else "of no architecture"
     count = len(labels) if isinstance(labels, dict) else 2  # transformers' default
-    if named.endswith("ForSequenceClassification") and count == 1:
-        return None
-    return Problem(key, f"it is {named} with {count} labels; needed a sequence classifier with one label "
-                   "(…ForSequenceClassification, num_labels 1).", found=path)
+    scoring, judging = asked_models(config)
+    only = len(config.explorer.auxiliary_models) == 1
+    if scores and model.name in judging:
+        return Problem(key, f"judge_reward asks it, and it is {named}, which writes nothing.", found=path)
+    if (scores and count != 1) or (not scores and scoring & ({model.name, None} if only else {model.name})):
+        return Problem(key, f"it is {named} with {count} labels; needed a sequence classifier with one label "
+                       "(…ForSequenceClassification, num_labels 1).", found=path)
+    if not scores and config.mode == "colocate":
+        return Problem("mode", f"{key} is served by an engine of its own, beside the one that takes turns with the "
+                       "trainer.", "Set mode=both.", found="colocate")
+    return None
 
 
 def wrong_weights(config: Config, start: Model) -> list[Problem]:

@@ -21,6 +21,7 @@ from pipeline.settings.setting import about, at
 from pipeline.settings.unused import unused
 from pipeline.store.digests import address
 from pipeline.store.errors import Problem
+from pipeline.store.signatures import parameters_of
 
 # check/teacher_rules.py, `unasked_models`; a name that no stage reads cannot be wrong
 REPORTED_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
@@ -90,10 +91,20 @@ def unasked_models(config: Config) -> list[Problem]:
     sources = [stage.buffer.explorer_input for stage in stages]
     sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
     if not any(stage.explorer.auxiliary_models for stage in stages) or any(
-            "reward_model" in reward_functions(taskset, source) for taskset, source in sets):
+            _asks_models(taskset, source) for taskset, source in sets):
         return []
-    return [Problem("explorer.auxiliary_models", "nothing asks them.", "Name reward_model among the functions of "
-                    "buffer.explorer_input.default_reward_fn_type, or leave them out.")]
+    return [Problem("explorer.auxiliary_models", "nothing asks them.", "Name reward_model or judge_reward with a "
+                    "judge_model among the functions of buffer.explorer_input.default_reward_fn_type, or a workflow "
+                    "with a parameter auxiliary_models, or leave them out.")]
+
+
+def _asks_models(taskset, source) -> bool:
+    """Returns whether the answers to a set may need auxiliary models; rows may name what asks them."""
+    functions, given = reward_functions(taskset, source), taskset.reward_fn_args
+    judged = "judge_reward" in functions and given.get("judge_model") and not given.get("judge_url")
+    workflows = [taskset.default_workflow_type, source.default_workflow_type, source.default_eval_workflow_type]
+    return bool("reward_model" in functions or judged or taskset.format.reward_fn_key or taskset.format.workflow_key
+                or any(":" in name and "auxiliary_models" in parameters_of(name) for name in workflows if name))
 
 
 def _lost(keys: list[str], kind: Kind, settings: Config) -> list[str]:

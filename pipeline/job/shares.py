@@ -1,7 +1,7 @@
 """Divides the GPUs and CPU cores of a stage, and the requests to its engines, among its processes.
 
-GPUs in order: the trainer's ranks, then the engines (engine_num x tensor_parallel_size), then the auxiliary models
-(engine_num each). GPUs are exclusive, except with mode=colocate: then all three begin at the first.
+GPUs in order: the trainer's ranks, then the engines (engine_num x tensor_parallel_size), then each of the auxiliary
+models, likewise. GPUs are exclusive, except with mode=colocate: then all three begin at the first.
 """
 
 import os
@@ -37,10 +37,12 @@ def deal_cores(available: list[int], parts: int) -> list[list[int]]:
 
 
 def engine_gpus(config) -> int:
-    """Returns the number of GPUs of all engines, where the mode has one."""
-    if of_mode(config.mode).only_rewards:
+    """Returns the number of GPUs of all engines, where the mode has one; a server has its own."""
+    if of_mode(config.mode).only_rewards:  # such a stage knows no engine
         return 0
     model = config.explorer.rollout_model
+    if model.engine_type == "openai":
+        return 0
     return model.engine_num * model.tensor_parallel_size
 
 
@@ -49,13 +51,16 @@ def first_auxiliary_gpu(config) -> int:
     return 0 if config.mode == "colocate" else engine_gpus(config)
 
 
+def auxiliary_gpus(config, index: int) -> range:
+    """Returns the indices, among the rollout process's GPUs, of those of an auxiliary model."""
+    sizes = [model.engine_num * model.tensor_parallel_size for model in config.explorer.auxiliary_models]
+    first = first_auxiliary_gpu(config) + sum(sizes[:index])
+    return range(first, first + sizes[index])
+
+
 def answering_gpus(config) -> int:
     """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
-    auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
-    if of_mode(config.mode).only_rewards:  # such a stage knows no engine
-        return auxiliary
-    if config.explorer.rollout_model.engine_type == "openai":  # a server has its own
-        return auxiliary
+    auxiliary = sum(model.engine_num * model.tensor_parallel_size for model in config.explorer.auxiliary_models)
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
 
@@ -97,7 +102,8 @@ def _counted(config, ranks: int) -> str:
     model, auxiliary = config.explorer.rollout_model, config.explorer.auxiliary_models
     parts = [f"{model.engine_num} x {model.tensor_parallel_size} for explorer.rollout_model (engine_num x "
              "tensor_parallel_size)"]
-    parts += [f"{judge.engine_num} for explorer.auxiliary_models ({judge.model_path})" for judge in auxiliary]
+    parts += [f"{judge.engine_num * judge.tensor_parallel_size} for explorer.auxiliary_models ({judge.model_path})"
+              for judge in auxiliary]
     return ", ".join([*parts, f"{ranks} for trainer.ranks"] if ranks else parts)
 
 

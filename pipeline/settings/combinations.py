@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from pipeline.settings.algorithm import ADVANTAGES
 from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
-from pipeline.settings.arguments.answers import REWARDS, OverlongPenalty
-from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
+from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
+from pipeline.settings.reward_rules import overlong, resampled_by_accuracy, rewards
 from pipeline.settings.train_batch import taken_groups
 from pipeline.settings.trainer import may_overlap
-from pipeline.store.errors import Problem, nearest
+from pipeline.store.errors import Problem
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 LONGEST_NAME = 200  # bytes; file systems take 255, and names of files are made of it
@@ -200,83 +200,6 @@ def pairs(c) -> Found:
             yield Problem(f"{key}.format.{name}", f"needed the column of a pair's response, for algorithm_type="
                           f"{algorithm}; found null.")
 
-
-def rewards(c) -> Found:
-    """Every answered set has a reward function, and reward_model a model to ask."""
-    source, models = c.buffer.explorer_input, c.explorer.auxiliary_models
-    known = [model.name for model in models]
-    for place, one in answered(c):
-        functions, key = reward_functions(one, source), f"buffer.explorer_input.{place}"
-        asked = one.reward_fn_args.get("model")
-        if not functions:
-            yield Problem(key, "no reward function is named.")
-        if c.kind.only_rewards and "judge_reward" in functions and not place.startswith("eval_") and (
-                one.reward_fn_args.get("judge_url") is None):
-            yield Problem(f"{key}.reward_fn_args.judge_url", f"null is the policy itself, and with mode={c.mode} there "
-                          "is no engine.", "Name a server.", found=None)
-        if "judge_reward" in functions and one.reward_fn_args.get("compare") is True:
-            yield from _compared(c, key)
-        if "reward_model" not in functions:
-            continue
-        if not models:
-            yield Problem(key, "the reward function reward_model asks a model of explorer.auxiliary_models, which is "
-                          "empty.", "Add {model_path: ...} there.")
-        elif asked is None and len(models) > 1:
-            yield Problem(f"{key}.reward_fn_args.model", f"explorer.auxiliary_models has {len(models)}; needed the "
-                          "name of one of them.")
-        elif asked is not None and asked not in known:
-            yield Problem(f"{key}.reward_fn_args.model", "no model of explorer.auxiliary_models has that name.",
-                          nearest(asked, filter(None, known)), found=asked)
-
-
-def _compared(c, key: str) -> Found:
-    """A judge that compares needs several answers in a group. key: of the set."""
-    algorithm = c.algorithm
-    if ".eval_" in key:
-        yield Problem(f"{key}.reward_fn_args.compare", "an evaluation also answers each task once, greedily, and one "
-                      "answer has no other to be compared with.", "Leave it out of evaluation sets.", found=True)
-    elif c.kind.explores and (algorithm.repeat_times or 1) + bool(algorithm.greedy_baseline) < 2:
-        yield Problem("algorithm.repeat_times", f"{key}.reward_fn_args.compare compares the answers of a group; needed "
-                      "at least 2.", found=1)
-
-
-def overlong(c) -> Found:
-    """The penalty on length grows in the last tokens of a response that may be so long."""
-    longest = c.model.max_response_tokens
-    for place, one in answered(c):
-        key, given = f"buffer.explorer_input.{place}.reward_fn_args", one.reward_fn_args
-        if "overlong_penalty" not in reward_functions(one, c.buffer.explorer_input) or OverlongPenalty.wrong_values(
-                key, given):  # reported with all other arguments
-            continue
-        most, cache = given.get("max_response_length"), given.get("cache_length")
-        if most and most > longest:
-            yield Problem(f"{key}.max_response_length", f"a response is cut at model.max_response_tokens={longest}; "
-                          "needed a number of tokens from 2 up to that, or null, which is that.", found=most)
-        elif cache and cache >= (most or longest):
-            yield Problem(f"{key}.cache_length", f"needed between 0 and max_response_length={most or longest}, both "
-                          "excluded: the last tokens, in which the penalty grows.", found=cache)
-
-
-def resampled_by_accuracy(c) -> Found:
-    """Groups are compared by accuracy where a reward function reports it."""
-    source = c.buffer.explorer_input
-    if c.kind.explores and c.algorithm.max_resample_rounds and c.algorithm.resample_metric == "accuracy":
-        for place, one in train_places(source):
-            if set(functions := reward_functions(one, source)) <= NO_ACCURACY:
-                yield Problem("algorithm.resample_metric", f"{' and '.join(functions)} of buffer.explorer_input."
-                              f"{place} do not say what is solved.", "Name a function with a component `accuracy`, or "
-                              "set resample_metric=reward.", found="accuracy")
-
-
-def answered(c) -> list:
-    """Returns (place below buffer.explorer_input, set) of the sets that a stage, or the evaluation of its model,
-    answers."""
-    source = c.buffer.explorer_input
-    return [*eval_places(source), *(train_places(source) if c.kind.makes_experience else [])]
-
-
-# reward functions that do not report whether a task is solved
-NO_ACCURACY = {name for name, one in REWARDS.items() if not one.reports_accuracy}
 
 def nodes(c) -> Found:
     """Ranks and engines are the same number on every node."""

@@ -65,19 +65,38 @@ class RolloutModel(Section):
 
 
 class AuxiliaryModel(Section):
-    """A model beside the policy: one that scores responses, for the reward function reward_model."""
+    """A model beside the policy: a sequence classifier with one label scores responses (reward_model); any other model
+    is served to judge_reward and to workflows with a parameter `auxiliary_models`."""
 
-    name: str | None = setting(None, "name of the model in reward_fn_args.model; needed when there are several")
-    model_path: str | None = setting(
-        None, "directory or hub id of a sequence classifier with one label and a chat template")
-    engine_num: int = setting(1, "number of copies that score side by side, one GPU each", ge=1, how=True)
-    tensor_parallel_size: int = setting(1, "GPUs per copy: a scoring model is not divided", ge=1, le=1, how=True)
+    name: str | None = setting(None, "name of the model in reward_fn_args: `model` of reward_model, `judge_model` of "
+                                     "judge_reward; needed when there are several")
+    model_path: str | None = setting(None, "directory or hub id of a model with a chat template")
+    engine_type: str = setting("vllm", "engine of a chat model: vllm or transformers (plain generate)",
+                               choices=("vllm", "transformers"))
+    engine_num: int = setting(1, "number of copies that share the requests, each with GPUs of its own", ge=1, how=True)
+    tensor_parallel_size: int = setting(1, "GPUs per copy; a model that scores is not divided", ge=1, how=True)
+    gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine of a chat model", gt=0, le=1,
+                                            how=True)
     dtype: str = setting("auto", "type of the model's weights; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
+    enable_thinking: bool | None = setting(None, "whether the chat template asks a chat model to think; null: as the "
+                                                 "template has it")
+    max_prompt_tokens: int | None = setting(None, "longest prompt of a chat model, tokens; a longer one is refused. "
+                                                  "null: as long as max_model_len allows", ge=1)
+    max_response_tokens: int | None = setting(None, "longest reply of a chat model, tokens; null: as long as "
+                                                    "max_model_len allows", ge=1)
     max_model_len: int | None = setting(
-        None, "longest conversation, tokens; a longer one fails its row. null: what the model has positions for", ge=1)
-    max_token_len: int = setting(16384, "batch budget, padded tokens; a longer conversation is a batch of its own",
-                                 ge=1, how=True)
+        None, "longest conversation, tokens; a longer one fails its row. null: of a chat model max_prompt_tokens + "
+              "max_response_tokens where both are set, else what the model has positions for", ge=2)
+    max_token_len: int = setting(16384, "batch budget of a model that scores, padded tokens; a longer conversation is "
+                                        "a batch of its own", ge=1, how=True)
+
+    @rule
+    def _lengths(self):
+        for name in ("max_prompt_tokens", "max_response_tokens"):
+            if self.max_model_len and (getattr(self, name) or 0) >= self.max_model_len:
+                yield Problem(name, f"needed fewer than max_model_len={self.max_model_len}, which has room for prompt "
+                              "and reply.", found=getattr(self, name))
 
 
 class OverRollout(Section):
@@ -97,7 +116,8 @@ class OverRollout(Section):
 
 class Explorer(Section):
     rollout_model: RolloutModel = section(RolloutModel)
-    auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
+    auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses or are "
+                                                         "asked by judges and workflows")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
     step_timeout_seconds: float | None = setting(
@@ -186,9 +206,19 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
           "data_processor.experience_pipeline": kind.makes_experience and asks_models(
               at(config, "data_processor.experience_pipeline.operators") or []),
           "data_processor.task_pipeline": "rejected" in kind.writes and asks_models(_curation(config)),
+          "explorer.auxiliary_models": _judged_by_them(kind, config),
           "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
           **{key: asks_by_itself(name) for key, name in workflows.items()}}
     return [key for key, is_on in on.items() if is_on]
+
+
+def _judged_by_them(kind: Kind, config: Any) -> bool:
+    """Returns whether judge_reward asks an auxiliary model, whose engine computes together what comes together."""
+    section = at(config, "buffer.explorer_input") or {}
+    several = at(section, "eval_tasksets") or [] if kind.evaluates else [
+        at(section, "taskset"), *(at(section, "tasksets") or [])] if kind.makes_experience else []
+    given = [at(one, "reward_fn_args") or {} for one in several if one]
+    return any(one.get("judge_model") and not one.get("judge_url") for one in given)
 
 
 def _curation(config: Any) -> list[dict[str, Any]]:
@@ -223,7 +253,7 @@ def asks_by_itself(workflow: str | None) -> bool:
     computed together depends on time, and with it the last bits of log-probs."""
     if not workflow or ":" not in workflow:
         return workflow in BY_THEMSELVES
-    return bool(parameters_of(workflow) & {"model", "endpoint", "toolbox"})
+    return bool(parameters_of(workflow) & {"model", "endpoint", "toolbox", "auxiliary_models"})
 
 
 # environment variables that a stage sets for its explorer, and the alternative for each

@@ -46,12 +46,14 @@ class Always:
 class Refused:
     """Has no meaning here. why: one sentence with the alternative. idle: values that disable it.
 
-    loses: the part of the task itself that an import lacks without it, one of bridges/translation.py's TASK.
+    loses: the part of the task itself that an import lacks without it, one of bridges/translation.py's TASK. equals: a
+    key of the source that has a meaning here; with its value this one says nothing more.
     """
 
     why: str
     idle: tuple = ()
     loses: str = ""
+    equals: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ WORKS = [
     *_below(f"{BUFFERS[0]}.replay_buffer", "enable priority_fn priority_fn_args"),
     *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_timeout "
                        "over_rollout.ratio"),
-    *_below("explorer.auxiliary_models.*", "model_path engine_num tensor_parallel_size"),
+    *_below("explorer.auxiliary_models.*", "model_path engine_num tensor_parallel_size "
+                                           "enable_thinking max_prompt_tokens max_response_tokens"),
     *_below("explorer.rollout_model", "engine_type engine_num tensor_parallel_size gpu_memory_utilization "
                                       "enforce_eager seed extra_engine_args"),
     *_below("synchronizer", "sync_method sync_style sync_interval sync_offset sync_timeout"),

@@ -18,8 +18,6 @@ _OF_VERL = "settings of veRL's trainer: `ouro import` translates those that have
 _WARMUP = "write a stage of its own before this one: stages, with algorithm_type sft and these rows."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
-_OF_A_JUDGE = ("belongs to a judge, which is a server here: default_reward_fn_type=judge_reward with judge_url and "
-               "judge_model. An auxiliary model here scores what was answered.")
 
 REFUSED: dict[str, Refused] = {
     "ray_namespace": Refused(_NO_RAY),
@@ -45,8 +43,6 @@ REFUSED: dict[str, Refused] = {
     "explorer.rollout_model.name": Refused(_NO_ACTORS),
     "explorer.rollout_model.weight_sync_buffer_size": Refused("weights go through files: leave it out."),
     "explorer.rollout_model.enable_multimodal": Refused(_MULTIMODAL, loses="images"),
-    **{f"explorer.auxiliary_models.*.{name}": Refused(_OF_A_JUDGE) for name in (
-        "enable_thinking", "max_prompt_tokens", "max_response_tokens")},
     "synchronizer.max_inflight_batches": Refused("set synchronizer.sync_offset: how many steps the explorer may be "
                                                  "ahead."),
     "trainer.name": Refused(_NO_ACTORS),

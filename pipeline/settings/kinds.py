@@ -225,6 +225,9 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "data_processor": {"experience_pipeline": {"operators": []}},
+         **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (
+             ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),
+             ("max_response_tokens", None))},
          **{f"{one}.rollout_args.max_tokens": None for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),

@@ -26,6 +26,12 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     return _usable(json_object(Path(path) / CONFIG, f"{key}={path}"), path, key)
 
 
+def is_classifier(path: str | Path, key: str = "explorer.auxiliary_models") -> bool:
+    """Returns whether a model scores a text as a whole, instead of continuing it."""
+    held = read_config(str(path), key).get("architectures")
+    return isinstance(held, list) and str(held[-1:]).endswith("ForSequenceClassification']")
+
+
 def rewritten(path: str, model) -> dict[str, Any]:
     """Returns the same with what the section `model` overrides (rope_scaling, rope_theta, override_config), in the part
     of its text. Raises ModelError, of what has no place there too."""

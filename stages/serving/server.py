@@ -33,7 +33,7 @@ from stages.serving.engine_loop import EngineLoop
 from stages.serving.recording import SECONDS, Recording
 from stages.serving.sessions import Sampling, Session
 from workflows.endpoint import server
-from workflows.endpoint.dialect import Refusal
+from workflows.endpoint.dialect import MODEL, Refusal
 from workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
 from workflows.engines.open import open_engine
 from workflows.protocol.prompts import end_tokens, load_tokenizer
@@ -45,9 +45,17 @@ CLOSE_SECONDS = 15  # for the engine, after them
 TOGETHER_SECONDS = 0.02  # feedback of this time is written to the disk together
 
 
+def _say(base_url: str) -> None:
+    print(f"ouro: base_url={base_url} model={MODEL}", flush=True)
+
+
 @dataclass(frozen=True)
 class Options:
-    """What `ouro serve` was asked for; see its help. token: None where none is needed."""
+    """What `ouro serve` was asked for; see its help. token: None where none is needed.
+
+    is_limited: whether model.max_prompt_tokens and max_response_tokens bound a request, beside model.max_model_len.
+    listening: called with the base_url, before requests are answered.
+    """
 
     host: str
     port: int
@@ -56,6 +64,8 @@ class Options:
     per_step: int
     wait: float
     keep: bool
+    is_limited: bool = False
+    listening: Callable[[str], None] = _say
 
 
 class Standalone(server.Server):
@@ -156,7 +166,9 @@ def serve(model: Path, config, options: Options) -> None:
     logs = Path(tempfile.mkdtemp(prefix="ouro-serve-"))  # of engines in processes of their own
     engine = EngineLoop(lambda: open_engine(model, config, end_tokens(tokenizer, model), logs=logs))
     made = config.model
-    sampling = Sampling(made.temperature, made.top_p, made.top_k, made.longest, fixed=options.record is not None)
+    sampling = Sampling(made.temperature, made.top_p, made.top_k, made.longest, fixed=options.record is not None,
+                        **({"prompt": made.max_prompt_tokens, "reply": made.max_response_tokens}
+                           if options.is_limited else {}))
     recording = None
     try:
         if options.record is not None:
@@ -216,7 +228,7 @@ async def _serve(listener: socket.socket, options: Options, engine: EngineLoop, 
     regular = asyncio.create_task(_regularly(app, recording))
     regular.add_done_callback(lambda _: end())
     host, port = listener.getsockname()[:2]
-    print(f"ouro: base_url=http://{f'[{host}]' if ':' in host else host}:{port}/v1 model=policy", flush=True)
+    options.listening(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
     try:
         await http.serve([listener])
     finally:

@@ -23,13 +23,18 @@ RANGES = {"temperature": (0, 100), "top_p": (1e-6, 1), "top_k": (-1, 1 << 30), "
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model is sampled where the client says nothing, or in any case (`fixed`: while it is recorded)."""
+    """How the model is sampled where the client says nothing, or in any case (`fixed`: while it is recorded).
+
+    longest: tokens of a sequence; prompt, reply: of its parts, if they have limits of their own.
+    """
 
     temperature: float
     top_p: float
     top_k: int
-    longest: int  # tokens of a sequence
+    longest: int
     fixed: bool
+    prompt: int | None = None
+    reply: int | None = None
 
     def request(self, prompt: list[int], limit: int | None, wishes: dict, schema: str | None = None,
                 stop: Stop | None = None) -> Request:
@@ -40,6 +45,7 @@ class Sampling:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
                 raise Refusal(400, f"{name} is {value!r}; needed a number from {low} to {high}", "invalid_request")
         room = self.longest - len(prompt)
+        room = min(room, self.reply or room)
         return Request(prompt, min(room, limit or room), wished.get("temperature", self.temperature),
                        wished.get("top_p", self.top_p), int(wished.get("top_k", self.top_k)),
                        int(wished.get("seed", secrets.randbits(48))), schema=schema, stop=stop)
@@ -64,7 +70,8 @@ class Session(Speaker):
     def __init__(self, name: str | None, engine: EngineLoop, sampling: Sampling, tokenizer, config,
                  replied: Callable[[Attempt, Reply], None]):
         conversation = _Noted(self._note, tokenizer, config.model, config.explorer.tool_call_parser, tool_calls)
-        super().__init__(conversation, sampling.longest, self._begin, self._give_up, None if sampling.fixed else check)
+        longest = min(sampling.longest, (sampling.prompt or sampling.longest) + 1)
+        super().__init__(conversation, longest, self._begin, self._give_up, None if sampling.fixed else check)
         self.attempt, self.touched = Attempt(secrets.token_hex(8), name), time.monotonic()
         self._engine, self._sampling, self._replied = engine, sampling, replied
         self._tasks: dict[int, asyncio.Task] = {}

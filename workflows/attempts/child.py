@@ -21,6 +21,7 @@ from typing import Any
 from pipeline.store.user_errors import brief
 from workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
 from workflows.attempts.wire import Unpacker, packed
+from workflows.engines import auxiliary
 from workflows.protocol.engine import Reply
 from workflows.protocol.outcomes import Outcome
 from workflows.protocol.tools import TOOLBOX, Toolset
@@ -36,7 +37,8 @@ ENDPOINT = "endpoint"  # parameter of a workflow that asks the model by HTTP
 class Job:
     """An attempt. task: messages and answer for a workflow with a parameter `task`; endpoint: for one with that.
 
-    tools: for one with a parameter `toolbox`; situation: the task as tools see it.
+    tools: for one with a parameter `toolbox`; situation: the task as tools see it. auxiliary: how the models are asked,
+    for one with a parameter `auxiliary_models`.
     """
 
     workflow: Callable
@@ -45,6 +47,7 @@ class Job:
     endpoint: Endpoint | None = None
     tools: Toolset | None = None
     situation: tuple[list[dict], str] | None = None
+    auxiliary: list[Endpoint] | None = None
 
 
 class Refused(Exception):
@@ -185,6 +188,8 @@ def _outcome(job: Job, calls: Calls, toolbox: Toolbox | None) -> Any:
     if toolbox:
         toolbox.connect(lambda *question: calls.ask(*question)[1].result())
         given[TOOLBOX] = toolbox
+    if job.auxiliary is not None:
+        given[auxiliary.PARAMETER] = auxiliary.clients(job.auxiliary, _is_async(job.workflow))
     if job.endpoint:
         os.environ.update(job.endpoint.variables)
         found = job.workflow(**given, **{ENDPOINT: job.endpoint})

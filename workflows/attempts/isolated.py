@@ -9,7 +9,7 @@ import inspect
 import pickle
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
@@ -39,13 +39,15 @@ REQUEST_PASSES = 8  # of the event loop, from the bytes of a request to its call
 class Isolated:
     """A workflow whose attempts have processes of their own. limit: seconds of its code; task: a TaskAtHand.
 
-    speaks: it asks the model by HTTP (a parameter `endpoint`). tools: of its parameter `toolbox`, if it has one.
+    speaks: it asks the model by HTTP (a parameter `endpoint`). consults: it asks other models (`auxiliary_models`).
+    tools: of its parameter `toolbox`, if it has one.
     """
 
     function: Callable
     limit: float | None = None
     task: Any = None
     speaks: bool = False
+    consults: bool = False
     tools: Toolset | None = None
 
 
@@ -69,15 +71,15 @@ class Host(Forker):
             self._endpoint = Server(self._loop)
         return self._endpoint
 
-    def start(self, attempt: "IsolatedAttempt", module: str, tools: Toolset | None) -> int:
-        """Forks the process of an attempt, connects both; returns its number. module: of its workflow."""
+    def start(self, attempt: "IsolatedAttempt", modules: Sequence[str], tools: Toolset | None) -> int:
+        """Forks the process of an attempt, connects both; returns its number. modules: of its workflow."""
         with ExitStack() as stack:
             lent, also = None, []
             if tools:
                 forker = self._tools(tools)
                 lent, orders = forker.fork(kind=socket.SOCK_SEQPACKET)
                 lent, also = (forker, lent), [stack.enter_context(orders)]
-            number, ours = self.fork(module, *modules_of(tools), also=also)
+            number, ours = self.fork(*modules, *modules_of(tools), also=also)
         if lent:
             self._lent[number] = lent
         self._loop.run_until_complete(self._loop.create_connection(lambda: attempt, sock=ours))
@@ -160,10 +162,12 @@ class IsolatedAttempt(asyncio.Protocol):
         asks_task, tools = TASK in inspect.signature(function).parameters, self._workflow.tools
         try:
             job = packed(Job(function, self._prompt, known if asks_task else None,
-                             self._admitted() if self._workflow.speaks else None, tools, known if tools else None))
+                             self._admitted() if self._workflow.speaks else None, tools, known if tools else None,
+                             self._workflow.task.consulted() if self._workflow.consults else None))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             return self._place.fail(f"another process cannot import the workflow: {brief(error)}")
-        self._number = host().start(self, getattr(function, "func", function).__module__, tools)
+        modules = [getattr(function, "func", function).__module__, *["openai"] * self._workflow.consults]
+        self._number = host().start(self, modules, tools)
         return self._transport.write(job)
 
     def _admitted(self) -> Endpoint:

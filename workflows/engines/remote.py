@@ -22,9 +22,11 @@ class RequestFailed(StageError):
 class Remote:
     """A model of a server. Its requests share the limits; they must be made on one event loop."""
 
-    def __init__(self, settings):
-        """settings: pipeline.settings.remote.Remote. Raises ConfigError when it has no address, model or key."""
-        from openai import AsyncOpenAI
+    def __init__(self, settings, key: str | None = None):
+        """settings: pipeline.settings.remote.Remote. key: of a server of ours; None: the one that the settings name.
+
+        Raises ConfigError when it has no address, model or key."""
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         if not (settings.base_url and settings.model_name):
             raise ConfigError("a server needs base_url and model_name.")
@@ -32,9 +34,10 @@ class Remote:
             raise ConfigError(f"api_key_env={settings.api_key_env}: the environment variable is not set.")
         if settings.api_key_env:
             TAKEN_AS_SECRETS.add(settings.api_key_env)  # its value is hidden in messages, whatever it is called
-        key = os.environ[settings.api_key_env] if settings.api_key_env else "none"
+        http = None if key is None else DefaultAsyncHttpxClient(trust_env=False)  # on this machine: past any proxy
+        key = key or (os.environ[settings.api_key_env] if settings.api_key_env else "none")
         self.client = AsyncOpenAI(base_url=settings.base_url, api_key=key, organization=None, project=None,
-                                  max_retries=0, timeout=settings.timeout)
+                                  max_retries=0, timeout=settings.timeout, http_client=http)
         self.model, self._settings = settings.model_name, settings
         self._free = asyncio.Semaphore(settings.concurrency)
         self._begun: deque[float] = deque()  # in the last minute

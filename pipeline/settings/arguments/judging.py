@@ -43,11 +43,14 @@ def rubric_of(value: Any) -> list[Criterion]:
 
 
 class JudgeReward(Arguments):
-    """The judgement of a model on a server of OpenAI's interface, or of the policy, by rubric or in a group (RULER)."""
+    """The judgement of a model of explorer.auxiliary_models, of a server, or of the policy, by rubric or in a group
+    (RULER)."""
     reads_truths = True
-    judge_url: str | None = Field(None, description="base_url of the server, up to and with /v1; null: the policy that "
-                                                    "answered judges")
-    judge_model: str | None = Field(None, validate_default=True, description="name of the model on the server")
+    judge_url: str | None = Field(None, description="base_url of the server, up to and with /v1; null: the model "
+                                                    "judge_model of explorer.auxiliary_models, or without one the "
+                                                    "policy that answered")
+    judge_model: str | None = Field(None, validate_default=True, description=(
+        "name of the model on the server, or without judge_url in explorer.auxiliary_models"))
     judge_key_env: str | None = Field(None, description="environment variable with the API key; null: none is needed")
     rubric: Any = Field(None, description="criteria {name, question, weight, choices}; null: the task's truth has them")
     compare: bool = Field(False, description="whether one request compares the answers to a prompt (RULER), with "
@@ -73,17 +76,17 @@ class JudgeReward(Arguments):
     @field_validator("judge_model")
     @classmethod
     def _of_a_server(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if "judge_url" in info.data and (value is None) != (info.data["judge_url"] is None):
+        if value is None and info.data.get("judge_url") is not None:
             raise ValueError("needed together with judge_url; neither of them for the policy as its own judge")
         if value is not None and not value.strip():
-            raise ValueError("needed the name that the server gives its model")
+            raise ValueError("needed the name that the server gives its model, or the setting")
         return value
 
     @field_validator("judge_cache")
     @classmethod
     def _of_one_model(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("judge_url") is None:
-            raise ValueError("needed a judge_url: the policy as its own judge changes with every step")
+            raise ValueError("needed a judge_url: judgements of a model of the run itself are not kept")
         return value
 
     @field_validator("rubric")

@@ -100,7 +100,8 @@ def provided(workflow: Signature) -> Sequence[str]:
     """Returns the parameters of a workflow that its caller provides: by name, and the first one unless it is an agent
     with a parameter `endpoint`."""
     names = workflow.names()
-    return ("task", "endpoint", "toolbox") if "endpoint" in names else (*names[:1], "task", "model", "toolbox")
+    by_name = ("task", "toolbox", "auxiliary_models")
+    return (*by_name, "endpoint") if "endpoint" in names else (*names[:1], *by_name, "model")
 
 
 def wrong_first(workflow: Signature) -> str | None:
@@ -109,7 +110,7 @@ def wrong_first(workflow: Signature) -> str | None:
         return None
     if not workflow.positional:
         return "takes no argument by position; needed a first one, the prompt."
-    if (first := workflow.positional[0]) in ("task", "model", "toolbox"):
+    if (first := workflow.positional[0]) in ("task", "model", "toolbox", "auxiliary_models"):
         return (f"has '{first}' as its first parameter, which is the prompt, and '{first}' is given by its name too; "
                 "needed f(prompt, task, ...), or f(task, endpoint) for an agent that asks its endpoint.")
     return None

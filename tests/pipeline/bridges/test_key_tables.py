@@ -35,7 +35,7 @@ def test_a_key_has_one_row_and_a_reason_is_a_sentence(name):
     listed = [key for patterns in (*(group["keys"] for group in groups), *read.get("renamed", ()))
               for pattern in patterns.split() for key in tables.expanded(pattern)]
     assert len(listed) == len(set(listed))
-    fields = {"why", "keys", "disabled", "switch", "loses"}
+    fields = {"why", "keys", "disabled", "switch", "loses", "equals"}
     assert all(group["why"].endswith(".") and set(group) <= fields for group in groups)
     assert {group["loses"] for group in groups if "loses" in group} <= set(TASK)
 

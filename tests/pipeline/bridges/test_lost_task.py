@@ -89,8 +89,6 @@ def test_a_penalty_that_two_versions_of_verl_read_is_not_lost():
     ("buffer: {explorer_input: {default_workflow_type: math_ruler_workflow}}", "judge or teacher"),
     ("buffer: {explorer_input: {default_workflow_type: alfworld_workflow}}", "multi-turn"),
     ("buffer: {explorer_input: {default_workflow_type: my_own_workflow}}", "multi-turn"),
-    ("{buffer: {explorer_input: {default_workflow_type: math_workflow}}, explorer: {auxiliary_models: "
-     "[{model_path: /judge}]}}", "judge or teacher"),
     ("trainer: {trainer_config: {actor_rollout_ref: {actor: {megatron: {qat: {enable: true}}}}}}", "quantization"),
     ("explorer: {rollout_model: {quantization: fp8}}", "quantization"), ("mode: serve", "mode"),
     ("buffer: {trainer_input: {sft_warmup_steps: 9}}", "demonstrations"),

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.store.errors import ConfigError
-from tests.bridges import from_trinity, written
+from tests.bridges import from_trinity, from_verl, launch, written
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -64,13 +64,23 @@ def test_a_key_of_verl_at_the_root_is_sent_below_trainer_config():
     assert "trainer.grad_clip" not in written(made)
 
 
-def test_the_judge_of_a_workflow_is_left_out_whole():
+def test_a_model_that_the_users_code_asks_is_kept_whole():
     made = from_trinity("buffer: {batch_size: 4, explorer_input: {default_reward_fn_type: custom_reward}}\n"
                         "explorer: {auxiliary_models: [{model_path: /m, enable_thinking: true, max_prompt_tokens: 5, "
                         "max_response_tokens: 5, max_model_len: 10}]}")
+    assert {key.rpartition(".")[2]: value for key, value in written(made).items() if key.startswith("explorer")} == {
+        "model_path": "/m", "enable_thinking": True, "max_prompt_tokens": 5, "max_response_tokens": 5,
+        "max_model_len": 10}
+    assert made.left_out == []
+
+
+def test_models_of_several_have_names_and_one_that_nobody_asks_is_left_out():
+    models = "explorer: {auxiliary_models: [{model_path: /a}, {model_path: /b}]}"
+    made = from_trinity("buffer: {batch_size: 4, explorer_input: {default_workflow_type: my_own}}\n" + models)
+    assert [written(made)[f"explorer.auxiliary_models.{i}.name"] for i in range(2)] == ["model_0", "model_1"]
+    made = from_trinity("buffer: {batch_size: 4, explorer_input: {default_workflow_type: math_workflow}}\n" + models)
     assert not any(key.startswith("explorer") for key in written(made))
-    assert not any("no key of the guide" in why for why in left_out(made).values())
-    assert len(made.left_out) == 5
+    assert len(made.idle) == 2
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("max_checkpoints_to_keep: 0", None), ("max_checkpoints_to_keep: 3", 3),
@@ -79,3 +89,15 @@ def test_all_checkpoints_are_kept_unless_a_number_is_given(theirs, ours):
     made = from_trinity(f"buffer: {{batch_size: 4}}\ntrainer: {{{theirs}}}")
     assert written(made)["trainer.max_checkpoints_to_keep"] == ours
     assert made.left_out == []
+
+
+@pytest.mark.parametrize(("actor", "others", "lost"), [(2, 2, 0), (2, 4, 2)])
+def test_the_split_of_reference_and_critic_says_nothing_where_it_is_the_actors(actor, others, lost):
+    of = {name: {"ulysses_sequence_parallel_size": size} for name, size in (("actor", actor), ("ref", others))}
+    made = from_trinity(f"buffer: {{batch_size: 4}}\nalgorithm: {{algorithm_type: ppo}}\ntrainer: {{trainer_config: "
+                        f"{{actor_rollout_ref: {of}, critic: {of['ref']}}}}}")
+    assert len(made.left_out) == lost
+    words = [f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={actor}",
+             *(f"{part}.ulysses_sequence_parallel_size={others}" for part in ("actor_rollout_ref.ref", "critic"))]
+    kept = [given.key for given, _ in from_verl(launch("algorithm.adv_estimator=gae", *words)).left_out]
+    assert len([key for key in kept if "ulysses" in key]) == lost

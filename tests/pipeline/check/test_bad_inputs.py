@@ -85,12 +85,23 @@ def test_the_good_one_has_no_problem(checked):
     (f"model.chat_template_path={'x/' * 2100}", "template_path="),
     (f"buffer.explorer_input.taskset.path=[data/a.jsonl,{'x' * 300}]", "taskset.path.1"),
     (f"stages=[{{stage_name: {'x' * 201}}}]", "stage_name"),
-    ("explorer.auxiliary_models=[{model_path:model}]", "needed a sequence classifier with one label"),
 ])
 def test_a_setting(checked, override, words):
     code, found = checked(override)
     assert code == 2
     assert words in found
+
+
+@pytest.mark.parametrize(("asked", "key"), [
+    (("default_reward_fn_type=reward_model",), "auxiliary_models.0.model_path"),
+    (("default_reward_fn_type=judge_reward", "reward_fn_args={judge_model: j, rubric: [{name: n, question: q}]}",
+      "workflow_args={}"), None)])
+def test_a_model_that_writes_gives_no_score_and_may_judge(checked, asked, key):
+    code, found = checked("explorer.auxiliary_models=[{model_path:model,name:j}]",
+                          *(f"buffer.explorer_input.taskset.{one}" for one in asked))
+    assert code == 2 * bool(key)
+    assert key is None or f"{key}=" in found
+
 
 
 def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked):

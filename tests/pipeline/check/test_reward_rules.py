@@ -58,7 +58,7 @@ TASKS, MODELS = f"rft: {SOURCE}.taskset", "explorer.auxiliary_models"
     (judged({"name": "judge"}, reward_fn_args={"model": "jugde"}), f"{TASKS}.reward_fn_args.model"),
     (judged({"name": "a"}, {"name": "a"}, reward_fn_args={"model": "a"}), MODELS),
     (judged({"model_path": None}), f"{MODELS}.0.model_path"),
-    (judged({"tensor_parallel_size": 2}), f"{MODELS}.0.tensor_parallel_size"),
+    (judged({"tensor_parallel_size": 2}), f"rft: {MODELS}.0.tensor_parallel_size"),
     (judged({"engine_nmu": 2}), f"{MODELS}.0.engine_nmu"),
     (punished({"max_response_length": 13}), f"{TASKS}.reward_fn_args.max_response_length"),  # responses have 12
     (punished({"cache_length": 12}), f"{TASKS}.reward_fn_args.cache_length"),

@@ -18,7 +18,8 @@ def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None):
     return SimpleNamespace(
         mode=mode, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1), explorer=SimpleNamespace(
             rollout_model=SimpleNamespace(engine_type="vllm", engine_num=engines, tensor_parallel_size=each),
-            auxiliary_models=[SimpleNamespace(engine_num=n, model_path="judge") for n in auxiliary]))
+            auxiliary_models=[SimpleNamespace(engine_num=n, tensor_parallel_size=1, model_path="judge")
+                              for n in auxiliary]))
 
 
 @pytest.mark.parametrize(("given", "ranks", "expected"), [
@@ -70,6 +71,7 @@ def test_engines_have_cores_of_their_own_as_long_as_there_are_enough():
 
 
 def test_a_stage_without_an_engine_knows_its_models_to_ask_and_no_engine():
-    given = Config.partial({"mode": "score", "explorer": {"auxiliary_models": [{"engine_num": 2}]}})
-    assert shares.held_gpus(KINDS["scored"], given) == 2
+    model = {"engine_num": 2, "tensor_parallel_size": 3}
+    given = Config.partial({"mode": "score", "explorer": {"auxiliary_models": [model]}})
+    assert shares.held_gpus(KINDS["scored"], given) == 6
     assert shares.held_gpus(KINDS["tasks"], given) == 0

@@ -1,0 +1,65 @@
+"""Chat models of explorer.auxiliary_models, asked by judge_reward and by workflows; copies share an address."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.settings.data import RolloutArgs
+from pipeline.store.errors import ConfigError
+from tests.configs import element
+from tests.workflows.test_isolated import roll
+from tests.workflows.test_retry import TASK, Characters
+from workflows.engines import auxiliary
+from workflows.protocol.outcomes import Outcome, add_rewards
+from workflows.protocol.trajectory import Trajectory
+from workflows.rewards import Rewards
+from workflows.single_turn import load_workflow
+from workflows.task_at_hand import TaskAtHand, bound
+
+PLAY = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def asked(tiny_model):
+    """The tiny model, twice, as the judge of a run; it ends with the tests."""
+    yield [element(AuxiliaryModel, {
+        "name": "small", "model_path": str(tiny_model), "engine_type": "transformers", "engine_num": 2,
+        "max_prompt_tokens": 700, "max_response_tokens": 40})]
+    for one in auxiliary._served.values():
+        one.process.kill()
+        one.process.wait()
+    auxiliary._served.clear()
+
+
+@pytest.fixture
+def consulting(settings, asked):
+    config = settings()
+    config.explorer.auxiliary_models = asked
+    return config
+
+
+@pytest.mark.slow
+def test_a_judge_and_workflows_ask_the_copies_of_one_model(consulting):
+    """The judgements of a random model, which the mask makes JSON, are cut off before their end."""
+    given = {"judge_model": "small", "rubric": [{"name": "fine", "question": "?"}], "max_tokens": 12}
+    taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given,
+                              rollout_args=RolloutArgs())
+    functions = Rewards(consulting).of(taskset)
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one) for one in "ab"]
+    add_rewards(outcomes, [PLAY] * 2, ["2"] * 2, functions)
+    assert [one.status for one in outcomes] == ["reward_failed"] * 2
+    assert all("""'{"fine":""" in one.reason for one in outcomes)
+    found = []
+    for name in ("consults", "consults_async"):
+        workflow = load_workflow(f"tests.agents:{name}")
+        assert workflow.consults
+        found += roll([bound(workflow, lambda: TaskAtHand(TASK, functions, Characters(), consulting))] * 2, [[1], [2]])
+    assert [one.status for one in found] == ["ok"] * 4
+    assert len({tuple(one.trajectory.response_tokens) for one in found}) == 1  # the judge is asked greedily
+    assert len(auxiliary._served) == 1
+
+
+def test_a_name_that_no_chat_model_has_is_a_mistake(consulting):
+    with pytest.raises(ConfigError, match="judge_model=large"):
+        auxiliary.served(consulting, "large")
