@@ -7,6 +7,7 @@ under the names in OURS. This way no import of Data-Juicer is needed here, and t
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from operators.generate import countdown_key, is_solvable
@@ -17,6 +18,16 @@ MOST_NUMBERS = 12
 
 Row = dict[str, Any]
 STATS, META = "__dj__stats__", "__dj__meta__"  # columns in which Data-Juicer's operators store their results
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A row that an operator dropped. scores: numbers that operators found of the row before."""
+
+    row: int
+    operator: str
+    reason: str
+    scores: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def _countdown_solvable_filter(base):

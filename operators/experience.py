@@ -27,8 +27,7 @@ import numpy as np
 
 from operators import juicer
 from operators.arguments import arguments
-from operators.curation import META, STATS, Row
-from operators.juicer import Dropped
+from operators.curation import META, STATS, Dropped, Row
 from operators.juicer_recipes import inline_recipe, items, read_recipe
 from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, DataJuicer, Shaping
 from pipeline.store.errors import DataError

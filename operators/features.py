@@ -1,7 +1,7 @@
 """Numbers beside a task by which selectors order it: columns of its record that `data_selector.feature_keys` names."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,8 @@ from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import RawTask
 
 
-def noting(records: Iterable[dict], keys: Sequence[str], into: list[dict[str, Any]]) -> Iterator[dict]:
-    """The records, one after the other; what each has under the keys is put into a list.
+def noting(records: Iterable[dict], keys: Sequence[str], into: MutableSequence[dict[str, Any]]) -> Iterator[dict]:
+    """The records, one after the other; what each has under the keys is appended to `into`.
 
     Raises DataError, with the columns that are there, for a key that none has.
     """

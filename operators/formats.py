@@ -134,8 +134,9 @@ def _prompt(record: dict, columns) -> list[Turn]:
     if columns.prompt_type == "messages":
         return as_turns(look_up(record, columns.messages_key or columns.prompt_key))
     question = look_up(record, columns.prompt_key)
-    if isinstance(question, list) and question and isinstance(question[0], dict):
-        raise Unusable("the prompt is a list of messages; set format.prompt_type=messages")
+    if isinstance(question, list):
+        raise Unusable("the prompt is a list of messages; set format.prompt_type=messages"
+                       if question and isinstance(question[0], dict) else "the prompt is a list; needed a text")
     system = as_text(look_up(record, columns.system_prompt_key)) or columns.system_prompt
     turns = [{"role": "system", "content": system}] if system else []
     return turns if question is None else [*turns, {"role": "user", "content": as_text(question)}]
@@ -148,8 +149,10 @@ def _tools(record: dict, columns) -> list[dict]:
 
 
 def _read_task(row: int, record: dict, columns) -> RawTask:
-    turns, texts = _prompt(record, columns), [as_text(look_up(record, key)) for key in (
-        columns.response_key, columns.solution_key)]
+    turns, texts = _prompt(record, columns), [
+        as_text(look_up(record, key)) for key in (columns.response_key, columns.solution_key)]
+    if turns and turns[-1]["role"] == "user" and not said(turns[-1]).strip():
+        raise Unusable("the prompt is empty; needed a text that asks for something")
     made = _made(row, columns, turns, texts, _tools(record, columns), _pair(record, columns, turns))
     made.choices = _choices(record, columns)
     return made
@@ -284,12 +287,10 @@ def _refuse_ending(turns: list[Turn]) -> None:
 
 
 def _text(turns: list[Turn] | None) -> str | None:
-    """Several turns as one text, for curation."""
     return None if turns is None else "\n".join(map(said, turns))
 
 
 def _read_text(row: int, record: dict, columns) -> RawTask:
-    """Plain text without an answer."""
     text = as_text(look_up(record, columns.prompt_key))
     if not text:
         raise Unusable(f"no text under '{columns.prompt_key}' (format.prompt_key)")

@@ -7,55 +7,25 @@ time; every filter computes its own statistics instead of reusing those of an ea
 operators, OURS in operators/curation.py, are registered in addition to Data-Juicer's.
 """
 
+import contextlib
 import inspect
 import os
 import sys
-import time
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from operators import asked
-from operators.curation import META, OURS, STATS, Row
+from operators.curation import META, OURS, STATS, Dropped, Row
 from operators.juicer_kinds import wrong_kinds
-from operators.juicer_processes import OF_THE_USER, share
+from operators.juicer_processes import OF_THE_USER, apart
 from operators.juicer_recipes import items, text_key_of
+from operators.juicer_whole import ALWAYS, Whole
 from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
 BATCH = 1000  # rows passed to an operator at once
 SHOWN = 100  # characters of a statistic in a reason
 REQUIRED = ("question", "answer")
-ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """scores: numbers that operators found of the row before."""
-
-    row: int
-    operator: str
-    reason: str
-    scores: dict[str, Any] = field(default_factory=dict, compare=False)
-
-
-def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None],
-               processes: int = 1) -> tuple[list[Row], list[Dropped]]:
-    """Runs a recipe over rows of text columns that have a number `row`.
-
-    processes: number of processes for a mapper or a filter; the result is the same. Returns the kept rows, in order, as
-    changed by mappers, and the dropped ones with operator and reason. A row without question or answer is dropped
-    first. Raises ConfigError for an unknown operator or argument, StageError (or the operator's own OuroError) with the
-    operator's name when one fails.
-    """
-    kept, dropped = _drop_null(rows)
-    log(f"required_columns: kept {len(kept)}, dropped {len(dropped)}")
-    for operator in build(recipe):
-        begin = time.perf_counter()
-        kept, gone = run(operator, kept, processes)
-        dropped += gone
-        log(f"{operator._name}: kept {len(kept)}, dropped {len(gone)} ({time.perf_counter() - begin:.2f} s)")
-    return [{k: v for k, v in row.items() if k not in (STATS, META)} for row in kept], dropped
 
 
 def build(recipe: dict, text_key: str = "question") -> list:
@@ -63,7 +33,8 @@ def build(recipe: dict, text_key: str = "question") -> list:
     return [_build(*item, text_key_of(recipe, text_key)) for item in items(recipe)]
 
 
-def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
+def required(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
+    """The rows as operators take them, with the columns STATS and META; without question or answer one is dropped."""
     kept, dropped = [], []
     for row in rows:
         missing = [name for name in REQUIRED if row[name] is None]
@@ -161,32 +132,56 @@ def _accepted(kind: type) -> set[str]:
     return names - {"self", "args", "kwargs"}
 
 
-def run(operator, rows: list[Row], processes: int = 1, calls: int | None = None) -> tuple[list[Row], list[Dropped]]:
+def run(operator, rows: list[Row], calls: int = 1) -> tuple[list[Row], list[Dropped]]:
     """Runs one operator of `build` over rows with the columns STATS and META; a failure is an error that names it.
 
-    calls: rows for which an operator asks a server at once; None: as many as processes.
+    calls: rows for which an operator asks a server at once.
     """
     from data_juicer.ops import base_op
 
-    kinds = ((base_op.Mapper, _map), (base_op.Filter, _filter), (base_op.Deduplicator, _deduplicate),
-             (base_op.Selector, _select))
+    kinds = ((base_op.Mapper, _map), (base_op.Filter, _filter), (base_op.Deduplicator | base_op.Selector, _judge))
     of_kind = next((function for kind, function in kinds if isinstance(operator, kind)), None)
     if of_kind is None:
         raise ConfigError(f"operator '{operator._name}' neither maps, filters, deduplicates nor selects rows; "
                           "groupers, aggregators and pipelines make other rows, not traceable to the input.")
-    try:
-        shares = of_kind in (_map, _filter) and len(rows) > BATCH
+    with named(operator, rows):
+        if not rows:
+            return [], []
         if hasattr(operator, "asked"):
-            return _ask(of_kind, operator, rows, calls or processes)
-        if rows and (operator._name in OF_THE_USER or (shares and processes > 1)):
-            return share(of_kind, operator, list(_batches(rows)), processes if shares else 1)
-        return of_kind(operator, rows) if rows else ([], [])
+            return _ask(of_kind, operator, rows, calls)
+        if operator._name in OF_THE_USER:
+            return apart(of_kind, operator, rows)
+        return of_kind(operator, rows)
+
+
+@contextlib.contextmanager
+def named(operator, rows: Sequence[Row] = ()) -> Iterator[None]:
+    """Names the operator in errors of what is called within. rows: those that it was given."""
+    try:
+        yield
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
     except (Exception, SystemExit) as error:  # an operator may raise anything; no row may be lost
-        columns = ", ".join(_named(rows[0]))
-        raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
-                         f"{columns}. Correct its arguments in the recipe or take it out.") from error
+        columns = f" Columns it was given: {', '.join(_named(rows[0]))}." if rows else ""
+        raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}).{columns} Correct its "
+                         "arguments in the recipe or take it out.") from error
+
+
+def whole(operator) -> Whole | None:
+    """What judges all rows at once; None of a mapper or filter, which judge each by itself."""
+    from data_juicer.core.data import NestedDataset
+    from data_juicer.ops import base_op
+    from datasets import Dataset
+
+    judges = isinstance(operator, base_op.Deduplicator | base_op.Selector)
+    return Whole(operator, lambda table: NestedDataset(Dataset(table))) if judges else None
+
+
+def _judge(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    """A deduplicator or a selector over all rows."""
+    judging = whole(operator)
+    read = judging.column(rows)
+    return judging.apply(rows, judging.judge(lambda: iter([read]))[0])
 
 
 def _ask(of_kind: Callable, operator, rows: list[Row], calls: int) -> tuple[list[Row], list[Dropped]]:
@@ -266,35 +261,3 @@ def _explain(operator, stats: dict) -> str:
         return ", ".join([*saw, f"{outside} {'' if low is None else low}..{'' if high is None else high}"])
     wanted = {k: v for k, v in operator._op_cfg[operator._name].items() if k not in (*ALWAYS, "text_key")}
     return ", ".join([*saw, *(f"{k}: {v}" for k, v in wanted.items())]) or "no statistics"
-
-
-def _dataset(operator, rows: list[Row]):
-    from data_juicer.core.data import NestedDataset
-
-    unread = [name for name in (STATS, META) if name not in str(operator._op_cfg)]
-    return NestedDataset.from_list([{k: v for k, v in row.items() if k not in unread} for row in rows])
-
-
-def _deduplicate(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
-    dataset = _dataset(operator, rows)
-    hashed = dataset.map(operator.compute_hash)
-    survivors = {row["row"]: row for row in operator.process(hashed)[0].to_list()}
-    added = [name for name in hashed.column_names if name not in dataset.column_names]
-    first: dict[str, int] = {}
-    kept, dropped = [], []
-    for row, *hashes in zip(rows, *(hashed[name] for name in added), strict=True):
-        if row["row"] in survivors:
-            first.setdefault(str(hashes), row["row"])
-            kept.append({**row, **{k: v for k, v in survivors[row["row"]].items() if k in row}})
-        else:
-            twin = first.get(str(hashes))
-            reason = f"near duplicate by {' and '.join(added)}" if twin is None else f"duplicate of row {twin}"
-            dropped.append(Dropped(row["row"], operator._name, reason))
-    return kept, dropped
-
-
-def _select(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
-    numbers = set(operator.process(_dataset(operator, rows))["row"])
-    reason = f"not selected by {({k: v for k, v in operator._op_cfg[operator._name].items() if k not in ALWAYS})}"
-    return ([row for row in rows if row["row"] in numbers],
-            [Dropped(row["row"], operator._name, reason) for row in rows if row["row"] not in numbers])

@@ -33,8 +33,9 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
                                      f"{size / 2**20:.0f} MiB. Its evaluation counts them.")
             continue
         try:
-            rows[one["label"]] = read_set(one["paths"], one["subset"], one["split"],
-                                         format_of(one["purpose"]).partial(one["format"]), one["purpose"], one["key"])
+            rows[one["label"]] = [*read_set(
+                one["paths"], one["subset"], one["split"], format_of(one["purpose"]).partial(one["format"]),
+                one["purpose"], one["key"])]
         except OuroError as error:
             found["problems"].append(str(error))
     read = [one for one in sets if one["label"] in rows]

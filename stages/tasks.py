@@ -2,12 +2,14 @@
 
 The pool, which curation splits, is `data_processor.task_pipeline`: `generator`, or `inputs`. Every taskset, eval set
 and experience buffer with a `path` adds its own rows, under its name, with the split given by its place in the
-configuration. (The plan includes only sets that downstream stages read.) Supported files: pipeline/store/data_files.py;
-supported records: operators/formats.py.
+configuration. (The plan includes only sets that downstream stages read.) Rows are written as they are read. Supported
+files: pipeline/store/data_files.py; supported records: operators/formats.py.
 """
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +26,46 @@ from pipeline.store.errors import ConfigError, DataError, pick
 from pipeline.store.records import RawTask
 
 PIPELINE = "data_processor.task_pipeline"
+GROUP = 10_000  # rows in memory at once, and of a row group of the file
 
 
 def work(context: Context) -> None:
-    rows = read_pool(context.config) + read_sets(context.config)
-    if not rows:
+    harbor_sets, found = _harbor_sets(context.config.buffer), Counter()
+
+    def counted() -> Iterator[RawTask]:
+        for position, row in enumerate(chain(read_pool(context.config), read_sets(context.config))):
+            found["rows"] += 1
+            found["solutions"] += row.solution is not None
+            found["harbor"] += row.taskset in harbor_sets
+            found["skipped"] += row.taskset in harbor_sets and row.problem is not None
+            yield replace(row, row=position)
+            if position % GROUP == 0:
+                context.activity.alive()
+
+    tables.write_groups(context.directory / tables.LOCATIONS["raw"], RawTask, _groups(counted()))
+    context.log.info("%d rows, %d of them demonstrations", found["rows"], found["solutions"])
+    context.made["rows"] = found["rows"]
+    if harbor_sets:
+        tasks, skipped = found["harbor"], found["skipped"]
+        context.made["harbor"] = {"tasks": tasks, "skipped": skipped, "isolation": harbor.ISOLATION}
+        context.log.info("%d Harbor tasks, %d of them skipped; %s", tasks, skipped, harbor.ISOLATION)
+
+
+def _groups(rows: Iterable[RawTask]) -> Iterator[list[RawTask]]:
+    """Rows as the row groups of a file, each of one set. Raises ConfigError where there are none."""
+    empty = True
+    for _, of_set in groupby(rows, lambda row: (row.taskset, row.split)):
+        while group := list(islice(of_set, GROUP)):
+            empty = False
+            yield group
+    if empty:
         raise ConfigError(f"no data: {PIPELINE} has neither generator nor inputs, and no taskset a path. Set "
                           "buffer.explorer_input.taskset.path (and eval_tasksets.N.path) or "
                           f"{PIPELINE}.inputs to your jsonl, parquet or dataset directories, or "
                           f"{PIPELINE}.generator to one of {', '.join(GENERATORS)}.")
-    rows = [replace(row, row=position) for position, row in enumerate(rows)]
-    tables.write(context.directory / tables.LOCATIONS["raw"], RawTask, rows)
-    context.log.info("%d rows, %d of them demonstrations", len(rows), sum(r.solution is not None for r in rows))
-    context.made["rows"] = len(rows)
-    if names := _harbor_sets(context.config.buffer):
-        found = [row for row in rows if row.taskset in names]
-        skipped = sum(row.problem is not None for row in found)
-        context.made["harbor"] = {"tasks": len(found), "skipped": skipped, "isolation": harbor.ISOLATION}
-        context.log.info("%d Harbor tasks, %d of them skipped; %s", len(found), skipped, harbor.ISOLATION)
 
 
-def read_pool(config) -> list[RawTask]:
+def read_pool(config) -> Iterable[RawTask]:
     """The rows that curation splits into train, test and demonstrations."""
     settings = config.data_processor.task_pipeline
     if settings.generator:
@@ -53,15 +74,13 @@ def read_pool(config) -> list[RawTask]:
                     keys_of(config.buffer.explorer_input.taskset, pool=True))
 
 
-def read_sets(config) -> list[RawTask]:
+def read_sets(config) -> Iterator[RawTask]:
     """The rows of every set with a path of its own."""
-    rows: list[RawTask] = []
     for key, name, split, taskset in sets_with_paths(config.buffer):
         purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
         made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path",
                         keys_of(taskset) if split == "train" else ())
-        rows += [replace(row, taskset=name, split=_split(purpose, split, row)) for row in made]
-    return rows
+        yield from (replace(row, taskset=name, split=_split(purpose, split, row)) for row in made)
 
 
 def _split(purpose: str, split: str, row: RawTask) -> str:
@@ -84,23 +103,23 @@ def keys_of(taskset, pool: bool = False) -> list[str]:
 
 
 def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str,
-             features: Sequence[str] = ()) -> list[RawTask]:
+             features: Sequence[str] = ()) -> Iterator[RawTask]:
     """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
     features: keys of numbers beside the tasks.
     """
-    rows: list[RawTask] = []
+    number = 0
     for file, records in open_files(paths, subset, split, key):
-        before, noted = len(rows), []
+        before, noted = number, deque()
         records = noting(records, features, noted) if features else records
-        rows += ([_of_harbor(record, before, columns, file) for record in records] if Path(file).name == harbor.FILE
-                 else read_records(records, columns, purpose, file, before))
-        if features:
-            rows[before:] = map(featured, rows[before:], noted)
-        if len(rows) == before:
+        rows = ((_of_harbor(record, before + place, columns, file) for place, record in enumerate(records))
+                if Path(file).name == harbor.FILE else read_records(records, columns, purpose, file, before))
+        for row in rows:
+            number += 1
+            yield featured(row, noted.popleft()) if features else row
+        if number == before:
             raise DataError(f"{file} holds no rows; take it out of {key}.")
-    return rows
 
 
 def _harbor_sets(buffer) -> set[str]:

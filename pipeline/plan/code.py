@@ -46,6 +46,7 @@ ROWS = {  # algorithm_type -> what makes train batches from given responses
 OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
     "operators.formats": lambda settings: _reads_files(settings),
+    "operators.task_priority": lambda settings: _has_priority(settings),
     "operators.priority": lambda settings: _replay(settings).enable,
     "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
@@ -103,6 +104,11 @@ def _defaults(key: str, name: str) -> dict[str, Any]:
     """Returns the default arguments of a function of ours; none for `none`, whatever its table declares."""
     fields = {} if name == "none" or name not in TABLES.get(key, {}) else TABLES[key][name].model_fields
     return {argument: field.default for argument, field in fields.items() if not field.is_required()}
+
+
+def _has_priority(settings: Config) -> bool:
+    pool = settings.data_processor.task_pipeline
+    return bool(pool.priority_weights) or pool.top_k >= 0
 
 
 def _replay(settings: Config) -> ReplayBuffer:

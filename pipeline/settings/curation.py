@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.settings import arguments
 from pipeline.settings.arguments.base import problems
 from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, Shaping
+from pipeline.settings.arguments.rows import PRIORITY_WEIGHTS
 from pipeline.settings.data import COLUMNS, PIPELINE, TaskFormat
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem, nearest
@@ -35,7 +36,13 @@ class TaskPipeline(Section):
     target_fields: list[str] = setting(
         [], "fields that operators look at by default, as text_keys in a recipe: the first of these; "
             + ", ".join(COLUMNS))
-    num_process: int = setting(1, "number of processes that an operator's rows are shared among", ge=1, how=True)
+    priority_weights: dict[str, float] = setting(
+        {}, "weights of a training task's priority, by which the tasks of a set are ordered, the greatest first: "
+            f"{', '.join(PRIORITY_WEIGHTS)}; {{}}: the order of the file, or with top_k the weights of Trinity-RFT "
+            f"({', '.join(map(str, PRIORITY_WEIGHTS.values()))})")
+    top_k: int = setting(-1, "number of training tasks of a set to keep, those of the greatest priority; -1: all",
+                         ge=-1)
+    num_process: int = setting(1, "number of processes that the rows of a set are shared among", ge=1, how=True)
 
     @rule
     def _one_source(self):
@@ -60,6 +67,15 @@ class TaskPipeline(Section):
     @rule
     def _operators(self):
         yield from malformed(self.operators, "operators")
+
+    @rule
+    def _priority(self):
+        for name in self.priority_weights:
+            if name not in PRIORITY_WEIGHTS:
+                yield Problem("priority_weights", f"no weight '{name}'.{nearest(name, PRIORITY_WEIGHTS)} Needed "
+                              f"{', '.join(PRIORITY_WEIGHTS)}.")
+        if self.top_k == 0:
+            yield Problem("top_k", "leaves no task. Needed 1 or more, or -1 for all.", found=0)
 
 
 class ExperiencePipeline(Section):

@@ -117,7 +117,7 @@ WORKS = [
                        "critic_warmup ulysses_sequence_parallel_size"),
     *_below("monitor", "monitor_type monitor_args monitor_args.base_url monitor_args.uri"),
     *_below("data_processor.experience_pipeline", "operators save_input"),
-    *_below("data_processor.task_pipeline", "num_process operators config_path inputs target_fields"),
+    *_below("data_processor.task_pipeline", "num_process operators config_path inputs target_fields top_k"),
     "log.level",
 ]
 
@@ -133,6 +133,9 @@ NOTED = {
     "explorer.over_rollout.wait_after_min": Works(
         "0 unless it is given, not 30, which an import writes; of more groups than are needed, those that come first "
         "in the step are taken"),
+    "data_processor.task_pipeline.priority_weights": Works(
+        "but the tasks keep the order of their file where neither it nor top_k is given; diversity counts; "
+        "usage_frequency is 0 for all, since no task was used before"),
     "explorer.max_retry_times": Works("0 unless it is given, not 2; also of a reward function that raised"),
     "explorer.max_timeout": Works("of the workflow's and the reward function's own code, not of the engine"),
     "algorithm.optimizer.min_lr_ratio": Works("0 unless it is given, not 0.01"),

@@ -48,9 +48,6 @@ REFUSED: dict[str, Refused] = {
     "trainer.name": Refused(_NO_ACTORS),
     "trainer.trainer_type": Refused("DeepSpeed ZeRO trains (trainer.zero_stage): leave it out."),
     "trainer.megatron": Refused(_MEGATRON),
-    "data_processor.task_pipeline.priority_weights": Refused(
-        "rows are not ordered by priority yet: sort the file, or filter with operators."),
-    "data_processor.task_pipeline.top_k": Refused("set limit of the taskset.", (-1,)),
 }
 
 TRANSLATED: dict[str, Translated] = {

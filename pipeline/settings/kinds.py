@@ -163,10 +163,11 @@ ROWS = (
                *(f"{one}.data_selector.feature_keys" for one in TASKSETS_EACH)),
          external=("data_processor.task_pipeline.inputs", *PATHS)),
     Kind("curate", reads=("tasks",), writes=("tasks", "rejected"),
-         uses=tuple(f"data_processor.task_pipeline.{name}" for name in ("config_path", "operators", "target_fields")),
+         uses=tuple(f"data_processor.task_pipeline.{name}" for name in (
+             "config_path", "operators", "target_fields", "priority_weights", "top_k")),
          external=("data_processor.task_pipeline.config_path",),
          entries=("operators.juicer_recipes:read_recipe", "operators.juicer_recipes:inline_recipe",
-                  "operators.juicer:run_recipe")),
+                  "operators.juicer:build", "operators.juicer:required", "operators.shards:run")),
     Kind("model", aside=True, uses=("seed", "model.init", *REWRITES, *LIMITS), entries=("stages.model:work",)),
     Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
          uses=("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
@@ -228,6 +229,7 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),
              ("max_response_tokens", None))},
+         "data_processor.task_pipeline.priority_weights": {}, "data_processor.task_pipeline.top_k": -1,
          **{f"{one}.rollout_args.max_tokens": None for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,12 +37,48 @@ def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:
     hashes.write(Path(path), lambda temporary: pq.write_table(table, temporary, **FORMAT))
 
 
+def write_groups(path: Path, record: type, groups: Iterable[Sequence | pa.Table]) -> None:
+    """Writes rows as `write` does, a row group for each of the given ones: no more than one need be in memory."""
+    def write_to(temporary: Path) -> None:
+        with pq.ParquetWriter(temporary, records.schema(record), **FORMAT) as writer:
+            for rows in groups:
+                writer.write_table(rows if isinstance(rows, pa.Table) else to_arrow(rows, record))
+
+    hashes.write(Path(path), write_to)
+
+
 def read(path: Path, record: type) -> pa.Table:
     """Reads a Parquet file and checks it against the record.
 
     Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, not what was
     written, no Parquet, of another schema, or has a null where none is allowed.
     """
+    older = _checked(path, record)
+    import pyarrow.dataset  # noqa: F401  read_table blames the file where memory is too small to load this
+
+    return _complete(path, record, older, lambda names: pq.read_table(path, columns=names, partitioning=None))
+
+
+class Groups:
+    """A Parquet file that is read by row groups; checked as by `read`."""
+
+    def __init__(self, path: Path, record: type):
+        self.path, self.record = Path(path), record
+        self.older, self.file = _checked(self.path, record), pq.ParquetFile(self.path)
+
+    def __len__(self) -> int:
+        return self.file.num_row_groups
+
+    def read(self, group: int) -> pa.Table:
+        return _complete(self.path, self.record, self.older, lambda names: self.file.read_row_group(group, names))
+
+    def columns(self, group: int, names: list[str]) -> pa.Table:
+        """Returns some columns of a group, which every release wrote."""
+        return self.file.read_row_group(group, names)
+
+
+def _checked(path: Path, record: type) -> list[str]:
+    """Returns the columns that a file of an older release lacks. Raises DataError where `read` does, but for nulls."""
     path = Path(path)
     hashes.require([path])
     if not path.exists():
@@ -58,11 +94,14 @@ def read(path: Path, record: type) -> pa.Table:
             f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
             + hashes.advice(path)
         )
-    import pyarrow.dataset  # noqa: F401  read_table blames the file where memory is too small to load this
+    return older
 
+
+def _complete(path: Path, record: type, older: list[str], read_columns: Callable[[list[str]], pa.Table]) -> pa.Table:
+    """Returns rows with all columns of the record, null in those that an older release lacks."""
     try:
         names = records.schema(record).names
-        table = pq.read_table(path, columns=[name for name in names if name not in older], partitioning=None)
+        table = read_columns([name for name in names if name not in older])
         for name in older:
             table = table.append_column(name, pa.nulls(len(table)))
         return table.select(names).cast(records.schema(record))

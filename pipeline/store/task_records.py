@@ -72,6 +72,8 @@ class Task:
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
     choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
     features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
+    priority: float | None = column(pa.float64(), "by task_pipeline.priority_weights; null: not asked for, or not for "
+                                                  "training", later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class Selection:
 class Rejected:
     """An input row that curation dropped, or a stage that trains on given responses."""
 
-    row: int = column(pa.int64(), "row of the input")
+    row: int = column(pa.int64(), "row of the table raw, counted from 0 over all sets")
     question: str | None = column(pa.string(), "as read", null=True)
     answer: str | None = column(pa.string(), "as read", null=True)
     solution: str | None = column(pa.string(), "as read", null=True)

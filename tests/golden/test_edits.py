@@ -28,6 +28,8 @@ RUN = {
         {"stage_name": "ppo", "after": ["sft"], "algorithm": PPO,
          "explorer": {"rollout_model": {"engine_type": "transformers"}}}],
 }
+KEYED = {"data_processor.task_pipeline.format.workflow_key": "w",
+         "data_processor.task_pipeline.format.reward_fn_key": "r"}
 POOLS = {"buffer.explorer_input.taskset.data_selector.selector_type": "solve_rate_pools"}
 NOTHING: set[str] = set()
 GRPO, PPO_ONLY = {"grpo", "evaluate_grpo", "report"}, {"ppo", "evaluate_ppo", "report"}
@@ -59,6 +61,8 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("operators/reward.py", "accuracy_reward", "formula", EVALUATIONS),
     ("operators/generate.py", "countdown", "formula", DATA),
     ("operators/curation.py", "OURS", "entry", {"curate"} | TRAINED),
+    ("operators/shards.py", "run", "formula", {"curate"} | TRAINED),
+    ("operators/task_priority.py", "Priority.judge", "formula", NOTHING),  # tasks keep their order
     ("operators/formats.py", "read_records", "formula", NOTHING),  # the rows come from a generator
     ("operators/statistics.py", "pass_at_k", "formula", EVALUATIONS),
     ("workflows/single_turn.py", "simple_workflow", "formula", ANSWERING),
@@ -169,6 +173,18 @@ def test_stages_that_run_again_after_an_edit_of_code(home, file, name, what, exp
         path.write_text(source)
 
 
+@pytest.mark.parametrize(("file", "name"), [
+    ("operators/reward.py", "accuracy_reward"), ("workflows/retry.py", "retry_workflow")])
+def test_every_function_that_a_row_may_name_counts(home, file, name):
+    path, before = home[0] / file, identities(KEYED)
+    source = path.read_text()
+    try:
+        path.write_text(edited(source, name, "formula"))
+        assert run_again(before, identities(KEYED)) == ANSWERING
+    finally:
+        path.write_text(source)
+
+
 @pytest.mark.parametrize(("key", "value", "expected"), SETTINGS)
 def test_stages_that_run_again_after_another_setting(home, key, value, expected):
     assert run_again(home[1], identities({key: value})) == expected
@@ -177,6 +193,9 @@ def test_stages_that_run_again_after_another_setting(home, key, value, expected)
 @pytest.mark.parametrize(("setting", "name", "argument", "named", "again"), [
     ("advantage_fn", "grpo", {"epsilon": (float, 1e-5)}, {}, GRPO),
     ("selector_type", "solve_rate_pools", {"hard": (float, 0.2)}, POOLS, RFT),
+    ("default_workflow_type", "retry_workflow", {"edited": (int, 7)}, KEYED, ANSWERING),
+    ("default_reward_fn_type", "judge_reward", {"edited": (int, 7)}, KEYED, ANSWERING),
+    ("default_reward_fn_type", "judge_reward", {"edited": (int, 7)}, {}, NOTHING),
     ("selector_type", "solve_rate_pools", {"hard": (float, 0.2)}, {}, NOTHING)])
 def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch, setting, name, argument, named,
                                                                      again):

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 from starlette.responses import Response
 
-from operators import juicer
 from operators.experience import curate, prepare
 from operators.juicer_recipes import inline_recipe
 from pipeline.store.errors import ConfigError, StageError
+from tests.recipes import run_recipe
 from tests.servers import chat_app, serving
 
 GOOD = {"linguistic_complexity": 2, "conceptual_depth": 4, "prior_knowledge": 4, "step_complexity": 3, "ambiguity": 2}
@@ -31,7 +31,7 @@ def tasks(count):
 
 
 def curated(address, count=20, **more):
-    return juicer.run_recipe(tasks(count), inline_recipe([asking(address, **more)], []), lambda line: None, 4)
+    return run_recipe(tasks(count), inline_recipe([asking(address, **more)], []), 4)
 
 
 def odd_one(wrong, body, headers):

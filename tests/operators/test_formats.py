@@ -54,6 +54,17 @@ def test_nulls_stay_null_for_curation_to_tell():
     assert (made.question, made.answer, made.problem) == (None, None, None)
 
 
+@pytest.mark.parametrize(("record", "columns"), [
+    ({"question": ""}, {}), ({"question": " \n"}, {}), ({"question": []}, {}), ({"question": ["a", "b"]}, {}),
+    ({"question": "", "s": "Be brief."}, {"system_prompt_key": "s"}),
+    ({"m": turns("s", "Think.", "u", " ")}, {"prompt_type": "messages", "messages_key": "m"})])
+def test_a_prompt_that_asks_for_nothing_cannot_be_used(record, columns):
+    (bad, fine) = read([{**record, "answer": "1"}, {"question": "q", "s": "x", "m": turns("u", "q"), "answer": "1"}],
+                       **columns)
+    assert bad.problem
+    assert fine.problem is None
+
+
 def test_a_key_may_lead_into_structs_and_may_have_a_dot_itself():
     assert look_up(VERL, "extra_info.answer") == "one and one\n#### 2"
     assert look_up({"a.b": 1, "a": {"b": 2}}, "a.b") == 1

@@ -1,11 +1,12 @@
 import pytest
 
-from operators import juicer
-from operators.curation import countdown_problem, hash_share
-from operators.juicer import Dropped
+from operators import juicer, shards
+from operators.curation import Dropped, countdown_problem, hash_share
 from operators.juicer_recipes import read_recipe
+from operators.task_priority import Priority
 from pipeline.store.errors import ConfigError, DataError, StageError
 from pipeline.store.files import CONF
+from tests.recipes import run_recipe
 
 
 def rows_of(*questions, answer="1", solution=None):
@@ -20,7 +21,7 @@ def countdown_row(row, question, solution=None):
 
 
 def run(rows, *process, **others):
-    return juicer.run_recipe(rows, {"process": list(process), **others}, lambda line: None)
+    return run_recipe(rows, {"process": list(process), **others})
 
 
 def test_a_filter_says_what_it_saw_and_what_it_keeps():
@@ -197,12 +198,11 @@ class Mine(Exception):
     ("os._exit(0)", 1, ": its process ended with exit code 0"),
     ("os.kill(os.getpid(), 15)", 2, ": its process ended by signal SIGTERM"),
     ("os.kill(os.getpid(), 9)", 1, ": its process ended by signal SIGKILL in strict of .*mine.py")])
-def test_an_operator_that_ends_its_process_is_named(tmp_path, monkeypatch, line, processes, words):
-    monkeypatch.setattr(juicer, "BATCH", 1)
+def test_an_operator_that_ends_its_process_is_named(tmp_path, line, processes, words):
     (tmp_path / "mine.py").write_text(f"import os, sys\n{MINE}def strict(sample):\n    {line}\n")
     recipe = {"process": [{"python_file_mapper": {"file_path": str(tmp_path / "mine.py"), "function_name": "strict"}}]}
     with pytest.raises(StageError, match=f"operator 'python_file_mapper'{words}"):
-        juicer.run_recipe(rows_of("a", "b"), recipe, lambda line: None, processes)
+        run_recipe(rows_of("a", "b"), recipe, processes, size=1)
 
 
 def test_nothing_is_installed_at_run_time():
@@ -247,6 +247,87 @@ def test_missing_recipe_file(tmp_path):
 def test_the_shipped_gsm8k_recipe():
     question = "Ann has 3 apples and buys {} more. How many apples does she have then?"
     rows = rows_of(*(question.format(n) for n in range(100)), question.format(7), "too short", answer="3 + n\n#### 42")
-    kept, dropped = juicer.run_recipe(rows, read_recipe(CONF / "data_juicer" / "gsm8k.yaml"), lambda line: None)
+    kept, dropped = run_recipe(rows, read_recipe(CONF / "data_juicer" / "gsm8k.yaml"))
     assert [(d.row, d.operator) for d in dropped] == [(101, "text_length_filter"), (100, "document_deduplicator")]
     assert {row["split"] for row in kept} == {"train", "test"}
+
+
+# --------------------------------------------------------------------------------------------------------------- shards
+
+
+TEXTS = [f"{'ab' * (n % 5 + 1)} question {n % 7}" for n in range(40)]
+
+
+@pytest.mark.parametrize("process", [
+    [{"text_length_filter": {"max_len": 18}}, {"document_deduplicator": {}}, {"text_length_filter": {"min_len": 14}}],
+    [{"document_minhash_deduplicator": {"jaccard_threshold": 0.8, "num_permutations": 64}}],
+    [{"document_line_deduplicator": {"frequency_threshold": 1}}],
+    [{"text_length_filter": {"min_len": 1}},
+     {"topk_specified_field_selector": {"field_key": "__dj__stats__.text_len", "topk": 7}}],
+    [{"range_specified_field_selector": {"field_key": "row", "lower_rank": 3, "upper_rank": 9}}],
+    [{"text_length_filter": {"min_len": 99}}, {"document_deduplicator": {}}]])
+def test_rows_in_shards_have_the_fate_of_rows_together(process):
+    together = run_recipe(rows_of(*TEXTS), {"process": process})
+    apart = run_recipe(rows_of(*TEXTS), {"process": process}, size=9)
+    assert together[0] == apart[0]
+    assert {(one.row, one.operator, one.reason) for one in together[1]} == {
+        (one.row, one.operator, one.reason) for one in apart[1]}
+    assert together != (rows_of(*TEXTS), [])
+
+
+def test_an_interrupted_curation_goes_on_with_the_shard_that_is_missing(tmp_path):
+    """A draw at random is not made again either: the rows of the first shard have passed with it already."""
+    loaded, made, broken = [], {}, [2]
+    parts = [rows_of(*TEXTS[begin:begin + 10]) for begin in range(0, 40, 10)]
+
+    def load(shard):
+        loaded.append(shard)
+        return juicer.required([row | {"row": 10 * shard + row["row"]} for row in parts[shard]])
+
+    def finish(shard, kept, dropped):
+        if shard in broken:
+            raise KeyboardInterrupt
+        made[shard] = [row["row"] for row in kept]
+
+    job = shards.Job(tmp_path, 4, load, finish, juicer.build({"process": [{"random_selector": {"select_num": 20}}]}))
+    with pytest.raises(KeyboardInterrupt):
+        shards.run(job, 1, lambda: None)
+    first = dict(made)
+    assert sorted(first) == [0, 1]
+    broken.clear()
+    shards.run(job, 1, lambda: None)
+    assert loaded == [0, 1, 2, 3]
+    assert made | first == made
+    assert sum(map(len, made.values())) == 20
+
+
+def judged(rows, priority, process=(), size=2):
+    kept, dropped = run_recipe(rows, {"process": list(process)}, size=size, priority=[priority])
+    return sorted(kept, key=lambda row: row["place"]), dropped
+
+
+def test_priority_by_quality_and_difficulty():
+    """alnum_ratio of abcd 1, ab-- 1/2, a--- 1/4; perplexity is not measured: difficulty 1/2 for all.
+
+    Quality 1 x 2 + difficulty 1/2 x -1: 1.5, 0.5 and 0.
+    """
+    rows = rows_of("ab--", "abcd", "a---")
+    kept, dropped = judged(rows, Priority({"quality": 2.0, "difficulty": -1.0}, 2), [{"alphanumeric_filter": {}}])
+    assert [(row["question"], row["priority"], row["place"]) for row in kept] == [("abcd", 1.5, 0), ("ab--", 0.5, 1)]
+    assert [(one.row, one.operator) for one in dropped] == [(2, "priority")]
+
+
+def test_priority_by_diversity():
+    """Of 4 tasks 3 have `one`, 3 `two`, 1 `three`: 1 - mean(3/4, 3/4), 1 - mean(3/4, 3/4, 1/4), 1 - 3/4, 1 - 3/4."""
+    kept, _ = judged(rows_of("one two", "One, three two", "one", "two two"), Priority({"diversity": 1.0}))
+    assert [(row["row"], round(row["priority"], 6)) for row in kept] == [
+        (1, round(1 - 1.75 / 3, 6)), (0, 0.25), (2, 0.25), (3, 0.25)]
+
+
+def test_only_tasks_for_training_have_a_priority():
+    """The first of the tests stays although top_k is 1; without weights those of the guide hold."""
+    rows = [row | {"split": split} for row, split in zip(rows_of("a b", "c d", "c d"), ("test", "train", None),
+                                                         strict=True)]
+    kept, dropped = judged(rows, Priority({}, 1))
+    assert [(row["row"], row["priority"]) for row in kept] == [(1, pytest.approx(0.5 - 0.35)), (0, None)]
+    assert [one.row for one in dropped] == [2]

@@ -97,7 +97,7 @@ def test_nothing_left_lists_the_rejections(tmp_path):
     recipe = recipe_file(tmp_path, "process: [{text_length_filter: {min_len: 50}}]")
     with pytest.raises(DataError, match=r"nothing to train on is left.*text_length_filter 2, required_columns 1"):
         curate(tmp_path, rows, recipe)
-    assert not (tmp_path / "curate").exists()
+    assert not (tmp_path / "curate" / "tasks.parquet").exists()
 
 
 def test_sets_to_test_on_alone_are_enough_and_a_pool_needs_something_to_train_on(tmp_path):
@@ -149,7 +149,7 @@ def test_operators_in_place_of_a_recipe(tmp_path):
 
 
 def test_several_processes_make_the_same_tables(tmp_path):
-    """2,500 rows are three batches."""
+    """2,500 rows are three shards."""
     rows = [RawTask(i, f"question {i} " + "x" * (i % 7), "1", "s" if i % 3 else None) for i in range(2500)]
     recipe = recipe_file(tmp_path, "process: [{text_length_filter: {max_len: 18}}, {document_deduplicator: },"
                                    " {split_by_hash_mapper: {test_ratio: 0.3}}]")
@@ -177,7 +177,7 @@ def test_a_set_may_lose_a_share_of_its_records(tmp_path, unusable, of, allowed, 
     if stops:
         with pytest.raises(DataError, match=rf"set 'a': {unusable} of {of} .*no turn.*max_rejected_ratio"):
             curate(tmp_path, rows, None, allowed=allowed)
-        assert not (tmp_path / "curate").exists()
+        assert not (tmp_path / "curate" / "tasks.parquet").exists()
     else:
         assert curate(tmp_path, rows, None, allowed=allowed)[2]["rejected"] == unusable
 

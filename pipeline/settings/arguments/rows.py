@@ -69,3 +69,6 @@ PRIORITIES = {
     "decay_limit_randomization": DecayLimitRandomization, "linear_decay": LinearDecay,
     "linear_decay_use_count_control_randomization": DecayLimitRandomization,  # its name in the guide
 }
+
+# what the priority of a task is made of -> the weight that the Trinity-RFT guide gives it
+PRIORITY_WEIGHTS = {"difficulty": -0.7, "diversity": 0.8, "quality": 1.0, "usage_frequency": -0.5}
