@@ -7,12 +7,12 @@ import sys
 
 import click
 
-from pipeline.config_commands import HERE, OVERRIDES, PATH
+from pipeline.config_commands import HERE, OVERRIDES, PATH, names, recipes
 from pipeline.store.errors import ConfigError
 
 
 @click.command()
-@click.argument("model", metavar="CHECKPOINT")
+@click.argument("model", metavar="CHECKPOINT", shell_complete=names)
 @OVERRIDES
 @HERE
 @click.option("--stage", metavar="NAME", help="of the run; default: the last one that made a model")
@@ -50,7 +50,7 @@ def debug():
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=recipes)
 @OVERRIDES
 @HERE
 @click.option("--task", type=click.IntRange(0), default=0, show_default=True, help="its number in the set, from 0")

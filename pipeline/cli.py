@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from pipeline.agent_commands import debug, serve
-from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, names, stages, words
+from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, names, names_or_keys, stages, words
 from pipeline.process_commands import logs, name_and_overrides, status, stop, timeline
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message, shortened
 from pipeline.store.secret_names import conceal_secrets
@@ -283,7 +283,7 @@ def compare(names, root, metric, form):
 
 
 @click.command()
-@words("given", "[RUN | algorithm=NAME | algorithm.KEY=VALUE]...")
+@words("given", "[RUN | algorithm=NAME | algorithm.KEY=VALUE]...", names_or_keys)
 @HERE
 @click.option("--step", type=int, help="trainer step; default: the last one whose weights are there")
 @click.option("--stage", metavar="NAME", help="default: the last that trains on rollouts")

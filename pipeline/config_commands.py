@@ -51,6 +51,16 @@ def _overrides(context: click.Context, _, begun: str) -> list[str]:
     return [f"{key}=" for key in keys if key.startswith(begun)]
 
 
+def names_or_keys(*given) -> list[str]:
+    """Completes what names a run or sets a key."""
+    return names(*given) + _overrides(*given)
+
+
+def recipes(context: click.Context, argument, begun: str) -> list[str]:
+    """Completes the name of a recipe."""
+    return [word.partition("=")[2] for word in _overrides(context, argument, f"recipe={begun}")]
+
+
 PATH = _Path()
 RUN = click.argument("name", required=False, metavar="[RUN]", shell_complete=names)
 OVERRIDES = words("overrides", "[key=value]...", _overrides)
@@ -118,8 +128,8 @@ def explain(key, overrides):
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=names)
+@click.argument("b", shell_complete=names)
 @HERE
 def diff(a, b, root):
     """Show in which settings and stages two runs differ.

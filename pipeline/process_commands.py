@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.config_commands import HERE, RUN, words
+from pipeline.config_commands import HERE, RUN, names_or_keys, words
 from pipeline.store.errors import DataError, OuroError
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -27,7 +27,7 @@ def name_and_overrides(root: Path, given: list[str]) -> tuple[list[str], list[st
 
 
 @click.command()
-@words("given", "[RUN | key=value]...")
+@words("given", "[RUN | key=value]...", names_or_keys)
 @HERE
 def status(given, root):
     """Show how far each stage of a run or point of a sweep is.

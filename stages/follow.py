@@ -88,11 +88,11 @@ class Follower:
         """The step at which an interrupted stage that reached `reached` resumes, and why."""
         last, config = self.next - 1, self.context.config
         if not config.continue_from_checkpoint:
-            return f"starts again at step 1 (it had reached step {reached}): continue_from_checkpoint=false"
+            return f"restarts at step 1 (it had reached step {reached}): continue_from_checkpoint=false"
         if last == reached:
             return f"resumes at step {self.next}: all steps up to {last} are kept"
         found = f"the last checkpoint is of step {last}" if last else "there is no checkpoint yet"
-        return (f"{'resumes' if last else 'starts again'} at step {self.next} (it had reached step {reached}): "
+        return (f"{'resumes' if last else 'restarts'} at step {self.next} (it had reached step {reached}): "
                 f"{found}, trainer.save_interval={config.trainer.save_interval}")
 
     def _earlier_scores(self, steps: list[int]) -> Iterator[tuple[dict[str, float], int]]:

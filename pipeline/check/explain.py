@@ -126,10 +126,10 @@ def _effect(key: str, item) -> str:
         return "how a stage runs; changing it re-runs nothing"
     if of_file := [kind for kind in ROWS if key in kind.external]:
         kinds = ", ".join(of_file)
-        return ("what a stage makes, by content and not by path; other content makes these kinds of stage anew, and "
-                f"those that read them: {kinds}")
+        return ("what a stage makes, by content and not by path; other content re-runs these kinds of stage, and those "
+                f"that read them: {kinds}")
     kinds = ", ".join(kind for kind in ROWS if is_below(key, kind.uses))
-    return f"what a stage makes; changing it makes these kinds of stage anew, and those that read them: {kinds}"
+    return f"what a stage makes; changing it re-runs these kinds of stage, and those that read them: {kinds}"
 
 
 def reference() -> str:
@@ -182,7 +182,7 @@ def shown(value: Any) -> str:
 
 REFERENCE = [
     "Made by `ouro config reference`; a test fails when this page is not what that prints. `ouro config explain KEY`",
-    "says the same of one setting, with its value in the composed configuration and what changing it makes anew.",
+    "says the same of one setting, with its value in the composed configuration and what changing it re-runs.",
     "",
     "*(how)*: says how a stage runs (devices, memory, logs), not what it makes; changing it re-runs nothing.",
     "`*` stands for the number of an element. `stages.<stage_name>.<key>` sets a key for one training stage.",
@@ -195,10 +195,10 @@ EFFECTS = {
     "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
     "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",
     "explorer.bench_on_latest_checkpoint": "which stages a bench has; changing it re-runs no other",
-    "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
-                        "anew, and all that read it",
-    "model.teacher_model_path": "what a stage that distils makes, by content and not by path; another teacher makes it "
-                                "anew, and all that read it",
+    "model.model_path": "what a stage makes, by content and not by path; another model re-runs the first training "
+                        "stage, and all that read it",
+    "model.teacher_model_path": "what a stage that distils makes, by content and not by path; another teacher re-runs "
+                                "it, and all that read it",
     "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",
-    "stages": "which training stages there are; one whose own settings change is made anew, and all that read it",
+    "stages": "which training stages there are; one whose own settings change runs again, and all that read it",
 }

@@ -67,7 +67,7 @@ ALWAYS: dict[str, Always] = {
     "service.data_juicer.server_url": Always((None,), "Data-Juicer runs inside the stage curate, without a server."),
     "service.data_juicer.port": Always((None,), "Data-Juicer runs inside the stage curate, without a port."),
     "data_processor.task_pipeline.output": Always((None,), (
-        "curated tasks are a stage's own file, made anew only when something changed.")),
+        "curated tasks are a stage's own file, made again only when something changed.")),
     "data_processor.experience_pipeline.input_save_path": Always((None,), (
         "the rows as they were are the table experience, in the stage's directory.")),
     "data_processor.experience_pipeline.output": Always((None,), (

@@ -93,7 +93,8 @@ class Model(Section):
                                            "a critic learns all of its own")
     custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
                                                "model keeps it")
-    chat_template_path: str | None = setting(None, "file with a chat template; wins over custom_chat_template")
+    chat_template_path: str | None = setting(None, "file with a chat template; takes precedence over "
+                                                   "custom_chat_template")
     enable_thinking: bool | None = setting(None, "variable enable_thinking of the chat template; null: not passed to "
                                                  "it")
     dtype: str = setting("auto", "type of the weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",

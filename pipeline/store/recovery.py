@@ -260,6 +260,6 @@ def _newest_intact(stage: Path, kept: list[int], verify: str, warn: Callable[[st
     """Returns the newest intact one of the checkpoints `kept`; sets damaged newer ones aside and drops them."""
     while kept and (words := checkpoints.difference(stage, kept[-1], verify)):
         checkpoints.set_aside(stage, kept.pop())
-        warn(f"{words}: set aside; " + (f"the stage goes on from the checkpoint of step {kept[-1]} instead" if kept
-                                        else "no older checkpoint is left, so it starts again at step 1"))
+        warn(f"{words}: set aside; " + (f"the stage resumes from the checkpoint of step {kept[-1]} instead" if kept
+                                        else "no older checkpoint is left, so it restarts at step 1"))
     return kept[-1] if kept else None

@@ -22,7 +22,8 @@ from tests.toy.conftest import small
 pytestmark = pytest.mark.docs
 HASH = re.compile(r"\b[0-9a-f]{8}\b")
 VARIABLES = os.environ | {
-    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "BROWSER": "true"}
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    "BROWSER": "true", "MODEL_PATH": "/models/qwen"}
 
 
 def small_recipe() -> str:

@@ -472,7 +472,7 @@ def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("rft: started") == 2
-    assert "the explorer ended with exit code 3 in the user's function mine:run; the stage starts again" in done.stderr
+    assert "the explorer ended with exit code 3 in the user's function mine:run; the stage restarts" in done.stderr
     assert files.read_json(start.directory / files.MANIFEST)["own_process"] == {"mine:run": "ended with exit code 3"}
     assert not (start.directory / "stage.error").exists()
 

@@ -83,8 +83,8 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
 
 @pytest.mark.parametrize(("overrides", "saved", "words"), [
     ((), 2, "resumes at step 3 (it had reached step 3)"), ((), 3, "resumes at step 4"),
-    ((), 0, "starts again at step 1 (it had reached step 3): there is no checkpoint yet"),
-    (("continue_from_checkpoint=false",), 2, "starts again at step 1 (it had reached step 3): continue_from_")])
+    ((), 0, "restarts at step 1 (it had reached step 3): there is no checkpoint yet"),
+    (("continue_from_checkpoint=false",), 2, "restarts at step 1 (it had reached step 3): continue_from_")])
 def test_a_resumed_stage_says_with_which_step_it_goes_on(tmp_path, context_of, caplog, overrides, saved, words):
     caplog.set_level("INFO")
     Follower(context_of(tmp_path / "new"))

@@ -91,7 +91,7 @@ def test_damaged_and_asked_to_end_a_stage_makes_the_same(finished, tmp_path):
     assert process.returncode == 143
     assert not alive(family)
     assert f"{state} is damaged" in errors
-    assert "goes on from the checkpoint of step 2 instead" in errors
+    assert "resumes from the checkpoint of step 2 instead" in errors
     kept, saved = checkpoints.complete_checkpoints(directory)
     assert kept == 2 < saved < 6
     assert (directory / "stage.error").read_text().startswith(f"interrupted by SIGTERM; step {saved} is saved\n")

@@ -31,7 +31,7 @@ class SolveRatePools(Arguments):
 SELECTORS = {
     "sequential": described(Arguments, "As in the file, again and again."),
     "shuffle": described(Arguments, "Another permutation each epoch."),
-    "random": described(Arguments, "Drawn anew each step, none twice in a step."),
+    "random": described(Arguments, "Drawn again each step, none twice in a step."),
     "offline_easy2hard": described(Arguments, "By feature_keys, the largest first: large is easy; again and again."),
     "difficulty_based": DifficultyBased,
     "solve_rate_pools": SolveRatePools,

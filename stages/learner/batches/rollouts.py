@@ -139,8 +139,8 @@ class Rollouts:
             if config.algorithm.enable_router_replay and row.experts is None and row.origin.selected and any(row.mask):
                 raise StageError(f"the engine's routing of the row {row.id} is missing, which algorithm."
                                  "enable_router_replay needs: it was deleted after a later checkpoint, or the "
-                                 "workflow trains on tokens that no reply has. Set it to false, or run the stage "
-                                 "anew without its directory.")
+                                 "workflow trains on tokens that no reply has. Set it to false, or "
+                                 "delete the directory of the stage and run it again.")
 
     def _explored(self, step: int) -> range:
         """The explorer steps whose new rows trainer step `step` is cut from."""

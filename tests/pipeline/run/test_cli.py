@@ -150,7 +150,9 @@ def test_bash_completes_the_value_after_an_equals_sign():
     ("ouro run recipe=count", {"recipe=countdown"}), ("ouro run recipe = count", {"countdown"}),
     ("ouro run = x", set()), ("ouro config check synchronizer.keep", {"synchronizer.keep="}),
     ("ouro sql q to", {"toy/first"}), ("ouro verify to", {"toy/first"}), ("ouro verify fi", {"first"}),
-    ("ouro export fi", {"first"})])
+    ("ouro export fi", {"first"}), ("ouro status fi", {"first"}), ("ouro status name", {"name="}),
+    ("ouro replay to", {"toy/first"}), ("ouro serve fi", {"first"}), ("ouro config diff fi", {"first"}),
+    ("ouro debug workflow countd", {"countdown"})])
 def test_keys_recipes_and_runs_are_completed(typed, offered, run, monkeypatch, capsys):
     words = typed.split()
     monkeypatch.chdir(run.root)

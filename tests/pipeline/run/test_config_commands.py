@@ -46,11 +46,11 @@ def test_config_explain_a_prefix_a_group_and_a_misspelling(capsys):
 
 
 @pytest.mark.parametrize(("key", "words"), [
-    ("model.model_path", "by content and not by path; another model makes the first training stage anew"),
-    ("data_processor.task_pipeline.inputs", "not by path; other content makes these kinds of stage anew"),
+    ("model.model_path", "by content and not by path; another model re-runs the first training stage"),
+    ("data_processor.task_pipeline.inputs", "not by path; other content re-runs these kinds of stage"),
     ("checkpoint_root_dir", "below another directory nothing is made yet"),
-    ("stages", "one whose own settings change is made anew"),
-    ("buffer.batch_size", "changing it makes these kinds of stage anew, and those that read them: train, rft"),
+    ("stages", "one whose own settings change runs again"),
+    ("buffer.batch_size", "changing it re-runs these kinds of stage, and those that read them: train, rft"),
     ("trainer.ranks", "changing it re-runs nothing"),
 ])
 def test_config_explain_says_what_a_change_re_runs(key, words, capsys):

@@ -79,7 +79,7 @@ def test_with_no_intact_checkpoint_the_stage_starts_again(stage):
         cut_short(state(stage, step))
     step, steps, explored, said = rewound(stage)
     assert (step, steps, explored) == (0, [], [1])  # the first was explored with the initial weights
-    assert "starts again at step 1" in said[-1]
+    assert "restarts at step 1" in said[-1]
 
 
 def test_sizes_alone_do_not_see_a_flipped_byte_but_a_truncation(stage):
