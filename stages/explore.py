@@ -28,7 +28,7 @@ from stages.explorer.watched_rewards import WatchedRewards
 from stages.explorer.weights import NextWeights, Weights
 from stages.follow import TOTAL
 from workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from workflows.engines.open import open_engine
+from workflows.engines.open import limited, open_engine
 from workflows.protocol.engine import STOP_TEXT
 from workflows.protocol.hugging_face import import_light
 from workflows.protocol.outcomes import Call, Outcome, check_failures
@@ -41,6 +41,7 @@ class Explorer:
 
     def __init__(self, context: Context, sets: TaskSets, schedule: Schedule):
         """sets: its training sets with their tasks."""
+        context.config = limited(context.config)
         self.context, config = context, context.config
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)

@@ -15,7 +15,7 @@ from pipeline.settings.kinds import KINDS
 from pipeline.store import checkpoints, files, tables
 from stages.explorer.children import run_child
 from stages.explorer.watched_rewards import WatchedRewards
-from workflows.engines.open import open_engine
+from workflows.engines.open import limited, open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.protocol.hugging_face import import_light
 from workflows.protocol.prompts import end_tokens, load_tokenizer
@@ -49,10 +49,7 @@ def score_benched(context: Context) -> None:
 def score_models(context: Context, name: str, steps: list[int], model_of: Opened) -> None:
     """Evaluates policies with one engine. name: of the model in the tables. steps: at least one."""
     engine, passes = None, [0, 0]
-    if context.config.explorer.rollout_model.engine_type == "openai":
-        from workflows.engines.openai_engine import limits
-
-        context.config = limits(context.config)
+    context.config = limited(context.config)
 
     def advance(done: str = "") -> None:
         passes[0] += 1

@@ -58,11 +58,12 @@ def copies(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
 
 
 def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
-    """Writes a key of an enabled `model.external_model` as one of the server to evaluate; False for any other key.
+    """Writes a key of an enabled `model.external_model` as one of the server that answers; False for any other key.
 
-    Only an evaluation can have one, there as here.
+    Only a stage that does not train can have one.
     """
-    is_on = values.get((*EXTERNAL, "enable")) is True and of_mode(str(values.get(("mode",)))).evaluates
+    kind = of_mode(str(values.get(("mode",))))
+    is_on = values.get((*EXTERNAL, "enable")) is True and (kind.evaluates or (kind.explores and not kind.trains))
     if is_on and given.path == (*ENGINE, "engine_type"):
         made.rename(given, given.path, "openai", f"{given.value} there")
         return True

@@ -63,10 +63,13 @@ class Line:
     def begins_with(self, name: str) -> str | None:
         """Returns the stage whose model is the initial one: the nearest predecessor that trains; if none does, the
         first
-        direct predecessor, which passes on its own initial model. None: it has a model of its own, or the run's."""
+        direct predecessor, which passes on its own initial model. None: it has a model of its own, or the run's;
+        a stage that explored with the model of a server passes on none."""
         if name in self.with_own or not self.parents[name]:
             return None
-        return next((n for n in self.ancestors(name) if self.kinds[n].trains), self.parents[name][0])
+        first = self.parents[name][0]
+        found = next((n for n in self.ancestors(name) if self.kinds[n].trains), first)
+        return None if self.settings[found].asks_server and self.kinds[found].explores else found
 
     def source(self, name: str) -> str | None:
         """Returns the stage whose experience a stage reads: a stage with mode=score that of the nearest predecessor
@@ -88,7 +91,7 @@ class Line:
         return self.explored(found) if found and not self.kinds[found].explores else found
 
     def servers(self) -> list[str]:
-        """Returns the stages that evaluate the model of a server."""
+        """Returns the stages whose tasks the model of a server answers."""
         return [name for name, settings in self.settings.items() if settings.asks_server]
 
     def trained(self, name: str) -> list[str]:
@@ -168,6 +171,10 @@ def _rowless(line: Line, name: str) -> list[Problem]:
                         "with mode=explore wrote, and none is before it.", "Put one there (stage_name: explore, mode: "
                         f"explore), set {SHOWN}.path to a directory that ouro serve --record wrote, or set mode=both.",
                         found=line.settings[name].mode)]
+    if line.settings[source].asks_server:
+        return [Problem("mode", f"what '{source}' wrote are answers of a server, which gives neither the token "
+                        "ids nor the log-probs that rollouts are trained by.", "Train on them as demonstrations, with "
+                        f"algorithm_type=sft and {SHOWN}.path (docs/serve.md).", found=line.settings[name].mode)]
     theirs, batch = line.settings[source], line.settings[name].buffer.train_batch_size
     rows = rows_of_step(theirs)
     try:

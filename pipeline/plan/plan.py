@@ -125,7 +125,10 @@ class _Stages:
         asked = self.curated(settings, TEST_ROWS, name) if held else ""
         if settings.asks_server:
             server = self.shared(SERVER, settings, {}, name)
-            self.made[name] = (self.evaluated(f"{name}_server", settings, asked, server),)
+            inputs["model"] = server
+            self.made[name] = (self.evaluated(f"{name}_server", settings, asked, server) if kind.evaluates else
+                               self.add(make_stage(name, kind, settings, inputs, self.root,
+                                                   self._waits(name, inputs))),)
             return
         start = self._start(entry, settings)
         inputs.setdefault("model", start)

@@ -219,13 +219,14 @@ def nodes(c) -> Found:
 
 
 def server(c) -> Found:
-    """A server of OpenAI's interface is evaluated, and not trained."""
+    """A server of OpenAI's interface answers tasks, and is not trained."""
     model = c.explorer.rollout_model
     if model.engine_type != "openai":
         return
-    if not c.only_evaluates:
+    if not c.asks_server:
         yield Problem("explorer.rollout_model.engine_type", "a server gives neither the token ids nor the log-probs "
-                      "that training needs.", "Set vllm or transformers; openai goes with mode=bench.", found="openai")
+                      "that training needs.", "Set vllm or transformers; openai goes with mode=bench and "
+                      "mode=explore.", found="openai")
     for name in ("base_url", "model_name"):
         if not ((given := getattr(model.external, name)) or "").strip():
             yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)

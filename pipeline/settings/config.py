@@ -132,8 +132,9 @@ class Config(Section):
 
     @property
     def asks_server(self) -> bool:
-        """Returns whether these are the settings of a stage that evaluates the model of a server."""
-        return self.only_evaluates and self.explorer.rollout_model.engine_type == "openai"
+        """Returns whether these are the settings of a stage whose tasks the model of a server answers."""
+        return (self.kind.evaluates or (self.kind.explores and not self.kind.trains)) and (
+            self.explorer.rollout_model.engine_type == "openai")
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self

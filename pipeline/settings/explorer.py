@@ -33,8 +33,8 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
 
 
 class RolloutModel(Section):
-    engine_type: str = setting("vllm", "vllm, transformers (plain generate) or openai (the server of `external`; "
-                                       "evaluations alone)",
+    engine_type: str = setting("vllm", "vllm, transformers (plain generate) or openai (the server of `external`, "
+                                       "in evaluations and with mode=explore; depends on time)",
                                choices=("vllm", "transformers", "openai"), unlisted=("scripted",))
     external: Remote = section(Remote)
     engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
@@ -206,6 +206,8 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
           "data_processor.experience_pipeline": kind.makes_experience and asks_models(
               at(config, "data_processor.experience_pipeline.operators") or []),
           "data_processor.task_pipeline": "rejected" in kind.writes and asks_models(_curation(config)),
+          "explorer.rollout_model.engine_type": kind.engine and at(
+              config, "explorer.rollout_model.engine_type") == "openai",
           "explorer.auxiliary_models": _judged_by_them(kind, config),
           "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
           **{key: asks_by_itself(name) for key, name in workflows.items()}}

@@ -186,6 +186,7 @@ RENAMED = {
 MEANT: dict[str, dict[Any, Any]] = {
     "algorithm.optimizer.lr_warmup_steps": {-1: 0},
     "synchronizer.sync_method": {"offline": "checkpoint"},
+    "explorer.rollout_model.engine_type": {"external": "openai"},
     "algorithm.algorithm_type": {"grpo_verl": "grpo"},  # the same algorithm, computed in the trainer there
     "algorithm.advantage_fn": {"grpo_verl": "grpo", "opmd_verl": "opmd", "asymre_verl": "asymre"},
     "model.top_k": {0: -1},
@@ -201,8 +202,6 @@ _BY_STEPS = ("the schedule is a function of the step numbers alone, so that a ru
              "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
 _TABLES = "experience is Parquet tables, which `ouro sql` asks: leave storage_type and its address out."
 _VLLM_ONLY = "vLLM is the engine: leave it out."
-_EVALUATED = ("a server gives no token ids and log-probs to train on; with mode=bench it is evaluated: write openai, "
-              "and explorer.rollout_model.external.")
 _DAPO_REWARD = ("write [accuracy_reward, overlong_penalty] with cache_length, max_response_length and penalty_factor "
                 "below reward_fn_args, or without enable_overlong_penalty accuracy_reward. There right is 1 and wrong "
                 "-1, here 1 and 0, so penalty_factor 0.5 means here what 1 means there.")
@@ -221,7 +220,7 @@ VALUES: dict[str, dict[Any, str]] = {
         ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),
     "explorer.rollout_model.engine_type": {
         "vllm_async": _VLLM_ONLY, "sglang": _VLLM_ONLY,
-        "tinker": _VLLM_ONLY + " An adapter is trained here by model.lora_configs.", "external": _EVALUATED},
+        "tinker": _VLLM_ONLY + " An adapter is trained here by model.lora_configs."},
     "model.lora_configs.*.lora_dtype": dict.fromkeys(
         ("float32", "float16", "bfloat16"),
         "an adapter has model.dtype, its master weights and optimizer float32: leave it out."),

@@ -11,8 +11,8 @@ _BOUNDED = ("a response is bounded by model.max_response_tokens, the code of a w
 _NO_SERVER = ("a workflow with a parameter `endpoint` gets the address and the token of an interface of OpenAI and "
               "Anthropic that its stage starts (docs/agents.md); `ouro serve` serves a trained model.")
 _TINKER = "models are trained here, by DeepSpeed: what the service trains is an adapter of model.lora_configs."
-_EXTERNAL = ("a server gives no log-probs to train on: set model.model_path. With mode=bench "
-             "explorer.rollout_model.engine_type=openai evaluates it (external.base_url, model_name, api_key_env), and "
+_EXTERNAL = ("a server gives no log-probs to train on: set model.model_path. With mode=bench or mode=explore "
+             "explorer.rollout_model.engine_type=openai asks it (external.base_url, model_name, api_key_env), and "
              "judge_reward asks one for judgements.")
 _OF_VERL = "settings of veRL's trainer: `ouro import` translates those that have a counterpart."
 _WARMUP = "write a stage of its own before this one: stages, with algorithm_type sft and these rows."

@@ -185,7 +185,7 @@ ROWS = (
          watches=EVALUATION_SETS, external=(*ASKED, EXPERTS, JUDGES, TEMPLATE, CRITIC, ADAPTERS, RECIPES),
          entries=(*EXPLORER, *CURATION, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts")),
     Kind("rollout", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts"), engine=True,
-         modes={"explore": "the explorer alone, no model is made"},
+         modes={"explore": "the explorer alone, no model is made"}, brings=("server", "evaluate", "curate", "model"),
          uses=("seed", *(f"algorithm.{name}" for name in
                          ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
                "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout",

@@ -40,7 +40,10 @@ class Weights:
 
     def set_initial(self, model: Path) -> None:
         """Records that the engine was opened with this model and gets no other weights (mode=explore)."""
-        self.version, self.hash = 0, checkpoints.weights_hash(model)
+        asks_server = self.context.config.explorer.rollout_model.engine_type == "openai"
+        self.version = 0
+        self.hash = files.hash_json(files.read_json(model / "config.json")) if asks_server else (
+            checkpoints.weights_hash(model))
         self.hashes[0] = self.hash
 
     def update_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:

@@ -14,6 +14,15 @@ RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, C
 RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (docs/gpu.md)
 
 
+def limited(config):
+    """Returns the settings by which prompts are made for the engine: a server has limits of its own."""
+    if config.explorer.rollout_model.engine_type != "openai":
+        return config
+    from workflows.engines.openai_engine import limits
+
+    return limits(config)
+
+
 def open_engine(
     model: Path, config, end_tokens: list[int], sleeps: bool = False, logs: Path | None = None, adapter=None,
     device_free: Callable[[], object] = lambda: None,

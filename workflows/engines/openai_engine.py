@@ -52,7 +52,7 @@ class OpenAIEngine(Engine):
         """model: directory of a stage `server`, which has its address; None: config has it. The rest is not used."""
         settings = config.explorer.rollout_model.external
         if model is not None:
-            settings = settings.merged(files.read_json(model / "config.json"))
+            settings = settings.model_copy(update=files.read_json(model / "config.json"))
         self._loop, self._numbers, self._done = asyncio.new_event_loop(), count(), queue.SimpleQueue()
         self._flying: dict[int, Future] = {}
         threading.Thread(target=self._loop.run_forever, daemon=True, name="openai").start()

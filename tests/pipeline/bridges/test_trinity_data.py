@@ -70,15 +70,16 @@ EXTERNAL = "model: {external_model: {enable: %s, model_name: m, base_url_env: UR
 SERVER = "explorer.rollout_model"
 
 
-def test_a_server_is_evaluated_and_not_trained():
-    found = values_of_trinity(EXTERNAL % ("true", "bench"))
+@pytest.mark.parametrize("mode", ["bench", "explore"])
+def test_a_server_answers_and_is_not_trained(mode):
+    found = values_of_trinity(EXTERNAL % ("true", mode))
     assert {key: found[key] for key in found if key.startswith(SERVER)} == {
         f"{SERVER}.engine_type": "openai", f"{SERVER}.external.model_name": "m",
         f"{SERVER}.external.api_key_env": "KEY", f"{SERVER}.external.base_url": "${oc.env:URL}"}
-    assert values_of_trinity(EXTERNAL % ("true", "bench") + "explorer: {rollout_model: {engine_type: external}}")[
+    assert values_of_trinity(EXTERNAL % ("true", mode) + "explorer: {rollout_model: {engine_type: external}}")[
         f"{SERVER}.engine_type"] == "openai"
-    for switch, mode in (("false", "bench"), ("true", "both")):
-        assert not [key for key in values_of_trinity(EXTERNAL % (switch, mode)) if key.startswith(SERVER)]
+    for switch, other in (("false", mode), ("true", "both")):
+        assert not [key for key in values_of_trinity(EXTERNAL % (switch, other)) if key.startswith(SERVER)]
 
 
 @pytest.mark.parametrize("given", ['model_name: ""', "base_url_env: null", "base_url_env: http://h/v1",

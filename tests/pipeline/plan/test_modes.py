@@ -187,6 +187,15 @@ def test_a_server_is_evaluated_and_nothing_begins_with_its_model(tmp_path):
     assert stages["evaluate_sft"].inputs["model"] == stages["sft"].directory
 
 
+def test_a_server_explores_and_what_follows_begins_with_the_runs_model(tmp_path):
+    theirs = {"stage_name": "theirs", "mode": "explore", **SERVER}
+    stages = {stage.name: stage for stage in plans.planned(
+        tmp_path, {"stages": [theirs, {"stage_name": "sft", **SFT}]}).stages}
+    assert stages["theirs"].inputs["model"] == stages["server"].directory
+    assert stages["sft"].inputs["model"] == stages["model"].directory
+    assert places(problems(recipe(theirs, {"stage_name": "fit", "mode": "train"}))) == ["fit: mode"]
+
+
 def test_a_server_is_not_trained():
     assert places(check(recipe({"stage_name": "rft", **SERVER}))) == ["explorer.rollout_model.engine_type"]
     missing = {"explorer": {"rollout_model": {"engine_type": "openai"}}}

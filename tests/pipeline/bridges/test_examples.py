@@ -1,0 +1,83 @@
+"""The examples of the guide, the FAQ and the page for users of veRL: imported, checked without a problem, run."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline import cli
+from pipeline.store import records, tables
+from tests.bridges import SOURCES
+from tests.servers import chat_app, serving
+
+GIVEN = yaml.safe_load((SOURCES / "examples.yaml").read_text())
+CODE = """
+def judged(task, endpoint, auxiliary_models):
+    from openai import OpenAI
+
+    with OpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key) as policy:
+        said = policy.chat.completions.create(model=endpoint.model, messages=task.messages).choices[0].message.content
+    (judge,) = auxiliary_models
+    verdict = judge.chat.completions.create(model=judge.model_path, messages=[{"role": "user", "content": said}],
+                                            temperature=0, max_tokens=3)
+    return {"judged": float(len(verdict.choices[0].message.content or ""))}
+
+
+def nothing(response, answer):
+    return 0.0
+"""
+
+
+def over(below: dict, above: dict) -> dict:
+    return {**below, **{key: over(below[key], value) if isinstance(value, dict) and isinstance(below.get(key), dict)
+                        else value for key, value in above.items()}}
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch, tiny_model):
+    """imported(name): the recipe of an example in a project with a tiny model, tasks and demonstrations."""
+    rows = [{"question": f"{one} 2 = {one + 2}: ", "answer": json.dumps({"numbers": [one, 2], "target": one + 2})}
+            for one in range(1, 9)]
+    for name, content in (("tasks", rows), ("shown", [{**row, "answer": "1+2"} for row in rows])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    (tmp_path / "own_code.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, value in {"MODEL_PATH": tiny_model, "TASKS": "tasks.jsonl", "DEMONSTRATIONS": "shown.jsonl",
+                        "MLFLOW_KEY": "k", "SERVER_URL": "http://127.0.0.1:9/v1", "SERVER_KEY": "k"}.items():
+        monkeypatch.setenv(name, str(value))
+
+    def run(name: str) -> str:
+        text = yaml.safe_dump(over(GIVEN["base"], {"name": name, **GIVEN["examples"][name]}), sort_keys=False)
+        (tmp_path / f"{name}.yaml").write_text(text)
+        assert cli.main(["import", "trinity", f"{name}.yaml"]) == 0
+        return name
+
+    return run
+
+
+@pytest.mark.parametrize("name", GIVEN["examples"])
+def test_an_example_is_imported_and_has_no_problem(imported, capsys, name):
+    code = cli.main(["config", "check", f"recipe={imported(name)}", "--no-data"])
+    assert code == 0, capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["judge", "stages"])
+def test_an_example_runs(imported, capsys, name):
+    """The judge of the page for users of veRL, and a warm-up before a stage that learns from rollouts."""
+    tiny = ["explorer.rollout_model.engine_type=transformers", "buffer.total_steps=1"]
+    tiny += ["explorer.auxiliary_models.0.engine_type=transformers"] * (name == "judge")
+    assert cli.main(["run", f"recipe={imported(name)}", *tiny]) == 0, capsys.readouterr()
+    assert os.listdir("checkpoints/runs/guide")
+
+
+@pytest.mark.slow
+def test_a_server_makes_demonstrations(imported, capsys, monkeypatch):
+    with serving(chat_app(lambda body, headers: "1+2")) as address:
+        monkeypatch.setenv("SERVER_URL", f"{address}/v1")
+        assert cli.main(["run", f"recipe={imported('external')}", "buffer.total_steps=1"]) == 0, capsys.readouterr()
+    (rows,) = Path("checkpoints/store").glob("*/" + tables.LOCATIONS["experience"])
+    assert set(tables.read(rows, records.Experience)["response"].to_pylist()) == {"1+2"}
