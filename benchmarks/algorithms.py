@@ -8,15 +8,17 @@ responses sampled at temperature 1 and from the greedy one, with 95% intervals o
 
     python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, an hour on two idle cores
     python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; existing results are kept
+    python -m benchmarks.algorithms --root /tmp/more --types gmpo orpo   # these alone, into the saved results
     python -m benchmarks.algorithms --page                            # the saved results as the table of the docs
 """
 
 import argparse
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -126,8 +128,11 @@ def texts(root: Path) -> tuple[str, ...]:
 FAMILIES = {
     "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
-        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax"), rollouts),
-    "pairs": Family("300 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
+        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax",
+        "reinforceplusplus_baseline", "maxrl", "grpo_passk", "gdpo", "gmpo", "dppo_tv", "dppo_kl", "grpo_original"),
+                       rollouts),
+    "pairs": Family("300 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto", "simpo", "orpo"),
+                    pairs),
     "distillation": Family("150 steps of 64 tasks x 8 rollouts, read by a teacher, without rewards",
                            ("on_policy_distill", "jsd"), distillation),
     "turns": Family("150 steps of 64 tasks x 8 attempts of up to three turns", ("gigpo", "multi_step_grpo"), turns),
@@ -188,9 +193,25 @@ def page() -> str:
     for name, rows in saved["result"].items():
         lines += [f"| **{name}**: {FAMILIES[name].about} |" + " |" * (len(COLUMNS) - 1)]
         lines += [f"| `{algorithm}` | " + " | ".join(map(str, values)) + " |" for algorithm, *values in rows]
-    on = saved["machine"]
+    on, later = saved["machine"], ""
+    for commit in dict.fromkeys(saved.get("later", {}).values()):
+        names = ", ".join(f"`{name}`" for name, made in saved["later"].items() if made == commit)
+        later += f" By commit {commit}: {names}."
     return "\n".join([*lines, "", f"`{saved['command']}`, seed 1, commit {saved['commit']}, on {on['cpu']}, "
-                                  f"{on['cores']} cores.", ""])
+                                  f"{on['cores']} cores.{later}", ""])
+
+
+def add(root: Path, types: list[str]) -> None:
+    """Trains single types, and puts their rows and the commit into the saved results."""
+    said = Measurement("algorithms", "single types")
+    saved = files.read_json(RESULTS / "algorithms.json")
+    for name, family in FAMILIES.items():
+        chosen = tuple(one for one in family.types if one in types)
+        made = train(root, name, replace(family, types=chosen)) if chosen else []
+        rows = {row[0]: row for row in (*saved["result"][name], *made)}
+        saved["result"][name] = [rows[one] for one in family.types if one in rows]
+        saved["later"] = saved.get("later", {}) | dict.fromkeys(chosen, said.facts["commit"])
+    (RESULTS / "algorithms.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
 
 DECODINGS = ("sampled", "greedy")
@@ -202,6 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", choices=[[], *FAMILIES], help="default: all")
     parser.add_argument("--root", type=Path, help="directory for store/ and runs/")
+    parser.add_argument("--types", nargs="+", default=[], help="train these alone; their rows join the saved results")
     parser.add_argument("--page", action="store_true", help="run nothing: print the saved results as Markdown")
     given = parser.parse_args()
     if given.page:
@@ -209,6 +231,9 @@ def main() -> None:
         return
     if given.root is None:
         parser.error("--root is needed")
+    if given.types:
+        add(given.root.resolve(), given.types)
+        return
     said = Measurement("algorithms", "Every algorithm trained on countdown, seed 1: share of held-out tasks solved")
     result = {}
     for name in given.families or FAMILIES:

@@ -7,14 +7,17 @@ not trained on; one that occurs twice is trained on twice. Functions read all th
 null column is a DataError, and so is a reward that is not finite.
 """
 
-from operators.advantages import group, steps, token
+from operators.advantages import components, group, steps, token
 
 ADVANTAGES = {
     "asymre": group.asymre,
     "dr_grpo": group.dr_grpo,
+    "gdpo": components.gdpo,
     "gigpo": steps.gigpo,
     "grpo": group.grpo,
+    "grpo_passk": group.grpo_passk,
     "jsd": token.jsd,
+    "maxrl": group.maxrl,
     "on_policy_distill": token.on_policy_distill,
     "opmd": group.opmd,
     "ppo": token.ppo,
@@ -22,6 +25,7 @@ ADVANTAGES = {
     "rec": group.rec,
     "reinforce": group.reinforce,
     "reinforceplusplus": token.reinforceplusplus,
+    "reinforceplusplus_baseline": token.reinforceplusplus_baseline,
     "remax": token.remax,
     "rloo": group.rloo,
     "step_wise_grpo": steps.step_wise_grpo,

@@ -14,7 +14,7 @@ optimizer step from 1).
 
 from typing import Any
 
-from operators.losses import clipped, demonstrations, mixture, preference, weighted
+from operators.losses import clipped, demonstrations, divergence, mixture, preference, weighted
 from pipeline.settings.arguments.base import Arguments
 from pipeline.settings.arguments.losses import OF_RESPONSES
 from pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
@@ -23,6 +23,9 @@ POLICY_LOSSES = {
     "cispo": weighted.cispo,
     "decoupled_ppo": clipped.decoupled_ppo,
     "dpo": preference.dpo,
+    "dppo_kl": divergence.dppo_kl,
+    "dppo_tv": divergence.dppo_tv,
+    "gmpo": clipped.gmpo,
     "gspo": clipped.gspo,
     "gspo_token": clipped.gspo_token,
     "importance_sampling": clipped.importance_sampling,
@@ -32,12 +35,14 @@ POLICY_LOSSES = {
     "mix": mixture.mix,
     "mix_chord": mixture.mix_chord,
     "opmd": weighted.opmd,
+    "orpo": preference.orpo,
     "ppo": clipped.ppo,
     "rec": weighted.rec,
     "sapo": clipped.sapo,
     "sft": demonstrations.sft,
     "sft_is": demonstrations.sft_is,
     "sft_phi": demonstrations.sft_phi,
+    "simpo": preference.simpo,
     "sppo": clipped.sppo,
     "topr": weighted.topr,
 }

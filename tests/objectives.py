@@ -62,7 +62,7 @@ def surrogate(ratio: float, a: float, low: float, high: float, most: float = mat
 # ------------------------------------------------------------------------------------------------- clipped ratios
 
 
-def ppo(t, new, held, b, clip_range=0.2, clip_range_low=None, clip_range_high=None, clip_ratio_c=3.0,
+def ppo(t, new, held, b, clip_range=0.2, clip_range_low=None, clip_range_high=None, clip_ratio_c: float | None = 3.0,
         enable_sequence_masking=False, delta_sequence_masking=0.1, fallback_to_policy_gradient=False):
     old = held if fallback_to_policy_gradient else b.old
     low = clip_range if clip_range_low is None else clip_range_low
@@ -70,13 +70,49 @@ def ppo(t, new, held, b, clip_range=0.2, clip_range_low=None, clip_range_high=No
     if enable_sequence_masking and b.advantages[t] < 0 and b.mean(t, lambda j: old[j] - held[j]) > (
             delta_sequence_masking):
         return 0.0, "masked"
-    return surrogate(math.exp(new[t] - old[t]), b.advantages[t], low, high, clip_ratio_c)
+    most = math.inf if clip_ratio_c is None else clip_ratio_c
+    return surrogate(math.exp(new[t] - old[t]), b.advantages[t], low, high, most)
 
 
 def decoupled_ppo(t, new, held, b, clip_range=0.2, behave_weight_cap=math.inf):
     weight = math.exp(b.prox[t] - b.old[t])
     loss, branch = surrogate(math.exp(new[t] - b.prox[t]), b.advantages[t], clip_range, clip_range)
     return min(weight, behave_weight_cap) * loss, "capped" if weight > behave_weight_cap else branch
+
+
+def gmpo(t, new, held, b, clip_range=0.4, clip_range_low=None, clip_range_high=None):
+    low = clip_range if clip_range_low is None else clip_range_low
+    high = clip_range if clip_range_high is None else clip_range_high
+
+    def clipped(j):
+        change = new[j] - b.old[j]
+        return min(change, high) if b.advantages[j] > 0 else max(change, -low)
+
+    change = new[t] - b.old[t]
+    branch = "free" if clipped(t) == change else "above" if change > 0 else "below"
+    return -b.mean(t, lambda j: b.advantages[j]) * math.exp(b.mean(t, clipped)), branch
+
+
+def dppo_tv(t, new, held, b, clip_range=0.15, clip_range_low=None, clip_range_high=None, clip_ratio_c=20.0):
+    moved = math.exp(held[t]) - math.exp(b.old[t])
+    return divergence(t, new, held, b, moved * (1 if b.advantages[t] > 0 else -1), clip_range, clip_range_low,
+                      clip_range_high, clip_ratio_c)
+
+
+def dppo_kl(t, new, held, b, clip_range=0.05, clip_range_low=None, clip_range_high=None, clip_ratio_c=20.0):
+    p, q = math.exp(held[t]), min(math.exp(b.old[t]), 1.0)  # log-probs of the inputs may be above 0
+    far = q * (b.old[t] - held[t]) + (1 - q) * math.log((1 - q + 1e-8) / (1 - p + 1e-8))
+    far = far if (p > q) == (b.advantages[t] > 0) else -far
+    return divergence(t, new, held, b, far, clip_range, clip_range_low, clip_range_high, clip_ratio_c)
+
+
+def divergence(t, new, held, b, moved, both, low, high, most):
+    """moved: away from the sampling policy in the direction of A."""
+    bound = high if b.advantages[t] > 0 else low
+    if moved > (both if bound is None else bound):
+        return 0.0, "far"
+    ratio = math.exp(held[t] - b.old[t])
+    return -b.advantages[t] * min(ratio, most) * new[t], "cut" if ratio > most else "free"
 
 
 def gspo(t, new, held, b, clip_range_low=3e-4, clip_range_high=4e-4):
@@ -205,13 +241,38 @@ def margin(t, new, b) -> float:
     return log_ratio(new, b, 2 * pair) - log_ratio(new, b, 2 * pair + 1)
 
 
-def dpo(t, new, held, b, beta=0.1, label_smoothing=0.0):
-    chosen = sigmoid(beta * margin(t, new, b))
-    return -(1 - label_smoothing) * math.log(chosen) - label_smoothing * math.log(1 - chosen), "pair"
+def dpo(t, new, held, b, beta=0.1, loss_type="sigmoid", label_smoothing=0.0):
+    far = beta * margin(t, new, b)
+    if loss_type == "hinge":
+        return max(0.0, 1 - far), "beyond" if far > 1 else "pair"
+    right, wrong = -math.log(sigmoid(far)), -math.log(sigmoid(-far))
+    if loss_type == "robust":
+        return ((1 - label_smoothing) * right - label_smoothing * wrong) / (1 - 2 * label_smoothing), "pair"
+    return (1 - label_smoothing) * right + label_smoothing * wrong, "pair"
 
 
-def ipo(t, new, held, b, beta=0.1):
-    return (margin(t, new, b) - 1 / (2 * beta)) ** 2, "pair"
+def ipo(t, new, held, b, beta=0.1, length_normalized=False):
+    if not length_normalized:
+        return (margin(t, new, b) - 1 / (2 * beta)) ** 2, "pair"
+    chosen, rejected = (log_ratio(new, b, row) / len(b.rows[row]) for row in pair_of(t, b))
+    return (chosen - rejected - 1 / (2 * beta)) ** 2, "pair"
+
+
+def pair_of(t, b) -> tuple[int, int]:
+    first = b.row[t] // 2 * 2
+    return first, first + 1
+
+
+def simpo(t, new, held, b, beta=2.0, simpo_gamma=1.0, label_smoothing=0.0):
+    chosen, rejected = (sum(new[j] for j in b.rows[row]) / len(b.rows[row]) for row in pair_of(t, b))
+    likely = sigmoid(beta * (chosen - rejected) - simpo_gamma)
+    return -(1 - label_smoothing) * math.log(likely) - label_smoothing * math.log(1 - likely), "pair"
+
+
+def orpo(t, new, held, b, beta=0.1):
+    chosen, rejected = (math.exp(sum(new[j] for j in b.rows[row]) / len(b.rows[row])) for row in pair_of(t, b))
+    odds = chosen / (1 - chosen) / (rejected / (1 - rejected))
+    return -math.log(chosen) - beta * math.log(sigmoid(math.log(odds))), "pair"
 
 
 def kto(t, new, held, b, beta=0.1, desirable_weight=1.0, undesirable_weight=1.0, reference_point=0.0):
@@ -271,7 +332,8 @@ def value_loss(value: float, old: float, wanted: float, cliprange: float) -> tup
     return max(free, near) / 2, "clipped" if near > free else moved
 
 
-POLICY = {"cispo": cispo, "decoupled_ppo": decoupled_ppo, "dpo": dpo, "gspo": gspo, "gspo_token": gspo_token,
+POLICY = {"cispo": cispo, "decoupled_ppo": decoupled_ppo, "dpo": dpo, "dppo_kl": dppo_kl, "dppo_tv": dppo_tv,
+          "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
           "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "m2po": m2po, "mix": mix,
           "mix_chord": mix_chord, "opmd": opmd, "ppo": ppo, "rec": rec, "sapo": sapo, "sft": sft, "sft_is": sft_is,
           "sft_phi": sft_phi, "sppo": sppo, "topr": topr}

@@ -9,13 +9,15 @@ import hashlib
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.advantages.action_tokens import action_tokens
 from operators.advantages.attempts import attempts
 from operators.advantages.query import ask, require, require_finite
-from pipeline.settings.arguments.advantages import Asymre, Grpo, Opmd, Rec
+from pipeline.settings.arguments.advantages import Asymre, Grpo, GrpoPassk, Maxrl, Opmd, Rec
+from pipeline.store.errors import DataError
 
-ASYMRE, GRPO, OPMD, REC = Asymre(), Grpo(), Opmd(), Rec()
+ASYMRE, GRPO, MAXRL, OPMD, PASSK, REC = Asymre(), Grpo(), Maxrl(), Opmd(), GrpoPassk(), Rec()
 
 # r - mean, exactly 0 where all rewards are equal: in binary the mean of three times 0.1 is not 0.1
 CENTRED = "CASE WHEN min({0}) OVER g = max({0}) OVER g THEN 0.0 ELSE {0} - avg({0}) OVER g END"
@@ -98,6 +100,36 @@ def dr_grpo(batch: pa.Table) -> pa.Table:
     loss_agg_mode seq-mean-token-sum-norm.
     """
     return _compare(batch, CENTRED.format("reward"))
+
+
+def maxrl(batch: pa.Table, epsilon=MAXRL.epsilon) -> pa.Table:
+    """Maximum-likelihood RL (Tajwar et al. 2026, arXiv:2602.02710): A = (r - mean_group) / (mean_group + epsilon).
+
+    With rewards of 0 and 1 its mean is, over the group, the gradient of a truncated series of log p, p the chance of
+    success, where dr_grpo has that of p: a task that is seldom solved weighs 1 / p. Assumes r >= 0; unequal rewards
+    whose mean is not above 0 are refused, since every sign would turn. Sums to zero over a group; equal rewards, or a
+    group of one, give 0.
+    """
+    mean = f"CASE WHEN avg(reward) OVER g > 0 THEN avg(reward) OVER g + {float(epsilon)!r} END"
+    made = _compare(batch, f"CASE WHEN min(reward) OVER g = top THEN 0.0 ELSE ({CENTRED.format('reward')}) / {mean} END")
+    if made["advantage"].null_count:
+        id_ = made.filter(pc.is_null(made["advantage"]))["experience_id"][0]
+        raise DataError("algorithm.advantage_fn=maxrl divides by the mean reward of a group, and that of row "
+                        f"{id_} has none above 0. Give rewards of at least 0, or take dr_grpo.")
+    return made
+
+
+def grpo_passk(batch: pa.Table, epsilon=PASSK.epsilon,
+               norm_adv_by_std_in_grpo=PASSK.norm_adv_by_std_in_grpo) -> pa.Table:
+    """Pass@k with groups of k (Tang et al. 2025, arXiv:2503.19595): A = (best - second best) / (std_group + epsilon).
+
+    The best response of a group has it, all others 0: the leave-one-out form of the objective max r. std is unbiased;
+    without norm_adv_by_std_in_grpo nothing is divided. Assumes that an answer may be tried k times. Two responses that
+    are equally good, equal rewards, or a group of one, give 0.
+    """
+    scale = f"(stddev_samp(reward) OVER g + {float(epsilon)!r})" if norm_adv_by_std_in_grpo else "1"
+    second = "list_sort(list(reward) OVER g, 'DESC')[2]"
+    return _compare(batch, f"CASE WHEN reward = top AND top > {second} THEN (top - {second}) / {scale} ELSE 0.0 END")
 
 
 def reinforce(batch: pa.Table) -> pa.Table:

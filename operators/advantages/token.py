@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from operators.advantages.action_tokens import Tokens, action_tokens, whiten
-from operators.advantages.query import require_finite
+from operators.advantages.query import require, require_finite
 from pipeline.settings.arguments.advantages import Jsd, OnPolicyDistill, Ppo, Reinforceplusplus
 
 JSD, DISTILL, PPO, PLUSPLUS = Jsd(), OnPolicyDistill(), Ppo(), Reinforceplusplus()
@@ -43,6 +43,24 @@ def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
     tokens = action_tokens(batch)
     gains = tokens.sums_from_behind(tokens.rewards(batch), gamma)
     return _answer(batch, tokens, whiten(gains), gains)
+
+
+def reinforceplusplus_baseline(batch: pa.Table) -> pa.Table:
+    """REINFORCE++-baseline (Hu 2025, arXiv:2501.03262, v3 and later): r - mean_group, whitened over the batch.
+
+    A = (x - mean) / sqrt(var + 1e-8) with x = r - mean_group of the attempt at each of its action tokens, mean and
+    unbiased var over all action tokens of the batch, so long responses count more. Assumes that groups share a scale:
+    unlike grpo, a group of little spread keeps small advantages. Degenerate: a group of one has no baseline, x = r;
+    equal x give 0.
+    """
+    require(batch, "group_id")
+    require_finite(batch, "reward")
+    tokens = action_tokens(batch)
+    rewards = batch["reward"].to_numpy()[tokens.attempts.last]
+    groups = np.unique(batch["group_id"].to_numpy()[tokens.attempts.last], return_inverse=True)[1]
+    counts = np.bincount(groups)
+    means = np.where(counts > 1, np.bincount(groups, rewards) / counts, 0.0)
+    return _answer(batch, tokens, whiten((rewards - means[groups])[tokens.owners]))
 
 
 def remax(batch: pa.Table) -> pa.Table:

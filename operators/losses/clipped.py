@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from operators.losses.ratio import clip_bounds, log_ratio, row_mean, statistics
-from pipeline.settings.arguments.losses import DecoupledPpo, Gspo, M2po, Ppo, Sapo, Sppo
+from pipeline.settings.arguments.losses import DecoupledPpo, Gmpo, Gspo, M2po, Ppo, Sapo, Sppo
 
-PPO, DECOUPLED, GSPO, SAPO, M2PO, SPPO = Ppo(), DecoupledPpo(), Gspo(), Sapo(), M2po(), Sppo()
+PPO, DECOUPLED, GMPO, GSPO, SAPO, M2PO, SPPO = Ppo(), DecoupledPpo(), Gmpo(), Gspo(), Sapo(), M2po(), Sppo()
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
@@ -23,8 +23,9 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), and where A < 0 at most -A clip_ratio_c.
 
     low = clip_range_low, high = clip_range_high, both default to clip_range; clip_range_high > clip_range_low is DAPO's
-    clip-higher (Yu et al. 2025, arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows whose
-    mean of old - new exceeds delta_sequence_masking are ignored where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
+    clip-higher (Yu et al. 2025, arXiv:2503.14476). Dual clip: arXiv:1912.09729; clip_ratio_c null: none.
+    enable_sequence_masking: rows whose mean of old - new exceeds delta_sequence_masking are ignored where A < 0
+    (DeepSeek-V3.2, arXiv:2512.02556).
     fallback_to_policy_gradient: sets old = new, which is exact on-policy; ratio 1, gradient -A. Assumes a policy close
     to the one that sampled: a token's ratio ignores that of its prefix. A = 0 gives 0.
     """
@@ -39,13 +40,13 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     return loss, statistics(logprobs, old, clipped, **more)
 
 
-def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most: float,
+def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most: float | None,
                bounds: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
     """(loss [N], where it is clipped, where the dual clip `most` applies)."""
     ratio = log_ratio(logprobs, old_logprobs).exp()
     unclipped, clipped = -advantages * ratio, -advantages * ratio.clamp(*bounds)
     pessimistic = torch.maximum(unclipped, clipped)
-    ceiling = -advantages * most
+    ceiling = -advantages * (math.inf if most is None else most)
     bounded = (advantages < 0) & (pessimistic > ceiling)
     return torch.where(bounded, ceiling, pessimistic), clipped > unclipped, bounded
 
@@ -101,6 +102,23 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(*clip_bounds(0.0, clip_range_low, clip_range_high))
     return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
+
+
+def gmpo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range=GMPO.clip_range,
+         clip_range_low=GMPO.clip_range_low, clip_range_high=GMPO.clip_range_high) -> Loss:
+    """Geometric-mean policy optimisation (Zhao et al. 2025, arXiv:2507.20673, eq. 4).
+
+    loss = -A exp(mean over the row of x), A the mean advantage of the row, x = min(l, clip(l, -low, high)) where its
+    token has A > 0, max of the two where A < 0, 0 at A = 0; l = log(pi / pi_old). Clipped in log space, as the paper
+    does: low = high = 0.4 is e^-0.4 to e^0.4, wider than PPO's because one token moves the mean by 1 / length. Assumes
+    one advantage a response, as gspo does. A row of one token is PPO with these bounds; at ratio 1 the gradient is the
+    policy gradient of the row's mean. The seq-mean-token-mean average is the mean over responses. A = 0 gives 0.
+    """
+    low, high = (clip_range if bound is None else bound for bound in (clip_range_low, clip_range_high))
+    change, sign = log_ratio(logprobs, old_logprobs), advantages.sign()
+    clipped = sign * torch.minimum(sign * change, sign * change.clamp(-low, high))
+    ratio = row_mean(clipped, rows).exp()
+    return -row_mean(advantages, rows) * ratio, statistics(logprobs, old_logprobs, (clipped != change) & (sign != 0))
 
 
 def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos=SAPO.tau_pos,

@@ -52,7 +52,7 @@ def losses(verl: Verl, facts: Facts) -> Facts:
             "is_by_response": verl.value(f"{ACTOR}.loss_agg_mode") == "seq-mean-token-mean",
             "clip": verl.value(CLIP), "is_clip_unknown": CLIP in verl.unknown, "clips": is_set[""],
             "clips_low": is_set["_low"], "clips_high": is_set["_high"],
-            "clip_differs": name in ("gspo", "cispo") or verl.algorithm_type == "dapo"}
+            "clip_differs": name in ("gspo", "cispo", "dppo_tv", "dppo_kl", "geo_mean") or verl.algorithm_type == "dapo"}
 
 
 def _kl(verl: Verl, switch: str, kind: str, default: str, coefficient: str, to: str) -> None:

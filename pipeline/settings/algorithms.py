@@ -25,6 +25,7 @@ GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without explo
 MIXED_LOSSES = tuple(name for name, one in POLICY_LOSSES.items() if "is_expert" in one.columns)
 # advantages by what their models declare
 COMPARE = tuple(name for name, one in ADVANTAGES.items() if one.compares_groups)
+BY_COMPONENT = tuple(name for name, one in ADVANTAGES.items() if one.reads_components)
 WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)
 WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if one.needs_teacher)
 DIRECTORY = CONF / "algorithm"

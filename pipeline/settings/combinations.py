@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from pipeline.settings.algorithm import ADVANTAGES
-from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.algorithms import BY_COMPONENT, COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.arguments.experience import SHAPING
 from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.reward_rules import overlong, resampled_by_accuracy, rewards
@@ -67,6 +68,21 @@ def greedy_baseline(c) -> Found:
     if c.kind.learns_from_rollouts and c.algorithm.advantage_fn == "remax" and not c.algorithm.greedy_baseline:
         yield Problem("algorithm.advantage_fn", "needs the reward of a greedy response to each task.",
                       "Set algorithm.greedy_baseline=true.", found="remax")
+
+
+def components(c) -> Found:
+    """An advantage that reads the components of a reward sees nothing of what is subtracted from their sum."""
+    a, operators = c.algorithm, c.data_processor.experience_pipeline.operators
+    if not c.kind.learns_from_rollouts or a.advantage_fn not in BY_COMPONENT:
+        return
+    if a.kl_penalty_fn not in (None, "none"):
+        yield Problem("algorithm.kl_penalty_fn", f"with advantage_fn={a.advantage_fn}, which reads the components of "
+                      "the reward: the penalty is subtracted from their sum.", "Take kl_loss_fn, or set none.",
+                      found=a.kl_penalty_fn)
+    if any(one.get("name") == SHAPING for one in operators):
+        yield Problem("data_processor.experience_pipeline.operators", f"{SHAPING} with algorithm.advantage_fn="
+                      f"{a.advantage_fn}, which reads the components of the reward, not the sum that it changes.",
+                      "Take it out, or choose another advantage.", found=SHAPING)
 
 
 def token_budget(c) -> Found:
@@ -232,6 +248,6 @@ def server(c) -> Found:
             yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)
 
 
-RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, token_budget,
-         sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, texts,
+RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components,
+         token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, texts,
          sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes, server)

@@ -13,13 +13,16 @@ from pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 
 NEEDS = {
-    **dict.fromkeys(("asymre", "dr_grpo", "grpo", "opmd", "raft", "rec", "rloo"), ("group_id", "reward")),
+    **dict.fromkeys(("asymre", "dr_grpo", "grpo", "grpo_passk", "maxrl", "opmd", "raft", "rec", "rloo"),
+                    ("group_id", "reward")),
+    "gdpo": ("action_mask", "group_id", "reward_components"),
     "gigpo": ("group_id", "run_index", "turn", "state_hash", "reward"),
     "jsd": ("action_mask", "teacher_logprobs", "old_logprobs"),
     "on_policy_distill": ("action_mask", "teacher_logprobs", "old_logprobs"),
     "ppo": ("action_mask", "values", "reward"),
     "reinforce": ("reward",),
     "reinforceplusplus": ("action_mask", "reward"),
+    "reinforceplusplus_baseline": ("action_mask", "group_id", "reward"),
     "remax": ("action_mask", "baseline_reward", "reward"),
     "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
 }
@@ -35,7 +38,8 @@ def random_batch(rows: int, seed: int) -> pa.Table:
 
     return advantage_batch(
         group_id=[f"g{i // 4}" for i in range(rows)], run_index=[i % 4 // 2 for i in range(rows)],
-        turn=[i % 2 for i in range(rows)], reward=source.normal(size=rows).tolist(), action_mask=masks,
+        turn=[i % 2 for i in range(rows)], reward=(10 + source.normal(size=rows)).tolist(), action_mask=masks,
+        reward_components=[[("a", float(source.integers(2))), ("b", float(source.normal()))] for _ in range(rows)],
         rollout_logprobs=logprobs(), old_logprobs=logprobs(), teacher_logprobs=logprobs(), values=logprobs(),
         baseline_reward=source.normal(size=rows).tolist(), state_hash=[str(source.integers(2)) for _ in range(rows)])
 

@@ -47,8 +47,9 @@ def test_the_parts_of_an_algorithm_fit_together(path):
     """The aggregation is left to the loss, so that another loss brings its own, but where it is the algorithm."""
     found = parts(path)
     loss = found.get("policy_loss_fn")
-    assert found.get("loss_agg_mode") == ("seq-mean-token-sum-norm" if path.stem == "dr_grpo" else None)
-    assert (loss in PAIR_TYPES) == (path.stem in ("dpo", "ipo", "kto"))
+    assert found.get("loss_agg_mode") == {"dr_grpo": "seq-mean-token-sum-norm",
+                                          "grpo_original": "seq-mean-token-mean"}.get(path.stem)
+    assert (loss in PAIR_TYPES) == (path.stem in PAIR_TYPES)
     assert (loss in MIXED_LOSSES) == (found.get("sample_strategy") == "mix")
     assert found["repeat_times"] > 1 or found.get("advantage_fn") not in COMPARE
 
@@ -63,8 +64,8 @@ def test_losses_of_mixed_batches_are_those_that_ask_who_gave_a_row():
 
 
 def test_advantages_that_compare_are_those_with_groups():
-    assert set(COMPARE) == {name for name, f in ADVANTAGES.items() if f.__module__.endswith(("group", "steps"))} - {
-        "reinforce"}
+    assert set(COMPARE) == {name for name, f in ADVANTAGES.items() if f.__module__.endswith(("group", "steps", "components"))} - {
+        "reinforce"} | {"reinforceplusplus_baseline"}
 
 
 def test_the_types_of_the_guide_and_those_that_peers_have_are_there():
@@ -72,7 +73,9 @@ def test_the_types_of_the_guide_and_those_that_peers_have_are_there():
         "sft", "dpo", "ppo", "grpo", "dapo", "reinforce", "reinforceplusplus", "rloo", "remax", "opmd", "asymre",
         "topr", "cispo", "gspo", "sapo", "raft", "sppo", "rec", "multi_step_grpo", "gigpo",
         "on_policy_distill", "jsd", "cpt",
-        "mix", "mix_chord", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo"}
+        "mix", "mix_chord", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo",
+        "reinforceplusplus_baseline", "maxrl", "grpo_passk", "gdpo", "gmpo", "dppo_tv", "dppo_kl", "grpo_original",
+        "simpo", "orpo"}
 
 
 def test_another_spelling_of_a_name_has_a_file_that_says_nothing_else():

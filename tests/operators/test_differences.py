@@ -20,6 +20,7 @@ from operators.loss import POLICY_LOSSES, natural_aggregation
 from operators.priority import PRIORITIES
 from operators.sampling import mix
 from operators.shaping import overlong_penalty
+from pipeline.settings.algorithms import parts
 from pipeline.settings.train_batch import divided
 from stages.learner.engine.rates import learning_rate
 from tests.factories import advantage_batch
@@ -80,6 +81,22 @@ def test_gspo_is_averaged_over_rows():
 def test_raft_takes_the_best_row():
     made = ADVANTAGES["raft"](advantage_batch(group_id=["g"] * 3, reward=[0.0, 1.0, 1.0]))
     assert made["experience_id"].to_pylist() == ["e1"]
+
+
+def test_grpo_beside_the_papers():
+    """By the aggregation and the bounds of `grpo_original`."""
+    losses, original = [-1.0, -1, -1, 1], parts("grpo_original")
+    assert np.dot(losses, np.repeat(token_weights("token-mean", [3, 1]), [3, 1])) == pytest.approx(-0.5)
+    assert np.dot(losses, np.repeat(token_weights(original["loss_agg_mode"], [3, 1]), [3, 1])) == pytest.approx(0)
+    assert loss("ppo", [5.0], [-1.0], [0])[0] == pytest.approx([3])
+    assert loss("ppo", [5.0], [-1.0], [0], **original["policy_loss_fn_args"])[0] == pytest.approx([5])
+
+
+def test_groups_of_one_of_advantages_that_others_have():
+    alone = {"group_id": ["g"], "reward": [1.0]}
+    assert [advantage(name, alone) for name in ("maxrl", "grpo_passk")] == [[0], [0]]
+    two = {"group_id": ["g", "h"], "action_mask": [[1], [1]], "reward_components": [[("a", 1.0)], [("a", 0.0)]]}
+    assert advantage("gdpo", two) == [[0], [0]]
 
 
 def test_grpo_with_a_rank_penalty():
@@ -184,6 +201,8 @@ def test_preferences():
         found, _ = POLICY_LOSSES["kto"](chosen, torch.zeros(2), torch.arange(2), beta=1.0, reference_point=z)
         assert found[0].item() == pytest.approx(expected, abs=5e-4)
     rows = torch.tensor([0, 0, 0, 0, 1, 1])
+    found, _ = POLICY_LOSSES["orpo"](torch.tensor([-1.0, -1.0]), torch.arange(2), beta=0.0)
+    assert found[0].item() == 1
     found, _ = POLICY_LOSSES["ipo"](torch.tensor([0.5] * 4 + [-0.5] * 2), torch.zeros(6), rows)
     assert (found[0].item(), (2 / 4 + 1 / 2 - 5) ** 2) == (pytest.approx(4), 16)
 

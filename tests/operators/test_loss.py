@@ -15,7 +15,10 @@ from pipeline.settings.config import POLICY_LOSSES as NAMES
 
 # beside the defaults: what switches a branch on
 VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [
-    ("cispo", {"enable_mask_clip": True}), ("dpo", {"label_smoothing": 0.2}), ("kto", {"reference_point": 0.3}),
+    ("cispo", {"enable_mask_clip": True}), ("dpo", {"label_smoothing": 0.2}),
+    ("dpo", {"loss_type": "hinge"}), ("dpo", {"loss_type": "robust", "label_smoothing": 0.2}),
+    ("dppo_tv", {"clip_ratio_c": 1.5}), ("ipo", {"length_normalized": True}), ("ppo", {"clip_ratio_c": None}),
+    ("kto", {"reference_point": 0.3}),
     ("decoupled_ppo", {"behave_weight_cap": 1.1}), ("mix_chord", {"enable_phi_function": False}),
     ("ppo", {"enable_sequence_masking": True}), ("ppo", {"fallback_to_policy_gradient": True}),
     ("sft_phi", {"cutoff_prob": 0.5}), ("topr", {"level": "token"}),
@@ -65,9 +68,9 @@ def test_the_names_that_are_checked_early_are_those_that_there_are():
     assert set(NAMES) == set(POLICY_LOSSES)
     own = {name: natural_aggregation(name, {}) for name in POLICY_LOSSES}
     assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
-        "dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"}
+        "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "sapo", "simpo"}
     assert {*own.values()} <= set(AGGREGATIONS)
-    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto"), ("mix", "mix_chord"))
+    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "simpo"), ("mix", "mix_chord"))
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)

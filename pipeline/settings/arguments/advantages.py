@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments, described
 
@@ -39,6 +39,43 @@ class Grpo(Compared):
     duplicate_experiences: bool = Field(False, description="whether kept groups replace those of std_threshold")
     rank_penalty: float | None = Field(
         None, ge=0, le=1, description="share of the reward that the likeliest responses of a group lose, by rank")
+
+
+class GrpoPassk(Arguments):
+    """GRPO for pass@k, k the size of the group: the best response alone, by its lead over the second best."""
+    compares_groups = True
+    epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
+    norm_adv_by_std_in_grpo: bool = Field(True, description="whether the lead is divided by the standard deviation of "
+                                                            "the group")
+
+
+class Gdpo(Arguments):
+    """Group reward-decoupled normalisation: each component of the reward is compared by itself."""
+    compares_groups = True
+    reads_components = True
+    gdpo_reward_keys: list[str] | None = Field(None, min_length=1, description=(
+        "components of the reward that are compared; null: all that the rows of the batch have"))
+    gdpo_reward_weights: list[float] | None = Field(None, validate_default=True, description=(
+        "weight of each of gdpo_reward_keys, in their order; null: 1 each"))
+    epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
+    norm_adv_by_std_in_grpo: bool = Field(True, description="whether a component is divided by its standard deviation "
+                                                            "in the group")
+    level: Literal["token", "sequence"] = Field("token", description=(
+        "what the sum is whitened over: action tokens, so that long responses count more, or responses"))
+
+    @field_validator("gdpo_reward_weights")
+    @classmethod
+    def _one_each(cls, value: list[float] | None, info: ValidationInfo) -> list[float] | None:
+        keys = info.data.get("gdpo_reward_keys")
+        if value is not None and len(value) != len(keys or ()):
+            raise ValueError(f"needed one for each of gdpo_reward_keys, {len(keys or ())}")
+        return value
+
+
+class Maxrl(Arguments):
+    """Maximum-likelihood RL: the reward less the mean of the group, over that mean."""
+    compares_groups = True
+    epsilon: float = Field(1e-6, gt=0, description="constant added to the mean")
 
 
 class StepWiseGrpo(Compared):
@@ -94,12 +131,15 @@ class Reinforceplusplus(Arguments):
 ADVANTAGES = {
     "asymre": Asymre,
     "dr_grpo": described(Arguments, "GRPO without the division by the standard deviation.", compares_groups=True),
-    "gigpo": Gigpo, "grpo": Grpo, "jsd": Jsd, "on_policy_distill": OnPolicyDistill, "opmd": Opmd, "ppo": Ppo,
+    "gdpo": Gdpo, "gigpo": Gigpo, "grpo": Grpo, "grpo_passk": GrpoPassk, "jsd": Jsd, "maxrl": Maxrl,
+    "on_policy_distill": OnPolicyDistill, "opmd": Opmd, "ppo": Ppo,
     "raft": described(Arguments, "Reward-ranked fine-tuning: the best row of each group, A = 1, and no others.",
                       compares_groups=True, chooses_rows=True),
     "rec": Rec,
     "reinforce": described(Arguments, "The reward itself, without a baseline."),
     "reinforceplusplus": Reinforceplusplus,
+    "reinforceplusplus_baseline": described(Arguments, "REINFORCE++ with the mean of the group as a baseline, whitened "
+                                                       "over the batch.", compares_groups=True),
     "remax": described(Arguments, "ReMax: the return less the reward of the greedy response to the task."),
     "rloo": described(Arguments, "Leave-one-out: the reward less the mean of the others in the group.",
                       compares_groups=True),

@@ -22,8 +22,9 @@ class Arguments(BaseModel):
     The first line of a model's docstring says what the function is. columns: what its caller gives it by name. Facts of
     advantages: compares_groups, undefined or without its baseline in a group of one; compares_states, turns that begin
     in the same state; chooses_rows, selects the rows to train on by dropping others; needs_values, of a critic;
-    needs_teacher, the log-probs of one. Of losses: compares_pairs, rows 2k and 2k + 1 of a micro-batch are the chosen
-    and the rejected response of a pair; aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
+    needs_teacher, the log-probs of one; reads_components, of the reward, and not their sum. Of losses: compares_pairs,
+    rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair; aggregation, its own
+    (operators/aggregation.py). Of rewards: reads_truths,
     judges only what has a truth of its form; reports_accuracy, says whether a task is solved. Of workflows:
     acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash).
     """
@@ -36,6 +37,7 @@ class Arguments(BaseModel):
     chooses_rows: ClassVar[bool] = False
     needs_values: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
+    reads_components: ClassVar[bool] = False
     compares_pairs: ClassVar[bool] = False
     aggregation: ClassVar[str] = "token-mean"
     reads_truths: ClassVar[bool] = False

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments, described
 
@@ -21,7 +21,8 @@ class Clip(Arguments):
 
 class DualClip(Clip):
     """The same, with a bound for negative advantages."""
-    clip_ratio_c: float = Field(3.0, gt=1, description="where A < 0 the loss is at most -A times this (dual clip)")
+    clip_ratio_c: float | None = Field(3.0, gt=1, description="where A < 0 the loss is at most -A times this (dual "
+                                                              "clip); null: no bound")
 
 
 class Cispo(Arguments):
@@ -42,13 +43,61 @@ class DecoupledPpo(Clip):
     behave_weight_cap: float | None = Field(None, gt=0, description="largest weight of a token; null: no bound")
 
 
-class Dpo(Arguments):
-    """Direct preference optimisation, on pairs."""
+class OfPairs(Arguments):
+    """A loss on pairs."""
     columns = PAIRED
     compares_pairs = True
     aggregation = OF_RESPONSES
+
+
+class Dpo(OfPairs):
+    """Direct preference optimisation, on pairs."""
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
-    label_smoothing: float = Field(0.0, ge=0, le=0.5, description="share of pairs whose preference is wrong")
+    loss_type: Literal["sigmoid", "hinge", "robust"] = Field("sigmoid", description=(
+        "of the margin; hinge: no gradient above 1 / beta; robust: unbiased where label_smoothing of the preferences "
+        "are flipped"))
+    label_smoothing: float = Field(0.0, ge=0, le=0.5, validate_default=True, description=(
+        "share of pairs whose preference is wrong"))
+
+    @field_validator("label_smoothing")
+    @classmethod
+    def _of_its_type(cls, value: float, info: ValidationInfo) -> float:
+        if value and info.data.get("loss_type") == "hinge":
+            raise ValueError("loss_type=hinge has none; needed 0")
+        if value == 0.5 and info.data.get("loss_type") == "robust":
+            raise ValueError("loss_type=robust divides by 1 - 2 label_smoothing; needed less than 0.5")
+        return value
+
+
+class Divergence(Clip):
+    """The bounds of a divergence of the two policies at a token, each taken as sampled token or any other."""
+    columns = RATIO
+    clip_ratio_c: float = Field(20.0, gt=1, description="largest weight of a token: the ratio is cut there")
+
+
+class DppoTv(Divergence):
+    """PPO with a bound on the total variation at each token in place of the ratio."""
+    clip_range: float = Field(0.15, ge=0, le=1, description="largest change of a token's probability that still "
+                                                            "teaches, unless they are set apart")
+    clip_range_low: float | None = Field(None, ge=0, le=1, description="largest fall where A < 0; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, le=1, description="largest rise where A > 0; null: clip_range")
+
+
+class DppoKl(Divergence):
+    """PPO with a bound on the KL divergence at each token in place of the ratio."""
+    clip_range: float = Field(0.05, ge=0, description="largest KL(sampling policy || policy) of a token, nats")
+    clip_range_low: float | None = Field(None, ge=0, description="the same where A < 0; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="the same where A > 0; null: clip_range")
+
+
+class Gmpo(Clip):
+    """Geometric-mean policy optimisation: the ratio of the whole response, each token's clipped before."""
+    columns = (*RATIO, "rows")
+    aggregation = OF_RESPONSES
+    clip_range: float = Field(0.4, ge=0, description="both bounds of a token's log ratio, unless they are set apart")
+    clip_range_low: float | None = Field(None, ge=0, description="log ratios are clipped at minus this; null: "
+                                                                 "clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="log ratios are clipped at this; null: clip_range")
 
 
 class Gspo(Arguments):
@@ -59,19 +108,29 @@ class Gspo(Arguments):
     clip_range_high: float = Field(4e-4, ge=0, description="the ratio is clipped at 1 + this")
 
 
-class Ipo(Arguments):
+class Ipo(OfPairs):
     """Identity preference optimisation, on pairs: the margin has a target, 1 / (2 beta)."""
-    columns = PAIRED
-    compares_pairs = True
-    aggregation = OF_RESPONSES
     beta: float = Field(0.1, gt=0, description="the paper's tau")
+    length_normalized: bool = Field(False, description="whether the log ratio of a response is the mean over its "
+                                                       "tokens, as in TRL; false: the sum")
 
 
-class Kto(Arguments):
+class Orpo(OfPairs):
+    """Odds ratio preference optimisation, on pairs, without a reference: likelihood and the ratio of odds."""
+    columns = ("logprobs", "rows")
+    beta: float = Field(0.1, ge=0, description="weight of the odds ratio, the paper's lambda")
+
+
+class Simpo(OfPairs):
+    """Simple preference optimisation, on pairs, without a reference: mean log-probs and a target margin."""
+    columns = ("logprobs", "rows")
+    beta: float = Field(2.0, gt=0, description="factor of mean log-probs")
+    simpo_gamma: float = Field(1.0, ge=0, description="margin that the chosen response is to have, after the factor")
+    label_smoothing: float = Field(0.0, ge=0, le=0.5, description="share of pairs whose preference is wrong")
+
+
+class Kto(OfPairs):
     """Kahneman-Tversky optimisation, on pairs whose two responses are judged apart."""
-    columns = PAIRED
-    compares_pairs = True
-    aggregation = OF_RESPONSES
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
     desirable_weight: float = Field(1.0, ge=0, description="weight of chosen responses")
     undesirable_weight: float = Field(1.0, ge=0, description="weight of rejected responses")
@@ -166,12 +225,13 @@ class Topr(Arguments):
 
 
 POLICY_LOSSES = {
-    "cispo": Cispo, "decoupled_ppo": DecoupledPpo, "dpo": Dpo, "gspo": Gspo,
+    "cispo": Cispo, "decoupled_ppo": DecoupledPpo, "dpo": Dpo, "dppo_kl": DppoKl, "dppo_tv": DppoTv, "gmpo": Gmpo,
+    "gspo": Gspo,
     "gspo_token": described(Gspo, "GSPO with an advantage of each token.", *Gspo.columns),
     "importance_sampling": described(Arguments, "The unclipped surrogate: -A times the ratio.", *RATIO),
-    "ipo": Ipo, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd, "ppo": Ppo,
-    "rec": Rec, "sapo": Sapo,
+    "ipo": Ipo, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd, "orpo": Orpo,
+    "ppo": Ppo, "rec": Rec, "sapo": Sapo,
     "sft": described(Arguments, "Negative log-likelihood of the given tokens.", "logprobs"),
     "sft_is": described(Arguments, "Likelihood weighted by the token's probability (dynamic fine-tuning).", "logprobs"),
-    "sft_phi": SftPhi, "sppo": Sppo, "topr": Topr,
+    "sft_phi": SftPhi, "simpo": Simpo, "sppo": Sppo, "topr": Topr,
 }

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.advantages.group import asymre, dr_grpo, grpo, opmd, raft, rec, reinforce, rloo
+from operators.advantages.group import asymre, dr_grpo, grpo, grpo_passk, maxrl, opmd, raft, rec, reinforce, rloo
+from pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 
 HALF = 1 / math.sqrt(2)
@@ -179,3 +180,17 @@ def test_against_the_formulas_in_numpy(rewards):
     assert close(ask(rloo, rewards), [x - (r.sum() - x) / (n - 1) for x in r], tolerance=1e-9)
     soft = 0.5 * np.log(np.mean(np.exp(r / 0.5)))
     assert close(ask(opmd, rewards, opmd_baseline="logavgexp", tau=0.5), r - soft, tolerance=1e-9)
+
+
+def test_maxrl_divides_by_the_mean():
+    """1 0 0 0: mean 1/4, so 3 and -1; 1 1 0 0: mean 1/2, so 1 and -1. Twice the reward is the same."""
+    assert close(ask(maxrl, [1, 0, 0, 0], [2, 2, 0, 0]), [3, -1, -1, -1], [1, 1, -1, -1], tolerance=2e-5)
+    assert ask(maxrl, [0, 0], [1], [0.1, 0.1, 0.1]) == [[0, 0], [0], [0, 0, 0]]
+    with pytest.raises(DataError):
+        ask(maxrl, [1, -1])
+
+
+def test_grpo_passk_gives_the_lead_to_the_best():
+    """0 1 3: lead 2, std sqrt(7 / 3) = 1.527525."""
+    assert close(ask(grpo_passk, [0, 1, 3]), [0, 0, 1.309307])
+    assert ask(grpo_passk, [0, 1, 3], [1, 1, 0], [5], norm_adv_by_std_in_grpo=False) == [[0, 0, 2], [0, 0, 0], [0]]

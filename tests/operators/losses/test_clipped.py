@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from operators.losses.clipped import decoupled_ppo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo
+from operators.losses.clipped import decoupled_ppo, gmpo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo
+from operators.losses.divergence import dppo_kl, dppo_tv
 
 
 def tensor(*values):
@@ -24,7 +25,7 @@ def tokens(function, ratios, advantages, rows=None, gradient=False, **given):
     return loss.tolist(), {name: value.tolist() for name, value in statistics.items()}
 
 
-ROWS = (ppo, gspo, gspo_token, m2po)
+ROWS = (ppo, gmpo, gspo, gspo_token, m2po)
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped", "bounded"), [
@@ -173,3 +174,43 @@ def test_sppo_is_a_log_ratio_inside_a_region():
     assert statistics["clip_fraction"] == [0, 1, 0, 1]
     assert tokens(sppo, [1.2, 1.4], [2.0, 2.0], gradient=True) == pytest.approx([-2.0, 0.0])
     assert tokens(sppo, [0.78, 0.76, 0.72], [2.0] * 3, gradient=True) == pytest.approx([-2.0, 0.0, 0.0])  # not 0.7
+
+
+def test_gmpo_is_the_geometric_mean_of_clipped_ratios():
+    """Row 0, A = 2: ratios 4 and 1/4, of which e^0.4 and 1/4 count: exp((0.4 - ln 4) / 2) = 0.610701, loss -1.221403.
+
+    Row 1, A = -1: ratio 1/4 counts as e^-0.4 = 0.670320. By ratios clipped together, row 0 would be 1.
+    """
+    found, statistics = tokens(gmpo, [4.0, 0.25, 0.25], [2.0, 2.0, -1.0], [0, 0, 1])
+    assert found == pytest.approx([-1.221403, -1.221403, 0.670320], abs=1e-6)
+    assert statistics["clip_fraction"] == [1, 0, 1]
+    gradient = tokens(gmpo, [4.0, 0.25, 0.25], [2.0, 2.0, -1.0], [0, 0, 1], gradient=True)
+    assert gradient == pytest.approx([0, -1.221403, 0], abs=1e-6)  # two tokens, each with half of the row's loss
+
+
+def test_ppo_without_the_dual_clip():
+    assert tokens(ppo, [5.0], [-1.0], clip_ratio_c=None)[0] == pytest.approx([5.0])
+
+
+@pytest.mark.parametrize(("function", "ratio", "advantage", "loss"), [
+    (dppo_tv, 2.0, 1.0, -2.0),   # 0.1 to 0.2: within 0.15, though the ratio is 2
+    (dppo_tv, 3.0, 1.0, 0.0),    # to 0.3: 0.2 is beyond
+    (dppo_tv, 3.0, -1.0, 3.0),   # away from where A points it may be anywhere
+    (dppo_kl, 2.0, 1.0, -2.0),   # 0.1 ln(1/2) + 0.9 ln(9/8) = 0.0367 nats
+    (dppo_kl, 3.0, 1.0, 0.0),    # 0.1 ln(1/3) + 0.9 ln(9/7) = 0.1163
+    (dppo_kl, 0.1, -1.0, 0.1),   # 0.1 to 0.01: 0.1 ln 10 + 0.9 ln(0.9 / 0.99) = 0.1445 is beyond
+])
+def test_dppo_bounds_a_divergence(function, ratio, advantage, loss):
+    """The loss is -A ratio log pi; log pi is ln 0.1 + ln ratio."""
+    beyond = loss == 0.0 or (function is dppo_kl and ratio == 0.1)
+    expected = 0.0 if beyond else loss * (math.log(0.1) + math.log(ratio))
+    found, statistics = tokens(function, [ratio], [advantage])
+    assert found == pytest.approx([expected])
+    assert statistics["clip_fraction"] == [beyond]
+    assert tokens(function, [ratio], [advantage], gradient=True) == pytest.approx([0.0 if beyond else loss])
+
+
+def test_dppo_cuts_weights():
+    found, statistics = tokens(dppo_tv, [4.0], [-1.0], clip_ratio_c=2.5)
+    assert found == pytest.approx([2.5 * math.log(0.4)])
+    assert statistics["cut_fraction"] == [1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from operators.aggregation import token_weights
-from operators.losses.preference import dpo, ipo, kto
+from operators.losses.preference import dpo, ipo, kto, orpo, simpo
 
 # log-ratios: pair 0 chosen 1 + 1, rejected -1; pair 1 chosen 0, rejected 0.5 + 0.5 + 0.5 + 0.5
 GAPS = [1.0, 1.0, -1.0, 0.0, 0.5, 0.5, 0.5, 0.5]
@@ -67,3 +67,49 @@ def test_kto_judges_each_response_by_itself():
     s = [1 / (1 + math.exp(-x)) for x in (-1.5, -1.5, 0.5, 1.5)]
     assert found == pytest.approx([s[0]] * 2 + [2 * s[1], s[2]] + [2 * s[3]] * 4)
     assert mean.item() == pytest.approx((s[0] + 2 * s[1] + s[2] + 2 * s[3]) / 4)
+
+
+def test_hinge_has_no_gradient_beyond_its_margin():
+    """beta 0.5: margins 1.5 and -1, so 0 and 2."""
+    found, mean, gaps, _ = losses(dpo, beta=0.5, loss_type="hinge")
+    assert found == pytest.approx([0.0] * 3 + [2.0] * 5)
+    mean.backward()
+    assert gaps.grad.tolist() == pytest.approx([0, 0, 0, -0.25, *[0.25] * 4])
+
+
+def test_robust_is_right_in_the_mean_over_flipped_labels():
+    """Of the true margin 3: flipped with chance 1/4, the mean of the loss is that of dpo on true labels."""
+    kept, flipped = (dpo(torch.tensor(gaps, dtype=torch.float64), torch.zeros(2), torch.tensor([0, 1]), beta=1.0, loss_type="robust",
+                         label_smoothing=0.25)[0][0].item() for gaps in ([3.0, 0.0], [0.0, 3.0]))
+    assert 0.75 * kept + 0.25 * flipped == pytest.approx(minus_log_sigmoid(3))
+
+
+def test_ipo_of_means_over_tokens():
+    """Log ratios a token: 1 and -1, 0 and 0.5; the target is 5: (2 - 5)^2 and (-0.5 - 5)^2."""
+    found, _, _, _ = losses(ipo, length_normalized=True)
+    assert found == pytest.approx([9.0] * 3 + [30.25] * 5)
+
+
+def without_reference(function, logprobs, rows, **given):
+    columns = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
+    loss, statistics = function(columns, torch.tensor(rows), **given)
+    return loss, columns, {name: value.tolist() for name, value in statistics.items()}
+
+
+def test_simpo_compares_means_with_a_margin():
+    """Means -1 and -2 over 2 and 1 tokens: 2 (-1 + 2) - 1 = 1. Each chosen token has half of -beta sigmoid(-1)."""
+    loss, columns, statistics = without_reference(simpo, [-0.5, -1.5, -2.0], [0, 0, 1])
+    assert loss.tolist() == pytest.approx([minus_log_sigmoid(1)] * 3)
+    loss[0].backward()
+    assert columns.grad.tolist() == pytest.approx([-1 / (1 + math.e), -1 / (1 + math.e), 2 / (1 + math.e)])
+    assert statistics["chosen_reward"] == pytest.approx([-2.0] * 3)
+
+
+def test_orpo_adds_the_odds_to_the_likelihood():
+    """p = 3/4 and 1/2: odds 3 and 1, so -log(3/4) - 0.1 log sigmoid(log 3) = -log(3/4) - 0.1 log(3/4)."""
+    loss, _, statistics = without_reference(orpo, [2 * math.log(0.75), 0.0, math.log(0.5)], [0, 0, 1])
+    assert loss.tolist() == pytest.approx([-1.1 * math.log(0.75)] * 3)
+    assert statistics["log_odds_ratio"] == pytest.approx([math.log(3)] * 3)
+    same, columns, _ = without_reference(orpo, [-1.0, -1.0], [0, 1])
+    same[0].backward()
+    assert columns.grad.sum().item() == pytest.approx(-1)  # of the likelihood; the odds' cancel

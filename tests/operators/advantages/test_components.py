@@ -1,0 +1,55 @@
+"""Advantages by component of the reward, by hand."""
+
+import pytest
+
+from operators.advantages.components import gdpo
+from operators.advantages.token import reinforceplusplus_baseline
+from pipeline.store.errors import DataError
+from tests.factories import advantage_batch
+
+
+def batch(components, groups="gggg", masks=None):
+    return advantage_batch(group_id=list(groups), action_mask=masks or [[1]] * len(groups),
+                           reward_components=[list(one.items()) for one in components])
+
+
+def found(*given, **arguments):
+    return gdpo(batch(*given), **arguments)["advantage"].to_pylist()
+
+
+CASES = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 1.0}, {"right": 0.0, "form": 0.0}, {"right": 0.0, "form": 0.0}]
+
+
+def test_gdpo_compares_each_component():
+    """right and form: +-, std 1/2: 1.5 and -0.5 each. Sums 1, 1, -1, -1; over tokens std sqrt(4 / 3): +-0.866025."""
+    assert found(CASES) == [pytest.approx([x], abs=1e-5) for x in (0.866025, 0.866025, -0.866025, -0.866025)]
+
+
+def test_gdpo_with_weights_tells_equal_sums_apart():
+    """Weights 1 and 1/2: 1.5 - 0.25, 0.75 - 0.5, -0.75 twice; the mean is 0, std sqrt((25 + 1 + 9 + 9) / 16 / 3)."""
+    made = found(CASES, gdpo_reward_keys=["right", "form"], gdpo_reward_weights=[1.0, 0.5])
+    assert made == [pytest.approx([x / 0.957427], abs=1e-5) for x in (1.25, 0.25, -0.75, -0.75)]
+    assert found(CASES, gdpo_reward_keys=["form"])[0] == pytest.approx([-0.5], abs=1e-5)
+
+
+def test_gdpo_whitens_over_tokens_or_responses():
+    """Two groups of two: 1 and 0 give +-0.707107 each. With 3 tokens in the first row: over tokens the mean is x / 3."""
+    given = [{"r": 1.0}, {"r": 0.0}] * 2
+    tokens, responses = (gdpo(batch(given, "aabb", [[1, 1, 1], [1], [1], [1]]), level=level)["advantage"].to_pylist()
+                         for level in ("token", "sequence"))
+    assert responses[1:] == [pytest.approx([x], abs=1e-5) for x in (-0.866025, 0.866025, -0.866025)]
+    assert tokens[0][0] - tokens[1][0] == pytest.approx(2 / 1.032796, abs=1e-5)  # x is +-1 times 0.707107
+
+
+def test_gdpo_needs_every_component_in_every_row():
+    with pytest.raises(DataError):
+        found([{"a": 1.0}, {"b": 1.0}], "gg")
+    assert found([{"a": 1.0, "b": 0.1}, {"a": 0.0, "b": 0.1}, {"a": 0.0, "b": 0.1}], "ggg", [[1], [1], [0]])[2] == [0]
+
+
+def test_reinforceplusplus_baseline_whitens_what_the_group_leaves():
+    """1 0 | 4: less the mean 1/2 and, alone, 4. Tokens 1/2 -1/2 -1/2 4 4: mean 1.5, var (1 + 4 + 4 + 2 * 6.25) / 4."""
+    made = reinforceplusplus_baseline(advantage_batch(
+        group_id=["a", "a", "b"], reward=[1.0, 0.0, 4.0], action_mask=[[1], [1, 0, 1], [1, 1]]))["advantage"].to_pylist()
+    std = (21.5 / 4) ** 0.5
+    assert made == [pytest.approx([-1 / std]), pytest.approx([-2 / std, 0, -2 / std]), pytest.approx([2.5 / std] * 2)]
