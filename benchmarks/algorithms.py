@@ -129,7 +129,8 @@ FAMILIES = {
     "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
         "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax",
-        "reinforceplusplus_baseline", "maxrl", "grpo_passk", "gdpo", "gmpo", "dppo_tv", "dppo_kl", "grpo_original"),
+        "reinforceplusplus_baseline", "maxrl", "grpo_passk", "gdpo", "gmpo", "dppo_tv", "dppo_kl", "grpo_original",
+        "clip_cov", "kl_cov"),
                        rollouts),
     "pairs": Family("300 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto", "simpo", "orpo"),
                     pairs),

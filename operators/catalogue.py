@@ -8,11 +8,12 @@ import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from operators import advantage, correction, entropy, kl, loss, priority, sampling, shaping
+from operators import advantage, correction, entropy, kl, loss, priority, sampling, selection, shaping
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import needed_columns
 from pipeline.settings.algorithms import DIRECTORY
 
+CHOSEN = "chosen"  # a column that a loss makes by itself where it is not given one (operators/selection.py)
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
          "sample_strategy")
 ESTIMATES = "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`"
@@ -25,6 +26,9 @@ FAMILIES = {
     "What a KL estimate is used for": {f.__name__: f for f in (kl.penalise, kl.adaptive_coefficient)},
     "Importance correction: `algorithm.rollout_correction`": {
         f.__name__: f for f in (correction.importance_correction, correction.mismatch)},
+    "Rejection: `algorithm.rollout_rejection`": {correction.rejected.__name__: correction.rejected},
+    "Tokens that teach: `algorithm.top_entropy_quantile`": {
+        selection.of_high_entropy.__name__: selection.of_high_entropy},
     "Entropy: `algorithm.entropy_loss_fn`": entropy.ENTROPY_LOSSES,
     "Penalty on length: `overlong_penalty` in `default_reward_fn_type`": {
         shaping.overlong_penalty.__name__: shaping.overlong_penalty},
@@ -73,7 +77,7 @@ def _part(name: str, function: Callable, table: dict[str, Callable]) -> str:
     if first != name:
         return f"### `{name}`\n\nAnother name of `{first}`.\n"
     own = [f"`{p.name}={p.default!r}`" for p in inspect.signature(function).parameters.values()
-           if p.default is not inspect.Parameter.empty]
+           if p.default is not inspect.Parameter.empty and p.name != CHOSEN]
     taken = ", ".join(f"`{column}`" for column in needed_columns(function))
     said = "; ".join([f"takes {taken}"] * bool(taken) + [f"arguments {', '.join(own)}"] * bool(own))
     lines = [f"### `{name}`", "", f"{said[0].upper()}{said[1:]}.", "", "```text", inspect.getdoc(function), "```", ""]

@@ -6,12 +6,13 @@ dominates the batch (Yao et al. 2025, "Your efficient RL framework secretly brin
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from operators.losses.ratio import MOST, row_sum
+from operators.losses.ratio import MOST, row_max, row_mean, row_sum
 
 CLIP = 0.2  # of mismatch_outside: the usual clip range of PPO (Schulman et al. 2017)
 
@@ -35,6 +36,32 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
     beyond = weights > threshold
     bounded = weights.clamp(max=threshold) if mode == "truncate" else torch.where(beyond, 0.0, weights)
     return bounded, {"corrected": beyond.to(weights.dtype)}
+
+
+def rejected(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tensor,
+             bounds: Mapping[str, float | Sequence[float]]) -> Tensor:
+    """[N] true on tokens that are left out of the loss, without gradient (Liu et al. 2025, as above).
+
+    l = logprobs - rollout_logprobs, clamped to +-20, k1 = -l, k2 = l^2 / 2, k3 = exp(l) - 1 - l. bounds: veRL's names:
+    token_k1 .. token_k3 of a token; seq_sum, seq_mean and seq_max of the sum, mean or maximum over a row, which is left
+    out as a whole. k1 has [low, high] on exp(k1), the probability of the engine over the trainer's: of a token, of the
+    row, or its geometric mean; k2 and k3 have an upper bound. Every bound must hold; bounds themselves are within. With
+    token_k1 [1 / b, 1 / a] and importance weights of tokens bounded by b this is IcePop (Ling team 2025,
+    arXiv:2510.18855) with the range [a, b]. Averages still divide by all tokens. Assumes, as importance_correction, two
+    similar policies. Equal log-probs are within every bound that contains 1, or 0.
+    """
+    change = (logprobs - rollout_logprobs).detach().clamp(-MOST, MOST)
+    estimates = {"k1": -change, "k2": 0.5 * change.square(), "k3": change.expm1() - change}
+    out = torch.zeros_like(change, dtype=torch.bool)
+    for name, bound in bounds.items():
+        level, _, estimate = name.rpartition("_")
+        values = LEVELS[level](estimates[estimate], rows)
+        low, high = map(math.log, bound) if estimate == "k1" else (-math.inf, bound)
+        out |= (values < low) | (values > high)
+    return out
+
+
+LEVELS = {"token": lambda values, rows: values, "seq_sum": row_sum, "seq_mean": row_mean, "seq_max": row_max}
 
 
 @dataclass(frozen=True)

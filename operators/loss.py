@@ -9,18 +9,20 @@ Columns: logprobs (with gradient), old_logprobs (the policy that sampled, or wit
 before this update), rollout_logprobs (always the engine's), prox_logprobs (the policy before this update), ref_logprobs
 (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never split), is_expert (bool; a
 loss that uses it has demonstrations and rollouts averaged separately, by token_weights_by_kind), step (0-d, the
-optimizer step from 1).
+optimizer step from 1). A loss that chooses tokens over the whole batch has an argument `chosen`, which the learner
+gives it (operators/selection.py): without it the given tokens are the batch.
 """
 
 from typing import Any
 
-from operators.losses import clipped, demonstrations, divergence, mixture, preference, weighted
+from operators.losses import clipped, covariance, demonstrations, divergence, mixture, preference, weighted
 from pipeline.settings.arguments.base import Arguments
 from pipeline.settings.arguments.losses import OF_RESPONSES
 from pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
 
 POLICY_LOSSES = {
     "cispo": weighted.cispo,
+    "clip_cov": covariance.clip_cov,
     "decoupled_ppo": clipped.decoupled_ppo,
     "dpo": preference.dpo,
     "dppo_kl": divergence.dppo_kl,
@@ -30,6 +32,7 @@ POLICY_LOSSES = {
     "gspo_token": clipped.gspo_token,
     "importance_sampling": clipped.importance_sampling,
     "ipo": preference.ipo,
+    "kl_cov": covariance.kl_cov,
     "kto": preference.kto,
     "m2po": clipped.m2po,
     "mix": mixture.mix,

@@ -25,6 +25,7 @@ from pipeline.store.errors import ModelError, StageError
 from stages import device_sharing, recompute
 from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
+from stages.learner import passes
 from stages.learner.actor import Actor, Result
 from stages.learner.batches.demonstrations import Demonstrations
 from stages.learner.batches.preferences import Preferences
@@ -32,7 +33,7 @@ from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
-from stages.learner.engine.batch import Batch
+from stages.learner.engine.batch import Batch, Row
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.process import Process
 from stages.learner.engine.rates import learning_rate
@@ -140,6 +141,9 @@ class Trainer:
                 self.publishing.publish(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         self.actor.zero.load(checkpoint)
+        if self.estimates.references and self.saving.moves:
+            self.actor.load_reference(checkpoint)
+            self.estimates.references.after(manifest["step"])
         if self.critic:
             self.critic.load(checkpoint)
         self.actor.budget.restore(manifest.get("token_budget"))
@@ -178,6 +182,8 @@ class Trainer:
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
         result, values = self._learn(batch)
+        if self.estimates.references:
+            self.estimates.references.follow(step)
         trained = time.perf_counter()
         for line in GRAPHS.news():
             self._log(line)
@@ -235,13 +241,26 @@ class Trainer:
         step, total, trainer = batch.step, self.source.total_steps, self.context.config.trainer
         values = None
         if self.critic:
-            values = self.critic.step(batch.rollouts, learning_rate(step, total, trainer.critic.optimizer))
+            rate = learning_rate(step, total, trainer.critic.optimizer)
+            values = passes.critic_steps(batch.rollouts, self._parts(batch.rollouts, step),
+                                         lambda rows: self.critic.step(rows, rate))
         updates = self.critic is None or step > trainer.critic_warmup
         lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
-        result = self.actor.step(batch.rows, self.objective, lr, step, updates)
+        if "prox_logprobs" in self.objective.row_columns:
+            self.estimates.add_proximal(batch.rows)
+        parts = self._parts(batch.rows, step) if updates else [[range(len(batch.rows))]]
+        result = passes.policy_steps(batch.rows, parts,
+                                     lambda rows: self.actor.step(rows, self.objective, lr, step, updates))
         if self.objective.kl and updates:
             self.objective.kl.steer(result.statistics["kl_loss"], len(batch.rows))
         return result, values
+
+    def _parts(self, rows: list[Row], step: int) -> list:
+        """The mini-batches of each pass over rows; of given responses all of them."""
+        config = self.context.config
+        if not self.objective.several:
+            return [[range(len(rows))]]
+        return passes.parts_of(rows, config.trainer, config.seed, step)
 
     def _batch(self, step: int) -> Batch:
         """The batch of a step; starts preparing the next one in the background."""

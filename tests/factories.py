@@ -31,7 +31,8 @@ def _plain(column: dict) -> Any:
 
 BATCH_TYPES = {
     "action_mask": pa.list_(pa.int8()), "baseline_reward": pa.float64(), "experience_id": pa.string(),
-    "group_id": pa.string(), "reward_components": pa.map_(pa.string(), pa.float64()), "old_logprobs": pa.list_(pa.float32()), "reward": pa.float64(),
+    "group_id": pa.string(), "old_logprobs": pa.list_(pa.float32()), "reward": pa.float64(),
+    "reward_components": pa.map_(pa.string(), pa.float64()),
     "rollout_logprobs": pa.list_(pa.float32()), "run_index": pa.int32(), "state_hash": pa.string(),
     "step_reward": pa.float64(), "teacher_logprobs": pa.list_(pa.float32()), "token_rewards": pa.list_(pa.float64()),
     "turn": pa.int32(), "values": pa.list_(pa.float64()),

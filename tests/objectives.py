@@ -74,6 +74,29 @@ def ppo(t, new, held, b, clip_range=0.2, clip_range_low=None, clip_range_high=No
     return surrogate(math.exp(new[t] - old[t]), b.advantages[t], low, high, most)
 
 
+def covariance(t, held, b) -> float:
+    return (b.advantages[t] - sum(b.advantages) / len(held)) * (held[t] - sum(held) / len(held))
+
+
+def clip_cov(t, new, held, b, clip_range=0.2, clip_range_low=None, clip_range_high=None, clip_cov_ratio=1.0,
+             clip_cov_lb=1.0, clip_cov_ub=5.0):
+    """All tokens between the bounds."""
+    low = clip_range if clip_range_low is None else clip_range_low
+    high = clip_range if clip_range_high is None else clip_range_high
+    loss, branch = surrogate(math.exp(new[t] - b.old[t]), b.advantages[t], low, high)
+    if branch == "free" and clip_cov_lb < covariance(t, held, b) < clip_cov_ub:
+        return 0.0, "left-out"
+    return loss, branch
+
+
+def kl_cov(t, new, held, b, kl_cov_ratio=2e-4, ppo_kl_coef=1.0):
+    count = max(1, int(kl_cov_ratio * len(held)))
+    largest = sorted(range(len(held)), key=lambda j: -covariance(j, held, b))[:count]
+    change = new[t] - b.old[t]
+    term = ppo_kl_coef * abs(change) if t in largest else 0.0
+    return -b.advantages[t] * math.exp(change) + term, "held" if t in largest else "free"
+
+
 def decoupled_ppo(t, new, held, b, clip_range=0.2, behave_weight_cap=math.inf):
     weight = math.exp(b.prox[t] - b.old[t])
     loss, branch = surrogate(math.exp(new[t] - b.prox[t]), b.advantages[t], clip_range, clip_range)
@@ -135,9 +158,10 @@ def importance_sampling(t, new, held, b):
     return -b.advantages[t] * math.exp(new[t] - b.old[t]), "free"
 
 
-def m2po(t, new, held, b, m2_threshold=0.04):
+def m2po(t, new, held, b, m2_threshold=0.04, level="sequence"):
     """The largest second moment of the tokens that PPO could clip is dropped, again and again."""
-    moments = {j: (held[j] - b.old[j]) ** 2 for j in b.rows[b.row[t]] if b.advantages[j] * (held[j] - b.old[j]) > 0}
+    compared = range(len(held)) if level == "batch" else b.rows[b.row[t]]
+    moments = {j: (held[j] - b.old[j]) ** 2 for j in compared if b.advantages[j] * (held[j] - b.old[j]) > 0}
     while moments and sum(moments.values()) / len(moments) > m2_threshold:
         largest = max(moments, key=moments.get)
         del moments[largest]
@@ -332,7 +356,8 @@ def value_loss(value: float, old: float, wanted: float, cliprange: float) -> tup
     return max(free, near) / 2, "clipped" if near > free else moved
 
 
-POLICY = {"cispo": cispo, "decoupled_ppo": decoupled_ppo, "dpo": dpo, "dppo_kl": dppo_kl, "dppo_tv": dppo_tv,
+POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "decoupled_ppo": decoupled_ppo, "dpo": dpo,
+          "dppo_kl": dppo_kl, "dppo_tv": dppo_tv,
           "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
           "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "m2po": m2po, "mix": mix,
           "mix_chord": mix_chord, "opmd": opmd, "ppo": ppo, "rec": rec, "sapo": sapo, "sft": sft, "sft_is": sft_is,

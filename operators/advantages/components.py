@@ -29,7 +29,8 @@ def gdpo(batch: pa.Table, gdpo_reward_keys=GDPO.gdpo_reward_keys, gdpo_reward_we
     last = tokens.attempts.last
     values = _matrix(batch.take(pa.array(last)), gdpo_reward_keys)
     groups = np.unique(batch["group_id"].to_numpy()[last], return_inverse=True)[1]
-    normed = np.stack([_within(column, groups, epsilon if norm_adv_by_std_in_grpo else None) for column in values.T])
+    normed = np.array([_within(column, groups, epsilon if norm_adv_by_std_in_grpo else None) for column in values.T])
+    normed = normed.reshape(values.shape[::-1])  # a batch without rows has no components
     weights = np.ones(len(normed)) if gdpo_reward_weights is None else np.asarray(gdpo_reward_weights, np.float64)
     return pa.table({"experience_id": batch["experience_id"],
                      "advantage": tokens.lists(_whitened(weights @ normed, tokens, level, epsilon))})

@@ -111,7 +111,8 @@ def maxrl(batch: pa.Table, epsilon=MAXRL.epsilon) -> pa.Table:
     group of one, give 0.
     """
     mean = f"CASE WHEN avg(reward) OVER g > 0 THEN avg(reward) OVER g + {float(epsilon)!r} END"
-    made = _compare(batch, f"CASE WHEN min(reward) OVER g = top THEN 0.0 ELSE ({CENTRED.format('reward')}) / {mean} END")
+    gap = CENTRED.format("reward")
+    made = _compare(batch, f"CASE WHEN min(reward) OVER g = top THEN 0.0 ELSE ({gap}) / {mean} END")
     if made["advantage"].null_count:
         id_ = made.filter(pc.is_null(made["advantage"]))["experience_id"][0]
         raise DataError("algorithm.advantage_fn=maxrl divides by the mean reward of a group, and that of row "

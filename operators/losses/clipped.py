@@ -60,8 +60,8 @@ def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Ten
     truncated at behave_weight_cap, so that a token above it is down-weighted, not dropped. prox is the policy just
     before this update, rollout the stale one that sampled, by the engine's log-probs for any bypass_old_logprobs
     (AReaL, Fu et al. 2025, arXiv:2505.24298). Assumes that both log-probs come from one program: their gap counts as
-    staleness. With prox = rollout it is PPO without the dual clip. A = 0 gives 0. Here a train batch is one update, so
-    prox = pi and u = 1 in value: w applies, the clip never does.
+    staleness. With prox = rollout it is PPO without the dual clip. A = 0 gives 0. Where a train batch is one
+    update (trainer.ppo_epochs), prox = pi and u = 1 in value: w applies, the clip never does.
     """
     cap = math.inf if behave_weight_cap is None else behave_weight_cap
     ratio = log_ratio(logprobs, prox_logprobs).exp()
@@ -150,34 +150,39 @@ def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tens
     return -advantages * ratio, statistics(logprobs, old_logprobs, never, ratio=ratio)
 
 
-def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-         m2_threshold=M2PO.m2_threshold) -> Loss:
+def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor, m2_threshold=M2PO.m2_threshold,
+         level=M2PO.level, chosen: Tensor | None = None) -> Loss:
     """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, alg. 1, eq. 5).
 
     loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those with the
     largest (log ratio)^2 get M = 0 until the mean of the remaining ones is at most m2_threshold; M = 1 elsewhere.
 
-    The paper takes that mean over the whole batch; here it is taken over each row, so that the loss does not depend on
-    the split of the batch. The mean over the batch is then within the threshold too, and at least as many tokens are
-    dropped: for rows with log ratios (0.3) and (0.1, 0.1, 0.1), A = 1, the paper keeps all (mean 0.03), here the 0.3 is
-    dropped (0.09). The ratio is to the policy that sampled, by the engine's log-probs for any bypass_old_logprobs: with
-    one update per batch, the moment measures staleness. Assumes, as ppo, a close policy. At ratio 1 nothing is dropped
-    and the gradient is -A; A = 0 gives 0.
+    level batch, as the paper has it: the mean over all tokens of the batch, by the log-probs just before the update.
+    level sequence: over each row, which needs no forward before the first gradient. The mean over the batch is then
+    within the threshold too, and at least as many tokens are dropped: for rows with log ratios (0.3) and (0.1, 0.1,
+    0.1), A = 1, batch keeps all (mean 0.03), sequence drops the 0.3 (0.09). The ratio is to the policy that sampled, by
+    the engine's log-probs for any bypass_old_logprobs: with one update per batch, the moment measures staleness.
+    Assumes, as ppo, a close policy. At ratio 1 nothing is dropped and the gradient is -A; A = 0 gives 0.
     """
     change = log_ratio(logprobs, rollout_logprobs)
-    kept = _within_second_moment(change.detach().square(), advantages * change.detach() > 0, rows, m2_threshold)
-    loss = torch.where(kept, -advantages * change.exp(), torch.zeros_like(change))
-    return loss, statistics(logprobs, rollout_logprobs, ~kept)
+    if chosen is None:
+        chosen = within_second_moment(logprobs, rollout_logprobs, advantages, rows, m2_threshold, level)
+    loss = torch.where(chosen > 0, -advantages * change.exp(), torch.zeros_like(change))
+    return loss, statistics(logprobs, rollout_logprobs, ~(chosen > 0))
 
 
-def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshold: float) -> Tensor:
-    """[N] false on each row's largest bound moments, until the mean of the rest is within threshold."""
-    kept = torch.ones_like(bound)
-    for row in rows.unique():
-        inside = torch.nonzero(bound & (rows == row)).flatten()
+def within_second_moment(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
+                         m2_threshold=M2PO.m2_threshold, level=M2PO.level) -> Tensor:
+    """[N] false on the largest bound moments of each row, or of all given tokens, until the mean of the rest is within
+    m2_threshold."""
+    change = log_ratio(logprobs.detach(), rollout_logprobs)
+    moments, bound = change.square(), advantages * change > 0
+    kept, whole = torch.ones_like(bound), torch.zeros_like(rows) if level == "batch" else rows
+    for row in whole.unique():
+        inside = torch.nonzero(bound & (whole == row)).flatten()
         ascending, order = moments[inside].sort(stable=True)
         means = ascending.cumsum(0) / torch.arange(1, len(inside) + 1, device=moments.device)
-        kept[inside[order[means > threshold]]] = False
+        kept[inside[order[means > m2_threshold]]] = False
     return kept
 
 

@@ -30,6 +30,13 @@ def row_sum(values: Tensor, rows: Tensor) -> Tensor:
     return row_vector(values, rows)[rows]
 
 
+def row_max(values: Tensor, rows: Tensor) -> Tensor:
+    """The largest of each row, repeated for each of its tokens, [N]."""
+    count = int(rows.max()) + 1 if len(rows) else 0
+    largest = torch.full((count,), -torch.inf, dtype=values.dtype, device=values.device)
+    return largest.scatter_reduce(0, rows, values, "amax")[rows]
+
+
 def row_mean(values: Tensor, rows: Tensor) -> Tensor:
     """The mean over each row, repeated for each of its tokens, [N]."""
     return row_sum(values, rows) / row_sum(torch.ones_like(values), rows)

@@ -4,11 +4,14 @@ from typing import Any
 
 from pipeline.bridges.tables import keys, table
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT, UNKNOWN, Verl
+from pipeline.settings.algorithm import RolloutRejection
 
 CLIP, GROUPS, CORRECTION = f"{ACTOR}.clip_ratio", "algorithm.filter_groups", "algorithm.rollout_correction"
 CAP, LEVEL = f"{ACTOR}.tis_imp_ratio_cap", f"{CORRECTION}.rollout_is"
+LIMIT, RULES, BOUNDS = f"{LEVEL}_threshold", f"{CORRECTION}.rollout_rs", f"{CORRECTION}.rollout_rs_threshold"
 BYPASS = (f"{CORRECTION}.bypass_mode", f"{CORRECTION}.bypass_old_logprob_for_rollout")
 POLICY, ADAPTER, LORA = "actor_rollout_ref.model", "model.lora_configs.*.", ("model", "lora_configs", 0)
+OWN_CLIPS = ("gspo", "cispo", "dppo_tv", "dppo_kl", "geo_mean")  # losses whose clip here is not 0.2 by default
 VERL = table("verl")
 Facts = dict[str, Any]
 
@@ -52,7 +55,7 @@ def losses(verl: Verl, facts: Facts) -> Facts:
             "is_by_response": verl.value(f"{ACTOR}.loss_agg_mode") == "seq-mean-token-mean",
             "clip": verl.value(CLIP), "is_clip_unknown": CLIP in verl.unknown, "clips": is_set[""],
             "clips_low": is_set["_low"], "clips_high": is_set["_high"],
-            "clip_differs": name in ("gspo", "cispo", "dppo_tv", "dppo_kl", "geo_mean") or verl.algorithm_type == "dapo"}
+            "clip_differs": name in OWN_CLIPS or verl.algorithm_type == "dapo"}
 
 
 def _kl(verl: Verl, switch: str, kind: str, default: str, coefficient: str, to: str) -> None:
@@ -98,14 +101,53 @@ def old_logprobs(verl: Verl, facts: Facts) -> Facts:
     cap, level, loss = verl.value(CAP), verl.value(LEVEL), verl.value(f"{CORRECTION}.loss_type", "ppo_clip")
     is_valid = str(verl.value(bypass)).lower() in ("true", "false", "none")
     is_capped = isinstance(cap, (int, float)) and cap > 0
+    _rejection(verl)
     weights = ("unknown" if bypass in verl.unknown or LEVEL in verl.unknown else
                "bypassed" if is_valid and verl.is_on(bypass) else
                "cap" if is_capped else "level" if level in ("token", "sequence") else "none")
+    if weights == "level":
+        _ice_pop(verl, str(level))
     return {"is_greedy": not verl.is_on(f"{ROLLOUT}.do_sample", True), "is_capped": is_capped or CAP in verl.unknown,
             "cap": cap if is_capped else None, "by_cap": CAP in verl.unknown or weights == "cap", "weights": weights,
             "bypass": bypass, "is_valid": is_valid, "is_without_level": level is None, "is_clipped": loss == "ppo_clip",
             "by": CAP if is_capped else LEVEL, "once": verl.interval == 1,
             "steps": f" A step of veRL has {verl.interval} optimizer steps here." if verl.interval else ""}
+
+
+def _rejection(verl: Verl) -> None:
+    """Writes the bounds of rollout_rs, where veRL would read them; of k1 one number x is [1 / x, x]."""
+    options = [part.strip() for part in str(verl.value(RULES) or "").split(",") if part.strip()]
+    given = [part.strip() for part in str(verl.value(BOUNDS) or "").split(",") if part.strip()]
+    given = given * len(options) if len(given) == 1 else given
+    try:
+        bounds = {name: _bound(name, text) for name, text in zip(options, given, strict=True)}
+    except (ValueError, ZeroDivisionError):
+        return
+    if not options or not set(options) <= set(RolloutRejection.model_fields):
+        return
+    for name, bound in bounds.items():
+        verl.say(RULES, f"algorithm.rollout_rejection.{name}", bound)
+    verl.fold(BOUNDS, "algorithm.rollout_rejection")
+
+
+def _bound(name: str, text: str) -> float | list[float]:
+    if not name.endswith("k1"):
+        return float(text)
+    low, _, high = text.rpartition("_")
+    return [float(low) if low else 1 / float(high), float(high)]
+
+
+def _ice_pop(verl: Verl, level: str) -> None:
+    """Writes a threshold `low_high`, outside of which weights are 0, as a threshold and a rejection."""
+    low, between, high = str(verl.value(LIMIT) or "").partition("_")
+    try:
+        bounds = [1 / float(high), 1 / float(low)] if between else None
+    except (ValueError, ZeroDivisionError):
+        bounds = None
+    if bounds:
+        verl.say(LIMIT, f"{CORRECTION}.threshold", float(high))
+        estimate = {"token": "token_k1", "sequence": "seq_sum_k1"}[level]
+        verl.choose(f"algorithm.rollout_rejection.{estimate}", bounds, f"{LIMIT}: IcePop", (LIMIT,))
 
 
 # ------------------------------------------------------------------------------------------------------------- adapter

@@ -16,6 +16,7 @@ from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
 MONITORS = ("wandb", "mlflow", "tensorboard")
 STEP, GENERATED = "data.train_batch_size", "data.gen_batch_size"
+EPOCHS = f"{ACTOR}.ppo_epochs"
 MINI, N = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
 GPUS, OF_ENGINE, NODES = "trainer.n_gpus_per_node", f"{ROLLOUT}.tensor_model_parallel_size", "trainer.nnodes"
 BUDGET, LONGEST = f"{ACTOR}.ppo_max_token_len_per_gpu", ("data.max_prompt_length", "data.max_response_length")
@@ -35,6 +36,8 @@ def batches(verl: Verl, facts: Facts) -> Facts:
     every, fetched = verl.whole(SYNC, 4), verl.whole(FETCHED, 1)
     is_over = not streams and None not in (tasks, asked) and asked > tasks
     mini = tasks if is_over else asked
+    passes = not streams and None not in (tasks, mini, repeats) and (verl.whole(EPOCHS, 1) or 1) > 1
+    part, mini = (mini, tasks) if passes else (None, mini)  # several passes are over all that a step generates
     if streams:
         verl.interval, lacking = every and fetched and every * fetched, FETCHED if every else SYNC
     else:
@@ -44,7 +47,8 @@ def batches(verl: Verl, facts: Facts) -> Facts:
     is_separate = streams or GENERATE in (*verl.values, *verl.unknown)
     # decimal, because 0.29 * 100 is less than 29 in floats
     ahead = int(Fraction(str(share)) * interval) if streams and interval and is_share else None
-    return {"streams": streams, "is_separate": is_separate, "schedule": "stream" if streams else "steps", "step": step,
+    return {"passes": passes, "has_parts": bool(passes and part < tasks), "part": passes and part * repeats,
+            "streams": streams, "is_separate": is_separate, "schedule": "stream" if streams else "steps", "step": step,
             "is_step_unknown": step in verl.unknown, "tasks": tasks, "asked": asked, "mini": mini, "is_over": is_over,
             "batch": verl.value(MINI, 256) if mini is None else mini, "repeats": repeats, "fetched": fetched,
             "rows": repeats and mini and mini * repeats, "doubt_of_rows": verl.doubt(N if mini else MINI),

@@ -18,6 +18,7 @@ from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parame
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
 from pipeline.settings.train_batch import REPLAY
+from pipeline.settings.trainer import several_steps
 from pipeline.store.errors import Problem
 
 
@@ -29,7 +30,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     """
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
-    wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config.algorithm, known)
+    wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config, known)
     wrong += _cut_prefixes(config, known) + _without_models(config, known)
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
@@ -88,10 +89,11 @@ def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
                            for _, taskset in _answered(config))]
 
 
-def _ratio_problems(algorithm: Algorithm, functions: Functions) -> list[Problem]:
+def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
     """Lists conflicts between the loss's ratio and rollout_correction or masks."""
+    algorithm = config.algorithm
     taken = None if algorithm.algorithm_type in GIVEN else loss_columns(algorithm, functions)
-    return ratio_problems(algorithm, taken) if taken is not None else []
+    return ratio_problems(algorithm, taken, several_steps(config.trainer)) if taken is not None else []
 
 
 def loss_columns(algorithm: Algorithm, functions: Functions) -> Sequence[str] | None:
@@ -242,7 +244,7 @@ def clip_note(config: Config, functions: Functions) -> Problem | None:
     """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
     algorithm = config.algorithm
     name, given = algorithm.policy_loss_fn, algorithm.policy_loss_fn_args
-    if not config.kind.learns_from_rollouts:
+    if not config.kind.learns_from_rollouts or several_steps(config.trainer):
         return None
     taken = loss_columns(algorithm, functions)
     if taken is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_CRITIC, WITH_TEACHER
-from pipeline.settings.arguments import TABLES
+from pipeline.settings.arguments import POLICY_LOSSES, TABLES
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import ReplayBuffer
 from pipeline.settings.kinds import PATHS, Kind
@@ -47,6 +47,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
     "operators.formats": lambda settings: _reads_files(settings),
     "operators.task_priority": lambda settings: _has_priority(settings),
+    "operators.selection": lambda settings: _chooses_tokens(settings.algorithm),
     "operators.priority": lambda settings: _replay(settings).enable,
     "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
@@ -113,6 +114,12 @@ def _has_priority(settings: Config) -> bool:
 
 def _replay(settings: Config) -> ReplayBuffer:
     return settings.buffer.trainer_input.experience_buffer.replay_buffer
+
+
+def _chooses_tokens(algorithm) -> bool:
+    own = POLICY_LOSSES.get(algorithm.policy_loss_fn)
+    return algorithm.algorithm_type not in GIVEN and (
+        algorithm.top_entropy_quantile < 1 or bool(own and own.chooses_tokens))
 
 
 def _reads_files(settings: Config) -> bool:

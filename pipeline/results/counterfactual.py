@@ -17,7 +17,7 @@ from pipeline.results.query import Answer, aligned, short, show
 from pipeline.results.view import Node, View
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
-from pipeline.settings.setting import plain
+from pipeline.settings.setting import at, plain
 from pipeline.store import checkpoints, files, launch, tables
 from pipeline.store.errors import DataError, ModelError, StageError, nearest
 
@@ -50,6 +50,12 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
         raise DataError(f"{stage.directory} is not there; `ouro run` with the run's overrides makes it again.")
     spec = files.read_json(stage.directory / "stage.json")
     config = Config.partial(spec["config"])
+    if at(config, "trainer.ppo_epochs", 1) > 1 or at(config, "trainer.ppo_mini_batch_size"):
+        raise DataError(f"stage '{stage.name}' makes several optimizer steps over a train batch (trainer.ppo_epochs, "
+                        "ppo_mini_batch_size), and a replay is the gradient of one.")
+    if at(config, "trainer.reference_update.interval"):
+        raise DataError(f"stage '{stage.name}' has a reference that follows the policy (trainer.reference_update), and "
+                        "a replay has only the one that the stage began with.")
     critic = config.algorithm.advantage_fn in WITH_CRITIC
     able = replayable(stage.directory, Path(spec["inputs"]["model"]), critic)
     step = _choose_step(stage, step, able, critic)

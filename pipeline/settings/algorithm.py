@@ -71,6 +71,41 @@ class RolloutCorrection(Section):
                                ge=1)
 
 
+class RolloutRejection(Section):
+    """Rollouts left out of the loss where trainer and engine are too far apart (operators/correction.py).
+
+    Bounds by veRL's names: of a token, or of a whole response by the sum, the mean or the largest of its tokens.
+    """
+
+    token_k1: list[float] | None = setting(None, "[low, high] of engine / trainer probability of a token; null: no "
+                                                 "bound")
+    token_k2: float | None = setting(None, "largest half squared log ratio of a token; null: no bound", gt=0)
+    token_k3: float | None = setting(None, "largest k3 (ratio - 1 - log ratio) of a token; null: no bound", gt=0)
+    seq_sum_k1: list[float] | None = setting(None, "[low, high] of engine / trainer probability of a response; null: "
+                                                   "no bound")
+    seq_sum_k2: float | None = setting(None, "largest sum of k2 over a response; null: no bound", gt=0)
+    seq_sum_k3: float | None = setting(None, "largest sum of k3 over a response; null: no bound", gt=0)
+    seq_mean_k1: list[float] | None = setting(None, "[low, high] of the geometric mean of engine / trainer probability "
+                                                    "over a response; null: no bound")
+    seq_mean_k2: float | None = setting(None, "largest mean of k2 over a response; null: no bound", gt=0)
+    seq_mean_k3: float | None = setting(None, "largest mean of k3 over a response; null: no bound", gt=0)
+    seq_max_k2: float | None = setting(None, "largest k2 of a token, beyond which its response is left out; null: no "
+                                             "bound", gt=0)
+    seq_max_k3: float | None = setting(None, "largest k3 of a token, beyond which its response is left out; null: no "
+                                             "bound", gt=0)
+
+    @rule
+    def _bounds(self):
+        for name in ("token_k1", "seq_sum_k1", "seq_mean_k1"):
+            if (pair := getattr(self, name)) is not None and not (len(pair) == 2 and 0 < pair[0] <= pair[1]):
+                yield Problem(name, "needed two numbers above 0, the lower one first.", found=pair)
+
+    @property
+    def bounds(self) -> dict[str, float | list[float]]:
+        """Those that are set, by name."""
+        return {name: value for name, value in self if value is not None}
+
+
 class Algorithm(Section):
     """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
 
@@ -91,6 +126,9 @@ class Algorithm(Section):
         "expert beside them; staleness_control: without those that are too old; null: the algorithm's own, else "
         "default", choices=SAMPLE_STRATEGIES)
     sample_strategy_args: dict[str, Any] = setting({}, "arguments of sample_strategy, merged over its own defaults")
+    reward_weights: dict[str, float] = setting(
+        {}, "factors of components of the reward, by name, in what advantages see; 1 for all others; tables and "
+            "resample_metric keep the plain sum")
     advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
                                        names=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
@@ -118,8 +156,16 @@ class Algorithm(Section):
                                                        "reported in any case")
     bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
                                               "trainer before the step, one forward more; the ratio of a loss "
-                                              "is then 1, for a train batch is one update")
+                                              "is then 1 at the first update of a train batch, which is the only one "
+                                              "without trainer.ppo_epochs or ppo_mini_batch_size")
     rollout_correction: RolloutCorrection = section(RolloutCorrection)
+    rollout_rejection: RolloutRejection = section(RolloutRejection)
+    top_entropy_quantile: float = setting(
+        1.0, "share of the tokens of rollouts that teach, those of the highest entropy in the batch of an optimizer "
+             "step (0.2: the 80/20 rule); below 1 a forward more", gt=0, le=1)
+    mask_truncated_completions: bool = setting(
+        False, "attempts whose last reply was cut at its longest length have no part in the loss; they are rewarded "
+               "and compared as ever")
     enable_router_replay: bool = setting(
         False, "the trainer computes each sampled token with the experts that the engine gave it to, of a model with "
                "experts; mode=both or colocate")

@@ -67,10 +67,10 @@ def _falls_back(algorithm: Algorithm) -> bool:
 STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that mask tokens by the ratio
 
 
-def ratio_problems(algorithm: Algorithm, required: Sequence[str]) -> list[Problem]:
+def ratio_problems(algorithm: Algorithm, required: Sequence[str], several: bool = False) -> list[Problem]:
     """Reports a rollout correction that the loss's ratio already includes, and masks without effect.
 
-    required: the columns that the loss takes.
+    required: the columns that the loss takes. several: whether a train batch has more than one optimizer step.
     """
     level, loss, ratio = (algorithm.rollout_correction.level, algorithm.policy_loss_fn,
                           ratio_column(algorithm, required))
@@ -86,7 +86,7 @@ def ratio_problems(algorithm: Algorithm, required: Sequence[str]) -> list[Proble
                          f"masked.", f"Set {cause.partition('=')[0]}={'false' if _falls_back(algorithm) else 'true'}, "
                          f"or {mask}=false.", found=True)
                  for mask in STALENESS_MASKS
-                 if ratio != "rollout_logprobs" and algorithm.policy_loss_fn_args.get(mask)]
+                 if ratio != "rollout_logprobs" and not (several and ratio) and algorithm.policy_loss_fn_args.get(mask)]
     return problems
 
 

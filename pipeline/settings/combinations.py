@@ -79,6 +79,9 @@ def components(c) -> Found:
         yield Problem("algorithm.kl_penalty_fn", f"with advantage_fn={a.advantage_fn}, which reads the components of "
                       "the reward: the penalty is subtracted from their sum.", "Take kl_loss_fn, or set none.",
                       found=a.kl_penalty_fn)
+    if a.reward_weights:
+        yield Problem("algorithm.reward_weights", f"with advantage_fn={a.advantage_fn}, which has weights of its own: "
+                      "advantage_fn_args.gdpo_reward_weights.", "Set those, or {}.", found=a.reward_weights)
     if any(one.get("name") == SHAPING for one in operators):
         yield Problem("data_processor.experience_pipeline.operators", f"{SHAPING} with algorithm.advantage_fn="
                       f"{a.advantage_fn}, which reads the components of the reward, not the sum that it changes.",
@@ -159,6 +162,29 @@ def overlap(c) -> Found:
         yield Problem("trainer.overlap", f"with mode={c.mode} and synchronizer.sync_offset="
                       f"{c.synchronizer.sync_offset}: it is for engines on the trainer's devices that may run ahead.",
                       "Set mode=colocate and synchronizer.sync_offset to 1 or more, or leave it out.", found=True)
+
+
+def passes(c) -> Found:
+    """Mini-batches of a batch that ends with an expert's rows are of both kinds where they are shuffled."""
+    size = c.trainer.ppo_mini_batch_size
+    if c.kind.learns_from_rollouts and size is not None and not c.trainer.shuffle_mini_batches and (
+            c.algorithm.sample_strategy == "mix"):
+        yield Problem("trainer.ppo_mini_batch_size", "with algorithm.sample_strategy=mix, whose batches end with the "
+                      "rows of the expert: the last mini-batches would hold no others.", "Set trainer."
+                      "shuffle_mini_batches=true.", found=size)
+
+
+def reference_update(c) -> Found:
+    """The reference of rollouts may follow the policy: its log-probs are of one train batch."""
+    update = c.trainer.reference_update
+    if update.interval is None or not c.kind.trains:
+        return
+    if c.algorithm.algorithm_type in PAIR_TYPES:
+        yield Problem("trainer.reference_update.interval", f"{c.algorithm.algorithm_type} scores all of its pairs by "
+                      "the reference once, before the first step.", "Set null for this stage.", found=update.interval)
+    elif c.model.lora_configs and update.mix < 1:
+        yield Problem("trainer.reference_update.mix", "the weights of an adapter are factors of a product, which is "
+                      "not mixed by mixing them.", "Set 1, or model.lora_configs=[].", found=update.mix)
 
 
 def texts(c) -> Found:
@@ -249,5 +275,5 @@ def server(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components,
-         token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, texts,
-         sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes, server)
+         token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, passes,
+         reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes, server)

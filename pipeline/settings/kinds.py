@@ -138,7 +138,8 @@ EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input
 STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
 CURATION = ("stages.curation:Curation",)  # where operators on experience are set
 TRAINER = ("trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
-           "model.lora_configs")
+           "model.lora_configs", "trainer.ppo_epochs", "trainer.ppo_mini_batch_size", "trainer.shuffle_mini_batches",
+           "trainer.reference_update")
 
 JUDGES, ADAPTERS = "explorer.auxiliary_models.*.model_path", "model.lora_configs.*.path"
 TEMPLATE, CRITIC = "model.chat_template_path", "model.critic_model_path"
@@ -224,6 +225,13 @@ WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.
 LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
          "algorithm.enable_router_replay": False, "explorer.bench_steps": None,
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
+         "trainer.ppo_epochs": 1, "trainer.ppo_mini_batch_size": None, "trainer.shuffle_mini_batches": False,
+         "trainer.reference_update": {"interval": None, "mix": 1.0},
+         "algorithm.reward_weights": {}, "algorithm.top_entropy_quantile": 1.0,
+         "algorithm.mask_truncated_completions": False,
+         **{f"algorithm.rollout_rejection{name}": unset for name, unset in (
+             *((f".{level}_{estimate}", None) for level in ("token", "seq_sum", "seq_mean", "seq_max")
+               for estimate in ("k1", "k2", "k3")), ("", {}))},
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (

@@ -7,6 +7,15 @@ from pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
 from pipeline.store.errors import Problem
 
 
+class ReferenceUpdate(Section):
+    """A reference that follows the policy (TR-DPO, arXiv:2404.09656; TRL's sync_ref_model)."""
+
+    interval: int | None = setting(None, "train batches between two updates of the reference by the policy; null: it "
+                                         "stays the model that the stage begins with", ge=1)
+    mix: float = setting(1.0, "share of the policy's weights in an update; the rest are the reference's own", gt=0,
+                         le=1)
+
+
 class Trainer(Section):
     zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
     ranks: int = setting(1, "number of data-parallel processes (one GPU each)", ge=1, how=True)
@@ -40,6 +49,14 @@ class Trainer(Section):
         "synchronizer.sync_offset at least 1); auto: where the estimated memory of both fits the GPUs; otherwise, and "
         "with false, they take turns", choices=("auto", True, False), how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    ppo_epochs: int = setting(1, "passes over each train batch; with more, ratios to the old log-probs move, which the "
+                                 "clip bounds", ge=1)
+    ppo_mini_batch_size: int | None = setting(
+        None, "rows of one optimizer step, fewer in the last of a pass; learning rate, checkpoints and steps go by "
+              "train batches; null: the whole train batch", ge=1)
+    shuffle_mini_batches: bool = setting(False, "rows are in an order of their own in each pass, by the seed; false: "
+                                                "in that of the schedule")
+    reference_update: ReferenceUpdate = section(ReferenceUpdate)
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
               "second step; null: 20 times the median of what it does, at least 120; loading and first steps have "
@@ -54,6 +71,12 @@ class Trainer(Section):
         if self.offload_param and self.zero_stage != 3:
             yield Problem("offload_param", f"with zero_stage={self.zero_stage}: only stage 3 partitions the "
                           "parameters and can keep them in host memory.", "Set trainer.zero_stage=3.", found=True)
+
+    @rule
+    def _shuffled(self):
+        if self.shuffle_mini_batches and self.ppo_mini_batch_size is None:
+            yield Problem("shuffle_mini_batches", "without ppo_mini_batch_size the whole train batch is one optimizer "
+                          "step, in which the order of rows means nothing.", "Set a size, or false.", found=True)
 
     @rule
     def _split(self):
@@ -81,6 +104,11 @@ def compiles(settings: Any, gpu: bool) -> bool:
     ZeRO-3 fetches the weights of each submodule by hooks, which a compiled layer would not run.
     """
     return settings.zero_stage < 3 and (gpu if settings.compile == "auto" else settings.compile)
+
+
+def several_steps(settings: Any) -> bool:
+    """Returns whether a train batch may have more than one optimizer step. settings: the section `trainer`."""
+    return settings.ppo_epochs > 1 or settings.ppo_mini_batch_size is not None
 
 
 def attention_of(asked: str, gpu: bool, flash: bool) -> str:

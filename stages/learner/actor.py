@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
 from pipeline.settings.routing import compares_routings
+from pipeline.settings.setting import at
 from pipeline.store.errors import StageError
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
@@ -21,6 +23,8 @@ from stages.learner.engine.process import Process
 from stages.learner.engine.snapshot import Part
 from stages.learner.engine.zero import ZeroEngine
 from stages.learner.objective import Objective
+
+REFERENCE = "reference.safetensors"  # in a checkpoint, where the reference follows the policy
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,9 @@ class Actor:
             self.adapter = inject(model.model, model_path, settings, config.seed)
         self.initial: dict[str, Tensor] | None = None
         if keep_initial and (config.trainer.zero_stage < 3 or process.rank == 0):
-            self.initial = {name: p.detach().clone() for name, p in model.model.named_parameters() if p.requires_grad}
+            moves = at(config, "trainer.reference_update.interval") is not None
+            self.initial = {name: p.detach().to(torch.float32 if moves else p.dtype, copy=True)
+                            for name, p in model.model.named_parameters() if p.requires_grad}
         self.way, self.routed = model.way, model.routers is not None
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
@@ -79,6 +85,8 @@ class Actor:
         longest = max(lengths(rows, objective.aggregation.unit, self.way.fill.pads))
         if self.zero.module.replays and not routed(rows):
             raise StageError("algorithm.enable_router_replay=true, and a row of the batch has no routing.")
+        if objective.choices:
+            objective.choose(rows, self.measure(rows))
         return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update),
                                    -(-longest // self.process.split))
 
@@ -117,7 +125,7 @@ class Actor:
         columns["rows"] = self.zero.to_device(micro.row_in_micro)
         columns["logprobs"], columns["entropy"] = self.zero.forward(
             micro, entropy_gradient=objective.needs_entropy_gradient)
-        columns["prox_logprobs"] = columns["logprobs"].detach()  # those before the step: one per batch
+        columns.setdefault("prox_logprobs", columns["logprobs"].detach())  # those before the step
         columns["step"] = torch.tensor(number)
         loss, statistics = objective(columns)
         total = (loss * self.zero.to_device(micro.weights)).sum()
@@ -140,10 +148,34 @@ class Actor:
             return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0],
                                            self.way.fill, self.routed and replays)
 
+    def measure(self, rows: list[Row]) -> list[np.ndarray]:
+        """Log-prob and entropy of each action token under the current weights, [N, 2] for each row."""
+        with self.zero.scoring():
+            return self.process.score_rows(rows, self.budget.tokens,
+                                           lambda micro: torch.stack(self.zero.forward(micro), dim=1), self.way.fill,
+                                           self.routed)
+
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
-        """As `score_rows`, under the stage's initial weights."""
+        """As `score_rows`, under the reference: the stage's initial weights, or what `follow` made of them."""
         with self.zero.exchanged(self._trainable(), self.initial):
             return self.score_rows(rows, replays=False)  # the experts are the policy's
+
+    def follow(self, mix: float) -> None:
+        """Moves the reference to (1 - mix) of itself and mix of the policy, in float32."""
+        state = dict(self._trainable()) if self.zero.zero_stage < 3 else self.zero.full_state(self._trainable())
+        for name, kept in (self.initial or {}).items():
+            kept.lerp_(state[name].detach().to(kept), mix)
+
+    def load_reference(self, directory: Path) -> None:
+        """Reads a reference that has moved from a checkpoint."""
+        if self.initial is not None:
+            found = load_file(directory / REFERENCE)
+            self.initial = {name: found[name].to(kept) for name, kept in self.initial.items()}
+
+    def reference_part(self, directory: Path) -> list[Part]:
+        """The reference as a file of a checkpoint, of rank 0."""
+        write = partial(save_file, filename=directory / REFERENCE)
+        return [Part(self.initial, write)] if self.initial and self.process.rank == 0 else []
 
     def score(self, tokens: list[int]) -> list[float]:
         """Log-prob at temperature 1 of each token after the first, [L - 1]."""

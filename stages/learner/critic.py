@@ -66,7 +66,8 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, cliprange: f
     """Clipped squared error [N] (Schulman et al. 2017, arXiv:1707.06347; code: baselines/ppo2).
 
     loss = 1/2 max((V - R)^2, (clamp(V, V_old - c, V_old + c) - R)^2); the second result is 1 where the clipped term is
-    larger. V_old is the critic's value before the step: with one step per batch V = V_old, and nothing is clipped.
+    larger. V_old is the critic's value before the first step over a batch: with one alone V = V_old, and nothing is
+    clipped.
     """
     near = values.clamp(old_values - cliprange, old_values + cliprange)  # exactly V within c, without rounding
     plain, clipped = (values - returns) ** 2, (near - returns) ** 2

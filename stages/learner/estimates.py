@@ -41,6 +41,11 @@ class Estimates:
             self.teacher.add(rows)
 
 
+    def add_proximal(self, rows: list[Row]) -> None:
+        """Adds the column prox_logprobs, of the weights before the first step over a batch. Collective."""
+        _set(rows, "prox_logprobs", self.actor.score_rows(rows))
+
+
 def _set(rows: list[Row], column: str, values: list[np.ndarray]) -> None:
     """values: of the action tokens of each row."""
     for row, of_row in zip(rows, values, strict=True):

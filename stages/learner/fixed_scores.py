@@ -1,6 +1,6 @@
 """Log-probs of a model with fixed weights: computed once per row and cached in a table.
 
-Two models do not change during a stage: the reference, which is the stage's initial model
+Two models change at intervals or not at all: the reference, the stage's initial model or one that follows the policy
 (stages/learner/reference.py), and a teacher (stages/learner/teacher.py). Their log-probs of a row are stored in
 `<table>/step=…`, and a resumed stage reads them from there.
 """

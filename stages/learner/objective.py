@@ -6,8 +6,12 @@ Summed with the weights of one aggregation (operators/aggregation.py), fixed ove
 The correction accounts for the rollout engine's probabilities differing from the trainer's: pi_old / pi_rollout where
 the loss uses a ratio to the trainer's own old log-probs, pi_now / pi_rollout, without gradient, where the loss has no
 ratio. A loss with a ratio to the rollout's log-probs takes no correction: it would count the same gap twice.
+
+Tokens that rollout_rejection leaves out have no part in any of the terms, those below top_entropy_quantile none in the
+policy loss and the entropy loss. The averages divide by all tokens.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +22,15 @@ from torch import Tensor
 
 from operators.arguments import arguments, needed_columns
 from operators.choice import chosen_estimate, chosen_loss
-from operators.correction import Mismatch, importance_correction, mismatch
+from operators.correction import Mismatch, importance_correction, mismatch, rejected
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import POLICY_LOSSES, natural_aggregation
+from operators.selection import SELECTIONS, of_high_entropy
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
+from pipeline.settings.trainer import several_steps
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Aggregation
@@ -77,7 +83,7 @@ class Objective:
     def __init__(self, config, kl_coef: float | None = None):
         """config: the stage's settings (algorithm, model). kl_coef: of the KL loss, as in KLTerm.of."""
         algorithm = config.algorithm
-        demonstrated = algorithm.algorithm_type in DEMONSTRATED
+        demonstrated, given_rows = algorithm.algorithm_type in DEMONSTRATED, algorithm.algorithm_type in GIVEN
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
         function = chosen_loss(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
         if not demonstrated:
@@ -87,10 +93,13 @@ class Objective:
                                                          "algorithm.policy_loss_fn_args"))
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn", kl_coef)
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
-        self.correction = correction_arguments(algorithm)
+        self.correction = correction_arguments(algorithm, config)
+        self.several = not given_rows and several_steps(config.trainer)
         ratio = ratio_column(algorithm, needed_columns(function))
         self.corrected = "old_logprobs" if ratio == "old_logprobs" else "prox_logprobs"
-        self.mixes = self.correction is not None and algorithm.sample_strategy == "mix"
+        self.rejection = {} if given_rows else algorithm.rollout_rejection.bounds
+        self.mixes = bool(self.correction or self.rejection) and algorithm.sample_strategy == "mix"
+        self.choices = {} if given_rows else _choices(self.name, self.policy_loss, algorithm.top_entropy_quantile)
         paired = self._on_pairs(algorithm.algorithm_type)
         of_pairs = "seq-mean-token-mean" if paired else None  # for a user's loss too; ours have a natural aggregation
         mode = algorithm.loss_agg_mode or of_pairs or natural_aggregation(self.name, given)
@@ -110,24 +119,54 @@ class Objective:
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """The columns that rows must have; the rest comes from the model's forward."""
+        """The columns that rows must have; the rest comes from the model's forward. Where a batch has several steps
+        (stages/learner/passes.py), prox_logprobs are those before the first one."""
         parts = [self.policy_loss, self.entropy_loss, self.kl.function]
         names = {name for part in parts for name in needed_columns(part)}
-        if self.correction:
+        if self.correction or self.rejection:
             names |= {self.corrected, "rollout_logprobs", *(("is_expert",) if self.mixes else ())}
-        return tuple(sorted(names - set(OF_THE_FORWARD)))
+        names |= {*self.choices, *(name for one in self.choices.values() for name in needed_columns(one))}
+        held = {"prox_logprobs"} & names if self.several else set()
+        return tuple(sorted(names - set(OF_THE_FORWARD) | held))
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""
-        loss, statistics = _call(self.policy_loss, columns)
+        chosen = {"chosen": columns["chosen"]} if "chosen" in self.choices else {}
+        loss, statistics = _call(partial(self.policy_loss, **chosen), columns)
+        teaches = columns["teaches"] if "teaches" in self.choices else 1.0
         if self.correction:
             loss = loss * self._weights(columns)
+        loss = loss * teaches
         if self.kl:
             kl = self._kl(columns)
             loss, statistics = loss + self.kl.kl_coef * kl, statistics | {"kl_loss": kl.detach()}
         if self.needs_entropy_gradient:
-            loss = loss + _call(self.entropy_loss, columns)
+            loss = loss + _call(self.entropy_loss, columns) * teaches
+        if self.rejection:
+            out = rejected(columns[self.corrected], columns["rollout_logprobs"], columns["rows"], self.rejection)
+            out = out & ~columns["is_expert"] if self.mixes else out
+            loss, statistics = torch.where(out, 0.0, loss), statistics | {"rejected": out.to(loss.dtype)}
         return loss, statistics
+
+    def choose(self, rows: list[Row], measured: list[np.ndarray]) -> None:
+        """Sets the columns of `choices` in the rows of an optimizer step: which tokens teach, over all of them.
+
+        measured: log-prob and entropy of each action token before the step, [n, 2] of each row. Demonstrations, which
+        are not the policy's own, always teach.
+        """
+        own = [(row, values) for row, values in zip(rows, measured, strict=True) if not row.columns.get("is_expert")]
+        both = torch.from_numpy(np.concatenate([values for _, values in own] or [np.zeros((0, 2), np.float32)]))
+        counts = [len(values) for _, values in own]
+        columns = {"logprobs": both[:, 0], "entropy": both[:, 1],
+                   "rows": torch.repeat_interleave(torch.arange(len(own)), torch.tensor(counts, dtype=torch.int64))}
+        for name, function in self.choices.items():
+            more = {column: torch.from_numpy(np.concatenate([row.of_actions(column) for row, _ in own] or [[]]))
+                    for column in needed_columns(function) if column not in columns}
+            made = _call(function, columns | more).numpy().astype(np.float32)
+            for row in rows:
+                row.columns[name] = 1.0
+            for (row, _), part in zip(own, np.split(made, np.cumsum(counts)[:-1]), strict=False):
+                row.columns[name] = row.spread(part)
 
     def _weights(self, columns: dict[str, Tensor]) -> Tensor:
         """The correction, [N]; 1 on demonstrations, which no engine sampled."""
@@ -156,7 +195,19 @@ class Objective:
         return torch.where(is_expert, torch.zeros_like(logprobs), _call(estimator, columns | {"ref_logprobs": near}))
 
 
-def correction_arguments(algorithm) -> dict | None:
+def _choices(name: str, loss: partial, quantile: float) -> dict[str, Callable[..., Tensor]]:
+    """What selects tokens over the whole batch, by the column that it makes. loss: with its arguments."""
+    made: dict[str, Callable[..., Tensor]] = {}
+    if name in SELECTIONS and loss.keywords.get("level", "batch") == "batch":
+        function = SELECTIONS[name]
+        made["chosen"] = partial(function, **{key: value for key, value in loss.keywords.items()
+                                              if key in inspect.signature(function).parameters})
+    if quantile < 1:
+        made["teaches"] = partial(of_high_entropy, quantile=quantile)
+    return made
+
+
+def correction_arguments(algorithm, config) -> dict | None:
     """Arguments of operators.correction.importance_correction; None where the loss takes no correction.
 
     Raises ConfigError for a level with a loss that already has a ratio to the rollout's log-probs, and for a mask
@@ -166,7 +217,7 @@ def correction_arguments(algorithm) -> dict | None:
         return None
     loss, given = algorithm.policy_loss_fn, algorithm.rollout_correction
     required = needed_columns(chosen_loss(POLICY_LOSSES, loss, "algorithm.policy_loss_fn"))
-    if problems := ratio_problems(algorithm, required):
+    if problems := ratio_problems(algorithm, required, several_steps(config.trainer)):
         raise ConfigError(" ".join(problems))
     spans = ratio_column(algorithm, required) == "rollout_logprobs"
     level = given.level or ("none" if spans else "token")

@@ -1,4 +1,4 @@
-"""Log-probs of the reference policy, the weights at the start of a stage.
+"""Log-probs of the reference policy: the weights at the start of a stage, or those that follow the policy.
 
 The policy's own module scores them, with the initial weights swapped in from host memory: a second model would occupy
 device memory at every step, or need to be reloaded each time. With an adapter only the adapter is swapped; the base
@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.job.context import Context
+from pipeline.settings.setting import at
 from pipeline.store import files
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.digests import resolve
@@ -23,6 +24,25 @@ class References(FixedScores):
         """model: the stage's initial Hugging Face directory; actor: one that keeps those weights."""
         digest = partial(start_hash, model, context.config)
         super().__init__(context, digest, actor.process, actor.reference_logprobs, "reference", "ref_logprobs")
+        self.actor, self.first, self.update = actor, self.hash, at(
+            context.config, "trainer.reference_update")
+
+    def follow(self, step: int) -> None:
+        """Updates the reference by the policy where it is due after a train step. Collective."""
+        if due(self.update, step):
+            self.actor.follow(self.update.mix)
+            self.after(step)
+
+    def after(self, step: int) -> None:
+        """Makes rows be scored anew by the reference as it is after a train step."""
+        number = step // self.update.interval if self.update.interval else 0
+        update = [self.update.interval, self.update.mix, number]
+        self.hash, self.recent = files.hash_json([self.first, *update])[:16] if number else self.first, {}
+
+
+def due(update, step: int) -> bool:
+    """Whether the reference follows the policy after a train step. update: the section."""
+    return update.interval is not None and step % update.interval == 0
 
 
 def start_hash(model, config) -> str:

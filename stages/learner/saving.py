@@ -19,6 +19,7 @@ from pipeline.job import slurm
 from pipeline.job.background import Background
 from pipeline.job.context import Context
 from pipeline.job.schedule import first_explored
+from pipeline.settings.setting import at
 from pipeline.store import checkpoints, files, hashes, routings
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
@@ -38,6 +39,7 @@ class Saving:
     def __init__(self, context: Context, model: Path, process: Process, actor: Actor, critic: Critic | None,
                  terms: Mapping[str, Any], saved: Callable[[float], None]):
         self.context, self.model, self.process = context, model, process
+        self.moves = at(context.config, "trainer.reference_update.interval") is not None
         self.actor, self.critic, self.terms, self.saved = actor, critic, terms, saved
         self._background = Background()
         self._taken: tuple[float, list[Part], dict[str, Any]] = 0.0, [], {}
@@ -56,6 +58,8 @@ class Saving:
         self.process.barrier()
         with _removed_on_error(temporary):
             parts = self.actor.save(temporary) + (self.critic.save(temporary) if self.critic else [])
+            if self.moves:
+                parts += self.actor.reference_part(temporary)
             if (copies := copied(parts)) is None:
                 self.context.log.info("the free host memory does not suffice for a copy of the checkpoint of step %d: "
                                       "it is written before the next step", step)

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from pipeline.store.errors import ConfigError
+from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Aggregation
 from stages.learner.objective import KLTerm, Objective
 from tests.plans import planned
@@ -81,6 +83,42 @@ def test_a_mask_leaves_out_what_the_trainer_finds_too_likely(objective):
     given = columns()
     given["rollout_logprobs"] = given["old_logprobs"] - torch.tensor([3.0, 2.0]).log()
     assert made(given)[0].tolist() == pytest.approx([0.0, -2.56])
+
+
+def test_a_rejection_leaves_tokens_out_of_every_term(objective):
+    """The engine is twice as likely as the ratio's old log-probs: token 1 by 2, token 2 by 1, over the policy's."""
+    made, given = objective("algorithm.rollout_rejection.token_k1=[0.5,1.5]",
+                            "algorithm.entropy_loss_fn_args.entropy_coef=0.5"), columns()
+    assert made.row_columns == ("advantages", "old_logprobs", "rollout_logprobs")
+    loss, statistics = made(given)
+    assert loss.tolist() == pytest.approx([0.0, -2.28])
+    assert statistics["rejected"].tolist() == [1, 0]
+
+
+def rows(*lengths, **more):
+    return [Row(str(i), [1] * (2 + n), 2, [1] * n, {"advantages": 1.0, "old_logprobs": [-1.0] * n,
+                "rollout_logprobs": [-1.0] * n, **more}) for i, n in enumerate(lengths)]
+
+
+def test_what_is_chosen_is_chosen_over_all_rows(objective):
+    """Entropies 1 to 5: the highest two of five teach. kl_cov holds the largest of five covariances."""
+    made, given = objective("algorithm.top_entropy_quantile=0.4"), rows(2, 3)
+    made.choose(given, [np.array([[-1.0, 1], [-1, 5]], np.float32), np.array([[-1, 2], [-1, 4], [-1, 3]], np.float32)])
+    assert [row.columns["teaches"].tolist() for row in given] == [[0, 1], [0, 1, 0]]
+    assert made.row_columns == ("advantages", "old_logprobs", "teaches")
+    loss, _ = made(columns() | {"teaches": torch.tensor([0.0, 1.0])})
+    assert loss.tolist() == pytest.approx([0.0, -1.28])
+    held = objective("algorithm.policy_loss_fn=kl_cov", "algorithm.policy_loss_fn_args={}")
+    given[0].columns["advantages"] = -1.0
+    held.choose(given, [np.array([[-1.0, 1], [-9, 5]], np.float32), np.array([[-1, 2], [-1, 4], [-1, 3]], np.float32)])
+    assert [row.columns["chosen"].tolist() for row in given] == [[0, 1], [0, 0, 0]]
+
+
+def test_an_expert_always_teaches(objective):
+    made = objective("algorithm.top_entropy_quantile=0.5")
+    given = rows(2) + rows(1, is_expert=True)
+    made.choose(given, [np.array([[-1.0, 1], [-1, 5]], np.float32), np.array([[-1.0, 0]], np.float32)])
+    assert [row.of_actions("teaches").tolist() for row in given] == [[0, 1], [1]]
 
 
 RAFT = ("algorithm.algorithm_type=raft", "algorithm.advantage_fn=raft", "algorithm.policy_loss_fn=sft",

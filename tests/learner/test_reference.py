@@ -84,3 +84,27 @@ def test_of_a_single_weight_file_the_hash_is_that_files(tmp_path):
     assert weights_hash(tmp_path) == files.hash_file(tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").write_text("b")
     assert weights_hash(tmp_path) not in (files.hash_file(tmp_path / "a.safetensors"), files.hash_text("b"))
+
+
+def test_rows_are_scored_anew_by_a_reference_that_moved(tmp_path, context_of, tiny_model):
+    """Every second train step. A resumed stage reads what the reference as it is then has scored."""
+    settings = ("trainer.reference_update.interval=2", "trainer.reference_update.mix=0.5")
+    moved = []
+
+    def made():
+        actor = Scorer()
+        actor.follow = moved.append
+        return References(context_of(tmp_path / "rft", *settings), tiny_model, actor)
+
+    first = made()
+    first.add(rows())
+    first.follow(1)
+    first.add(rows())
+    assert (asked(first), moved) == (["0", "1", "2", "3"], [])
+    first.follow(2)
+    first.add(rows())
+    assert (asked(first), moved) == (["0", "1", "2", "3"] * 2, [0.5])
+    resumed = made()
+    resumed.after(3)
+    resumed.add(rows())
+    assert asked(resumed) == []

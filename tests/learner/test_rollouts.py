@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.store import records, tables
-from pipeline.store.errors import ConfigError, StageError
+from pipeline.store.errors import ConfigError, DataError, StageError
 from stages.learner.actor import Result
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.engine.batch import Origin, Row
@@ -325,3 +325,35 @@ def test_the_probe_is_the_head_of_the_longest_row(stage):
     batch = batch_of(Rollouts(context), 1)
     assert batch.longest_row(256) == [7, 8, 9, 9, 9]  # of six: the engine must have room for one token more
     assert batch.longest_row(3) == [7, 8, 9]
+
+
+def test_attempts_that_were_cut_have_no_token_in_the_loss(stage):
+    """Rewards 1 and 0 of the first group are compared as ever; of its second row nothing is learnt."""
+    context = stage("algorithm.mask_truncated_completions=true")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    reasons = ("stop", "length", "stop", None)
+    tables.write(path, records.Experience, [replace(one, finish_reason=reason)
+                                            for one, reason in zip(rows, reasons, strict=True)])
+    found = batch_of(Rollouts(context), 1)
+    assert [one.columns["advantages"] for one in found.rows[:2]] == pytest.approx([0.7071, -0.7071], abs=1e-4)
+    assert [sum(one.mask) for one in found.rows] == [1, 0, 3, 4]
+    assert [sum(one.mask) for one in batch_of(Rollouts(stage()), 1).rows] == [1, 2, 3, 4]
+
+
+def test_components_count_by_their_weights_in_advantages_alone(stage):
+    """Form 0.2 and right 1 with weight 3: 3.2. A component that a row lacks adds nothing. Plain sums are reported."""
+    context = stage("algorithm.reward_weights={right: 3.0}", "algorithm.advantage_fn=reinforce",
+                    "algorithm.advantage_fn_args={}")
+    explore(context, 1, [1.2, 0.2, 0.2, 0.2])
+    path = tables.step_file(context.directory, "experience", 1)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    parts = [[("form", 0.2), ("right", 1.0)], *[[("form", 0.2), ("right", 0.0)]] * 2, [("form", 0.2)]]
+    tables.write(path, records.Experience, [replace(one, reward_components=given)
+                                            for one, given in zip(rows, parts, strict=True)])
+    found = batch_of(Rollouts(context), 1)
+    assert [one.columns["advantages"] for one in found.rows] == pytest.approx([3.2, 0.2, 0.2, 0.2])
+    assert found.metrics.reward == pytest.approx(0.45)
+    with pytest.raises(DataError):
+        batch_of(Rollouts(stage("algorithm.reward_weights={wrong: 3.0}")), 1)

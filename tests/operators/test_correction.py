@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from operators.correction import Mismatch, importance_correction, mismatch
+from operators.correction import Mismatch, importance_correction, mismatch, rejected
 
 ROWS = torch.tensor([0, 0, 1])
 ROLLOUT = torch.tensor([-2.0, -2.0, -2.0], dtype=torch.float64)
@@ -71,3 +71,26 @@ def test_mismatch_where_there_is_none():
     nothing = torch.zeros(0)
     assert mismatch(nothing, nothing, nothing, nothing).effective_sample_size == 1
     assert mismatch(TRAINER, ROLLOUT, torch.zeros(3), torch.ones(3)).effective_sample_size == 0  # all masked
+
+
+@pytest.mark.parametrize(("name", "bound", "out"), [
+    ("token_k1", [0.3, 2.5], [1, 0, 0]),      # engine / trainer: 1/4, 2 and 1/3
+    ("token_k2", 0.7, [1, 0, 0]),             # half of (ln 4)^2, (ln 2)^2, (ln 3)^2: 0.961, 0.240, 0.603
+    ("token_k3", 0.5, [1, 0, 1]),             # 4 - 1 - ln 4 = 1.614, 1/2 - 1 + ln 2 = 0.193, 3 - 1 - ln 3 = 0.901
+    ("seq_sum_k1", [0.4, 1.0], [0, 0, 1]),    # 1/2 of the first row, 1/3 of the second
+    ("seq_sum_k2", 1.0, [1, 1, 0]),           # 1.201
+    ("seq_sum_k3", 1.0, [1, 1, 0]),           # 1.807
+    ("seq_mean_k1", [0.6, 1.0], [0, 0, 1]),   # sqrt(1/2) = 0.707
+    ("seq_mean_k2", 0.601, [0, 0, 1]),        # 0.6005
+    ("seq_mean_k3", 0.902, [1, 1, 0]),        # 0.9035
+    ("seq_max_k2", 0.7, [1, 1, 0]), ("seq_max_k3", 1.0, [1, 1, 0]),
+])
+def test_what_is_rejected(name, bound, out):
+    found = rejected(TRAINER, ROLLOUT, ROWS, {name: bound})
+    assert found.tolist() == [bool(one) for one in out]
+    assert not rejected(ROLLOUT, ROLLOUT, ROWS, {name: bound}).any()
+
+
+def test_every_bound_must_hold():
+    assert rejected(TRAINER, ROLLOUT, ROWS, {"token_k2": 0.7, "seq_sum_k1": [0.4, 1.0]}).tolist() == [True, False, True]
+    assert not rejected(TRAINER, ROLLOUT, ROWS, {}).any()

@@ -14,7 +14,7 @@ import torch
 from operators.advantage import ADVANTAGES
 from operators.aggregation import token_weights, token_weights_by_kind
 from operators.arguments import needed_columns
-from operators.correction import importance_correction
+from operators.correction import importance_correction, rejected
 from operators.kl import adaptive_coefficient, k2, penalise
 from operators.loss import POLICY_LOSSES, natural_aggregation
 from operators.priority import PRIORITIES
@@ -81,6 +81,19 @@ def test_gspo_is_averaged_over_rows():
 def test_raft_takes_the_best_row():
     made = ADVANTAGES["raft"](advantage_batch(group_id=["g"] * 3, reward=[0.0, 1.0, 1.0]))
     assert made["experience_id"].to_pylist() == ["e1"]
+
+
+def test_tokens_that_are_left_out_count_in_averages():
+    kept = ~rejected(torch.tensor([-1.0, -9.0]), torch.tensor([-1.0, -1.0]), torch.tensor([0, 1]), {"token_k2": 1.0})
+    assert np.dot([1, 3] * kept.numpy(), token_weights("token-mean", [1, 1])[[0, 1]]) == 1 / 2
+    assert token_weights("token-mean", [2, 0])[0] * 2 == 1  # a row that was cut has no action tokens
+
+
+def test_kl_cov_with_the_coefficient_of_the_paper():
+    """One token has the largest covariance."""
+    given = torch.tensor([-1.0]), torch.tensor([-1.5]), torch.zeros(1)
+    assert [POLICY_LOSSES["kl_cov"](*given, **more)[0].item() for more in ({}, {"ppo_kl_coef": 0.1})] == [
+        pytest.approx(0.5), pytest.approx(0.05)]
 
 
 def test_grpo_beside_the_papers():

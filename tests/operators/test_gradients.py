@@ -82,6 +82,9 @@ CLIPPED = "free above below"
 CASES = [
     ("cispo", {}, "free above"), ("cispo", {"clip_range_low": 0.3}, CLIPPED),
     ("cispo", {"enable_mask_clip": True, "mask_clip_range_low": 0.3}, "free above masked"),
+    ("clip_cov", {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.5}, "free above below left-out"),
+    ("clip_cov", {"clip_cov_ratio": 1.0, "clip_cov_lb": 9.0, "clip_cov_ub": 9.0, "clip_range_high": 0.3}, CLIPPED),
+    ("kl_cov", {}, "free held"), ("kl_cov", {"kl_cov_ratio": 0.3, "ppo_kl_coef": 0.5}, "free held"),
     ("decoupled_ppo", {}, CLIPPED), ("decoupled_ppo", {"behave_weight_cap": 1.1}, "free above below capped"),
     ("dpo", {}, "pair"), ("dpo", {"beta": 0.4, "label_smoothing": 0.2}, "pair"),
     ("dpo", {"beta": 0.4, "loss_type": "hinge"}, "pair beyond"),
@@ -98,6 +101,7 @@ CASES = [
     ("kto", {}, "chosen rejected"),
     ("kto", {"beta": 0.4, "desirable_weight": 0.5, "undesirable_weight": 2.0, "reference_point": 0.3},
      "chosen rejected"),
+    ("m2po", {"level": "batch"}, "free dropped"),
     ("m2po", {}, "free dropped"), ("m2po", {"m2_threshold": 0.5}, "free dropped"),
     ("mix", {}, f"{CLIPPED} dual expert"), ("mix", {"mu": 0.6}, f"{CLIPPED} dual expert"),
     ("mix_chord", {}, f"{CLIPPED} dual expert"),

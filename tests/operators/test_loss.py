@@ -1,5 +1,6 @@
 """What holds of every policy loss: shapes, no dependence on how the batch is cut, no overflow."""
 
+import inspect
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import needed_columns
 from operators.loss import POLICY_LOSSES, natural_aggregation
+from operators.selection import SELECTIONS
 from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.settings.config import POLICY_LOSSES as NAMES
 
@@ -17,6 +19,7 @@ from pipeline.settings.config import POLICY_LOSSES as NAMES
 VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [
     ("cispo", {"enable_mask_clip": True}), ("dpo", {"label_smoothing": 0.2}),
     ("dpo", {"loss_type": "hinge"}), ("dpo", {"loss_type": "robust", "label_smoothing": 0.2}),
+    ("m2po", {"level": "batch"}), ("clip_cov", {"clip_cov_lb": 0.2, "clip_cov_ratio": 0.3}),
     ("dppo_tv", {"clip_ratio_c": 1.5}), ("ipo", {"length_normalized": True}), ("ppo", {"clip_ratio_c": None}),
     ("kto", {"reference_point": 0.3}),
     ("decoupled_ppo", {"behave_weight_cap": 1.1}), ("mix_chord", {"enable_phi_function": False}),
@@ -47,7 +50,17 @@ def batch(lengths, seed, spread=0.5):
 
 def call(name, columns, extra=None):
     function = POLICY_LOSSES[name]
-    return function(**{column: columns[column] for column in needed_columns(function)}, **(extra or {}))
+    chosen = {"chosen": columns["chosen"]} if "chosen" in columns else {}
+    return function(**{column: columns[column] for column in needed_columns(function)}, **(extra or {}), **chosen)
+
+
+def with_choice(name, columns, extra):
+    """The columns with what the loss selects over the whole batch, as the learner has it."""
+    if name not in SELECTIONS or extra.get("level", name) == "m2po":
+        return columns
+    function = SELECTIONS[name]
+    taken = {key: value for key, value in extra.items() if key in inspect.signature(function).parameters}
+    return columns | {"chosen": function(**{key: columns[key] for key in needed_columns(function)}, **taken)}
 
 
 def total(name, columns, extra=None, counted=None):
@@ -91,7 +104,7 @@ def test_neither_the_cut_into_micro_batches_nor_the_order_of_rows_changes_a_loss
     pairs = data.draw(st.permutations(range(len(lengths) // 2)))
     cut = data.draw(st.integers(1, len(pairs)))
     for name, extra in VARIANTS:
-        whole = batch(lengths, seed)
+        whole = with_choice(name, batch(lengths, seed), extra)
         whole["logprobs"].requires_grad_()
         every = weights(name, whole)
         one = total(name, whole, extra, every)
@@ -123,7 +136,7 @@ def test_a_token_that_became_impossible_or_was_does_not_overflow(name, extra, fa
     assert all(torch.isfinite(x).all() for x in (loss, columns["logprobs"].grad, *statistics.values()))
 
 
-@pytest.mark.parametrize(("name", "extra"), [v for v in VARIANTS if v[0] not in ("mix", "mix_chord")
+@pytest.mark.parametrize(("name", "extra"), [v for v in VARIANTS if v[0] not in ("clip_cov", "mix", "mix_chord")
                                              and "advantages" in needed_columns(POLICY_LOSSES[v[0]])])
 def test_where_nothing_has_changed_the_gradient_is_the_policy_gradient(name, extra):
     """At ratio 1 each of these losses pushes log pi with -A, up to a constant that the loss is known for."""

@@ -71,7 +71,8 @@ _OWN = "its code would not enter the stage's identity; needed module:function, a
 UNFIT = {
     "python_file_mapper": _OWN,
     "python_lambda_mapper": _OWN,
-    "mask_response_truncated": "what is masked is the workflow's to say: an action_mask of 0, or a filter here.",
+    "mask_response_truncated": "set algorithm.mask_truncated_completions; else what is masked is the workflow's to "
+                               "say: an action_mask of 0, or a filter here.",
     "dapo_dynamic_sampling": "set algorithm.max_resample_rounds, by which other groups take the place of those that "
                              "teach nothing.",
 }

@@ -37,6 +37,25 @@ class Cispo(Arguments):
                                                                 "+ this")
 
 
+class ClipCov(Clip):
+    """PPO's clip, and no gradient on some tokens of large covariance of advantage and log-prob."""
+    columns = RATIO
+    chooses_tokens = True
+    clip_cov_ratio: float = Field(2e-4, gt=0, le=1, description="tokens that are left out, as a share of the batch's; "
+                                                                "one at least")
+    clip_cov_lb: float = Field(1.0, description="only tokens of a covariance above this are left out")
+    clip_cov_ub: float = Field(5.0, description="only tokens of a covariance below this are left out")
+
+
+class KlCov(Arguments):
+    """The unclipped surrogate, with a KL to the sampling policy on the tokens of the largest covariance."""
+    columns = RATIO
+    chooses_tokens = True
+    kl_cov_ratio: float = Field(2e-4, gt=0, le=1, description="tokens with the KL term, as a share of the batch's; one "
+                                                              "at least")
+    ppo_kl_coef: float = Field(1.0, ge=0, description="weight of the KL term")
+
+
 class DecoupledPpo(Clip):
     """PPO whose trust region is not around the stale policy that sampled."""
     columns = ("logprobs", "rollout_logprobs", "prox_logprobs", "advantages")
@@ -140,7 +159,10 @@ class Kto(OfPairs):
 class M2po(Arguments):
     """Second-moment trust policy: the tokens of the largest squared log ratios teach nothing."""
     columns = ("logprobs", "rollout_logprobs", "advantages", "rows")
-    m2_threshold: float = Field(0.04, ge=0, description="largest mean of the squared log ratio over a row")
+    chooses_tokens = True
+    m2_threshold: float = Field(0.04, ge=0, description="largest mean of the squared log ratio, by level")
+    level: Literal["sequence", "batch"] = Field("sequence", description=(
+        "what the mean is taken over: each row, or as its authors have it all tokens of the batch, a forward more"))
 
 
 class Mix(DualClip):
@@ -225,12 +247,12 @@ class Topr(Arguments):
 
 
 POLICY_LOSSES = {
-    "cispo": Cispo, "decoupled_ppo": DecoupledPpo, "dpo": Dpo, "dppo_kl": DppoKl, "dppo_tv": DppoTv, "gmpo": Gmpo,
-    "gspo": Gspo,
+    "cispo": Cispo, "clip_cov": ClipCov, "decoupled_ppo": DecoupledPpo, "dpo": Dpo, "dppo_kl": DppoKl,
+    "dppo_tv": DppoTv, "gmpo": Gmpo, "gspo": Gspo,
     "gspo_token": described(Gspo, "GSPO with an advantage of each token.", *Gspo.columns),
     "importance_sampling": described(Arguments, "The unclipped surrogate: -A times the ratio.", *RATIO),
-    "ipo": Ipo, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd, "orpo": Orpo,
-    "ppo": Ppo, "rec": Rec, "sapo": Sapo,
+    "ipo": Ipo, "kl_cov": KlCov, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd,
+    "orpo": Orpo, "ppo": Ppo, "rec": Rec, "sapo": Sapo,
     "sft": described(Arguments, "Negative log-likelihood of the given tokens.", "logprobs"),
     "sft_is": described(Arguments, "Likelihood weighted by the token's probability (dynamic fine-tuning).", "logprobs"),
     "sft_phi": SftPhi, "simpo": Simpo, "sppo": Sppo, "topr": Topr,

@@ -20,7 +20,7 @@ from pipeline.job.waiting import wait_for
 from pipeline.settings.routing import compares_routings
 from pipeline.settings.train_batch import train_batch
 from pipeline.store import files, records, routings, tables, versions
-from pipeline.store.errors import StageError
+from pipeline.store.errors import DataError, StageError, nearest
 from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
 from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
@@ -34,7 +34,7 @@ ASK = "See ouro sql \"select status, reason, count(*) from experience group by a
 # columns of experience that advantages and train batches may use
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
            "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
-           "reward_components", "accuracy", "status", "weights_version", "temperature")
+           "reward_components", "accuracy", "status", "weights_version", "temperature", "finish_reason")
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
@@ -218,17 +218,22 @@ class Rollouts:
         Raises StageError when no row, or no token to train on, is left.
         """
         table, kl, kl_coef = _with_estimates(batch), None, self.penalty.kl_coef
+        table = _weighed(table, self.context.config.algorithm.reward_weights)
         if self.penalty:
             table, kl = penalised(table, self.penalty)
             if kl is not None:
                 self.penalty.steer(kl, sum(row.origin.selected for row in batch.rollouts))
         rows = _joined(batch.rollouts, self.advantage(table))
+        masks = self.context.config.algorithm.mask_truncated_completions
+        rows = _without_truncated(rows, table) if masks else rows
         if not rows:
             raise StageError(f"trainer step {batch.step} has no row left: algorithm.advantage_fn="
                              f"{self.context.config.algorithm.advantage_fn} dropped all of them.")
         if not any(any(row.mask) for row in rows + batch.demonstrations):
-            raise StageError(f"trainer step {batch.step} has no token to train on: the action_mask of its {len(rows)} "
-                             "rows is 0 throughout. Correct the workflow that wrote them.")
+            cause = ("all of them were cut, or their action_mask is 0 throughout. Raise model.max_response_tokens, or "
+                     "set algorithm.mask_truncated_completions=false." if masks else
+                     "their action_mask is 0 throughout. Correct the workflow that wrote them.")
+            raise StageError(f"trainer step {batch.step} has no token to train on in its {len(rows)} rows: {cause}")
         trained = replace(batch, rollouts=rows, table=None)
         metrics = replace(_with_rewards(batch.metrics, rows), kl_penalty=kl,
                           kl_penalty_coef=kl_coef if self.penalty else None,
@@ -273,6 +278,28 @@ def _joined(rows: list[Row], found: pa.Table) -> list[Row]:
             columns = row.columns | dict(zip(("advantages", "returns"), values, strict=False))
             made.append((places[id_], replace(row, columns=columns)))
     return [row for _, row in sorted(made, key=itemgetter(0))]
+
+
+def _weighed(table: pa.Table, weights: dict[str, float]) -> pa.Table:
+    """The table with each component of the reward counted by its weight. Raises DataError for a name no row has."""
+    if not weights:
+        return table
+    components = [dict(pairs) for pairs in table["reward_components"].to_pylist()]
+    known = sorted(set().union(*components))
+    if strangers := sorted(set(weights) - set(known)):
+        raise DataError(f"algorithm.reward_weights.{strangers[0]}: no row of the batch has that component of the "
+                        f"reward.{nearest(strangers[0], known)} They have: {', '.join(known) or 'none'}.")
+    rewards = [reward + sum((weights[name] - 1) * value for name, value in one.items() if name in weights)
+               for reward, one in zip(table["reward"].to_pylist(), components, strict=True)]
+    return table.set_column(table.column_names.index("reward"), "reward", pa.array(rewards, pa.float64()))
+
+
+def _without_truncated(rows: list[Row], table: pa.Table) -> list[Row]:
+    """The rows, without a token to train on where the last reply of their attempt was cut (DAPO's overlong filtering,
+    arXiv:2503.14476). table: in the order of position and turn."""
+    last = dict(zip(table["position"].to_pylist(), table["finish_reason"].to_pylist(), strict=True))
+    return [replace(row, mask=[0] * len(row.mask), experts=None) if last[row.origin.position] == "length" else row
+            for row in rows]
 
 
 def _with_rewards(metrics: BatchMetrics, rows: list[Row]) -> BatchMetrics:

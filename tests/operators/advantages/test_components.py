@@ -17,7 +17,7 @@ def found(*given, **arguments):
     return gdpo(batch(*given), **arguments)["advantage"].to_pylist()
 
 
-CASES = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 1.0}, {"right": 0.0, "form": 0.0}, {"right": 0.0, "form": 0.0}]
+CASES = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 1.0}, *[{"right": 0.0, "form": 0.0}] * 2]
 
 
 def test_gdpo_compares_each_component():
@@ -33,7 +33,7 @@ def test_gdpo_with_weights_tells_equal_sums_apart():
 
 
 def test_gdpo_whitens_over_tokens_or_responses():
-    """Two groups of two: 1 and 0 give +-0.707107 each. With 3 tokens in the first row: over tokens the mean is x / 3."""
+    """Two groups of two, +-0.707107 each; the first row has 3 tokens, so over tokens the mean is x / 3."""
     given = [{"r": 1.0}, {"r": 0.0}] * 2
     tokens, responses = (gdpo(batch(given, "aabb", [[1, 1, 1], [1], [1], [1]]), level=level)["advantage"].to_pylist()
                          for level in ("token", "sequence"))
@@ -49,7 +49,7 @@ def test_gdpo_needs_every_component_in_every_row():
 
 def test_reinforceplusplus_baseline_whitens_what_the_group_leaves():
     """1 0 | 4: less the mean 1/2 and, alone, 4. Tokens 1/2 -1/2 -1/2 4 4: mean 1.5, var (1 + 4 + 4 + 2 * 6.25) / 4."""
-    made = reinforceplusplus_baseline(advantage_batch(
-        group_id=["a", "a", "b"], reward=[1.0, 0.0, 4.0], action_mask=[[1], [1, 0, 1], [1, 1]]))["advantage"].to_pylist()
+    given = advantage_batch(group_id=list("aab"), reward=[1.0, 0.0, 4.0], action_mask=[[1], [1, 0, 1], [1, 1]])
+    made = reinforceplusplus_baseline(given)["advantage"].to_pylist()
     std = (21.5 / 4) ** 0.5
     assert made == [pytest.approx([-1 / std]), pytest.approx([-2 / std, 0, -2 / std]), pytest.approx([2.5 / std] * 2)]

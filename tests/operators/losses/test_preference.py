@@ -79,8 +79,10 @@ def test_hinge_has_no_gradient_beyond_its_margin():
 
 def test_robust_is_right_in_the_mean_over_flipped_labels():
     """Of the true margin 3: flipped with chance 1/4, the mean of the loss is that of dpo on true labels."""
-    kept, flipped = (dpo(torch.tensor(gaps, dtype=torch.float64), torch.zeros(2), torch.tensor([0, 1]), beta=1.0, loss_type="robust",
-                         label_smoothing=0.25)[0][0].item() for gaps in ([3.0, 0.0], [0.0, 3.0]))
+    given = {"ref_logprobs": torch.zeros(2, dtype=torch.float64), "rows": torch.tensor([0, 1]), "beta": 1.0,
+             "loss_type": "robust", "label_smoothing": 0.25}
+    kept, flipped = (dpo(torch.tensor(gaps, dtype=torch.float64), **given)[0][0].item()
+                     for gaps in ([3.0, 0.0], [0.0, 3.0]))
     assert 0.75 * kept + 0.25 * flipped == pytest.approx(minus_log_sigmoid(3))
 
 

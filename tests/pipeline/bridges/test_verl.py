@@ -190,3 +190,29 @@ def test_a_critic_means_nothing_without_ppo():
     assert [why for _, why in made.idle] == ["there is no critic in grpo."]
     made = from_verl(launch("algorithm.adv_estimator=grpo", "trainer.critic_warmup=5"))
     assert [(g.key, why) for g, why in made.left_out] == [("trainer.critic_warmup", "there is no critic in grpo.")]
+
+
+def test_several_passes_are_over_all_that_a_step_generates():
+    """256 tasks of 8 responses, in 64 x 8 rows; one explorer step is then one step of veRL."""
+    actor = "actor_rollout_ref.actor"
+    given = ["data.train_batch_size=256", f"{actor}.ppo_mini_batch_size=64", "actor_rollout_ref.rollout.n=8",
+             f"{actor}.ppo_epochs=4", "trainer.total_training_steps=100"]
+    found = values(launch(*given, f"{actor}.shuffle=True"))
+    assert (found["buffer.batch_size"], found["buffer.train_batch_size"], found["synchronizer.sync_interval"]) == (
+        256, 2048, 1)
+    assert (found["trainer.ppo_epochs"], found["trainer.ppo_mini_batch_size"]) == (4, 512)
+    assert (found["trainer.shuffle_mini_batches"], found["buffer.total_steps"]) == (True, 100)
+    whole = values(launch(*given, f"{actor}.ppo_mini_batch_size=256"))
+    assert (whole["trainer.ppo_epochs"], whole.get("trainer.ppo_mini_batch_size")) == (4, None)
+
+
+@pytest.mark.parametrize(("estimator", "loss", "expected"), [
+    ("gdpo", "clip_cov", ("gdpo", "clip_cov", None)), ("grpo_passk", "kl_cov", ("grpo_passk", "kl_cov", 0.1)),
+    ("reinforce_plus_plus_baseline", "geo_mean", ("reinforceplusplus_baseline", "gmpo", None)),
+    ("grpo", "dppo_tv", ("grpo", "dppo_tv", None))])
+def test_more_estimators_and_losses_have_a_counterpart(estimator, loss, expected):
+    found = values(launch(f"algorithm.adv_estimator={estimator}",
+                          f"actor_rollout_ref.actor.policy_loss.loss_mode={loss}"))
+    assert (found["algorithm.advantage_fn"], found["algorithm.policy_loss_fn"],
+            found.get("algorithm.policy_loss_fn_args.ppo_kl_coef")) == expected
+    assert found.get("algorithm.policy_loss_fn_args.clip_ratio_c") == (3.0 if loss == "dppo_tv" else None)

@@ -62,3 +62,22 @@ def test_greedy_rollouts_are_left_out_and_not_called_off(value):
     made = from_verl(launch(f"actor_rollout_ref.rollout.do_sample={value}"))
     assert [why.partition(",")[0] for _, why in made.left_out] == ["greedy rollouts there"] * (value == "False")
     assert [why for _, why in made.idle] == ["always so."] * (value == "True")
+
+
+@pytest.mark.parametrize(("rules", "bounds", "expected"), [
+    ("token_k1", "0.5_2.0", {"token_k1": [0.5, 2.0]}), ("seq_mean_k1", "2.0", {"seq_mean_k1": [0.5, 2.0]}),
+    ("token_k2,seq_sum_k3", "0.1,3", {"token_k2": 0.1, "seq_sum_k3": 3.0}),
+    ("token_k2,token_k3", "0.2", {"token_k2": 0.2, "token_k3": 0.2}), ("token", "0.2", {}), ("token_k1", "a", {})])
+def test_rejections_have_verls_names(rules, bounds, expected):
+    made = from_verl(launch(*ONE, f"""{GIVEN}.rollout_rs=\\'{rules}\\'""",
+                            f"""{GIVEN}.rollout_rs_threshold=\\'{bounds}\\'"""))
+    prefix = "algorithm.rollout_rejection."
+    found = written(made).items()
+    assert {key.removeprefix(prefix): value for key, value in found if key.startswith(prefix)} == expected
+    assert bool(made.left_out) == (not expected)
+
+
+def test_a_threshold_of_two_numbers_is_ice_pop():
+    found = written(from_verl(launch(*ONE, f"{GIVEN}.rollout_is=token", f"{GIVEN}.rollout_is_threshold='0.5_4.0'")))
+    assert found["algorithm.rollout_correction.threshold"] == 4.0
+    assert found["algorithm.rollout_rejection.token_k1"] == [0.25, 2.0]

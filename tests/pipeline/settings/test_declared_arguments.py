@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from operators import advantage, aggregation, entropy, generate, kl, loss, priority, reward, sampling
+from operators.catalogue import CHOSEN
 from pipeline.settings import arguments
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import choices, problems
@@ -39,7 +40,7 @@ def test_a_function_takes_what_is_declared_with_the_declared_defaults(part, name
     given = len(model.columns) if given is None else 1 if name in rewards.OPENED else given
     if model.columns:
         assert tuple(p.name for p in parameters[:given]) == model.columns
-    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox")}
+    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox", CHOSEN)}
     takes_tools = "toolbox" in [p.name for p in parameters]  # whose arguments are not the function's own
     fields = {k: v for k, v in model.model_fields.items() if not (takes_tools and k in ToolArguments.model_fields)}
     assert set(own) == set(fields)
@@ -106,6 +107,8 @@ OUTSIDE = {  # part -> (function, argument, value that it does not take)
         ("ppo", "clip_ratio_c", 1.0), ("sapo", "tau_pos", 0), ("sapo", "tau_neg", 0), ("sppo", "epsilon", 0),
         ("m2po", "m2_threshold", -1), ("mix", "mu", 1.5), ("mix_chord", "mu_peak", -1), ("mix_chord", "mu_valley", 2),
         ("dpo", "beta", 0), ("dpo", "label_smoothing", 0.6), ("dpo", "loss_type", "apo"),
+        ("clip_cov", "clip_cov_ratio", 0), ("kl_cov", "kl_cov_ratio", 2),
+        ("m2po", "level", "row"),
         ("dppo_tv", "clip_range", 2), ("dppo_kl", "clip_ratio_c", 1), ("gmpo", "clip_range_low", -1),
         ("orpo", "beta", -1), ("simpo", "simpo_gamma", -1), ("ipo", "beta", -1), ("kto", "reference_point", -1),
         ("rec", "clip_mode", "three-side"), ("rec", "weight", "ratio"), ("rec", "regularizer", "k3"),

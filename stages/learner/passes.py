@@ -1,0 +1,79 @@
+"""Several optimizer steps over one train batch: passes over its rows, each in mini-batches (PPO, arXiv:1707.06347).
+
+Advantages, old log-probs and importance weights are those of the whole batch before its first step, in every pass; only
+the ratio to them moves. Each optimizer step averages over its own rows, as veRL does. Checkpoints and published weights
+lie between train batches, so a stage that is taken up repeats a batch from its start, in the same order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stages.learner.actor import Result
+from stages.learner.critic import ValueResult, explained_variance
+from stages.learner.engine.batch import Row
+
+EACH = ("clip_fraction", "kl")  # statistics that are also told of each pass, from 1
+
+
+def parts_of(rows: Sequence[Row], trainer, seed: int, step: int) -> list[list[np.ndarray]]:
+    """The mini-batches of each pass, as places of rows; those without a token to train on are left out.
+
+    The last one of a pass is smaller where the size does not divide the rows. With trainer.shuffle_mini_batches every
+    pass has an order of its own, by seed, train step and pass.
+    """
+    size, made = trainer.ppo_mini_batch_size or len(rows), []
+    for number in range(trainer.ppo_epochs):
+        order = np.arange(len(rows))
+        if trainer.shuffle_mini_batches:
+            order = np.random.default_rng([seed, step, number]).permutation(len(rows))
+        cut = [order[begin : begin + size] for begin in range(0, len(rows), size)]
+        made.append([part for part in cut if any(any(rows[i].mask) for i in part)])
+    return made
+
+
+def policy_steps(rows: list[Row], parts: list[list[np.ndarray]], step: Callable[[list[Row]], Result]) -> Result:
+    """The optimizer steps of a batch; what is measured of all of them.
+
+    Loss and gradient norm are means over steps; statistics means over trained tokens, those of EACH also by pass
+    (`clip_fraction_1`). logprobs: of the first pass, by the weights at that step. tokens: of all passes.
+    """
+    if len(parts) == len(parts[0]) == 1 and len(parts[0][0]) == len(rows):
+        return step(rows)
+    found = [[step([rows[i] for i in part]) for part in of_pass] for of_pass in parts]
+    weights = [[sum(sum(rows[i].mask) for i in part) for part in of_pass] for of_pass in parts]
+    every = [result for of_pass in found for result in of_pass]
+    statistics = _mean(every, [count for counts in weights for count in counts])
+    if len(parts) > 1:
+        for number, (results, counts) in enumerate(zip(found, weights, strict=True), 1):
+            own = _mean(results, counts)
+            statistics |= {f"{name}_{number}": own[name] for name in EACH if name in own}
+    logprobs = [np.zeros(0, np.float32)] * len(rows)
+    for part, result in zip(parts[0], found[0], strict=True):
+        for i, values in zip(part, result.logprobs, strict=True):
+            logprobs[i] = values
+    compiled = [one.compiled_graphs for one in every if one.compiled_graphs is not None]
+    return replace(every[-1], loss=_average(every, "loss"), grad_norm=_average(every, "grad_norm"),
+                   statistics=statistics, tokens=sum(one.tokens for one in every), logprobs=logprobs,
+                   compiled_graphs=sum(compiled) if compiled else None)
+
+
+def critic_steps(rows: list[Row], parts: list[list[np.ndarray]],
+                 step: Callable[[list[Row]], ValueResult]) -> ValueResult:
+    """The critic's optimizer steps over a batch, with means over them; how much it explains before the first."""
+    every = [step([rows[i] for i in part]) for of_pass in parts for part in of_pass]
+    if len(every) == 1:
+        return every[0]
+    before, returns = (np.concatenate([row.of_actions(name) for row in rows]) for name in ("values", "returns"))
+    means = {name: _average(every, name) for name in ("vf_loss", "vf_clipfrac", "critic_grad_norm")}
+    return replace(every[-1], **means, vf_explained_variance=explained_variance(before, returns))
+
+
+def _average(results: Sequence, name: str) -> float:
+    return float(np.mean([getattr(one, name) for one in results]))
+
+
+def _mean(results: list[Result], weights: list[int]) -> dict[str, float]:
+    return {name: float(np.average([one.statistics[name] for one in results], weights=weights))
+            for name in results[0].statistics}
