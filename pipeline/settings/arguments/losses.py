@@ -73,8 +73,8 @@ class Dpo(OfPairs):
     """Direct preference optimisation, on pairs."""
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
     loss_type: Literal["sigmoid", "hinge", "robust"] = Field("sigmoid", description=(
-        "of the margin; hinge: no gradient above 1 / beta; robust: unbiased where label_smoothing of the preferences "
-        "are flipped"))
+        "function of the margin; hinge: without gradient above 1 / beta; robust: unbiased where the share "
+        "label_smoothing of preferences is flipped"))
     label_smoothing: float = Field(0.0, ge=0, le=0.5, validate_default=True, description=(
         "share of pairs whose preference is wrong"))
 
@@ -105,8 +105,10 @@ class DppoTv(Divergence):
 class DppoKl(Divergence):
     """PPO with a bound on the KL divergence at each token in place of the ratio."""
     clip_range: float = Field(0.05, ge=0, description="largest KL(sampling policy || policy) of a token, nats")
-    clip_range_low: float | None = Field(None, ge=0, description="the same where A < 0; null: clip_range")
-    clip_range_high: float | None = Field(None, ge=0, description="the same where A > 0; null: clip_range")
+    clip_range_low: float | None = Field(None, ge=0, description="largest KL of a token where A < 0, nats; null: "
+                                                                 "clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="largest KL of a token where A > 0, nats; null: "
+                                                                  "clip_range")
 
 
 class Gmpo(Clip):
