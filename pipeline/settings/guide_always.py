@@ -6,6 +6,7 @@ _LOGPROBS = Always((0,), "the log-prob of every sampled token is kept, and of no
 _READ_ONCE = Always((int,), "data are files, which are there or not: no read is tried again.")
 _ENDPOINT = ("a workflow with a parameter `endpoint` gets an interface of OpenAI and Anthropic at a free port, with a "
              "token of its own (docs/agents.md).")
+_INSIDE = "Data-Juicer runs inside the stages that use it, curate and those that explore, without a server."
 _LORA = "trainer and engine both follow model.lora_configs."
 _NOT_ANSWERED = Always((None, ""), "demonstrations and pairs are trained on as they are: nothing answers them.")
 
@@ -62,10 +63,10 @@ ALWAYS: dict[str, Always] = {
     "monitor.enable_ray_timeline": Always((True, False), (
         "`ouro timeline RUN` makes a trace of any run, from its tables.")),
     "monitor.detailed_stats": Always((True,), "the table scores has every number of an evaluation with its interval."),
-    "service": Always((None, {}), "Data-Juicer runs inside the stage curate."),
-    "service.data_juicer.auto_start": Always((True,), "Data-Juicer runs inside the stage curate and starts with it."),
-    "service.data_juicer.server_url": Always((None,), "Data-Juicer runs inside the stage curate, without a server."),
-    "service.data_juicer.port": Always((None,), "Data-Juicer runs inside the stage curate, without a port."),
+    "service": Always((None, {}), _INSIDE),
+    "service.data_juicer.auto_start": Always((True,), _INSIDE),
+    "service.data_juicer.server_url": Always((None,), _INSIDE),
+    "service.data_juicer.port": Always((None,), _INSIDE),
     "data_processor.task_pipeline.output": Always((None,), (
         "curated tasks are a stage's own file, made again only when something changed.")),
     "data_processor.experience_pipeline.input_save_path": Always((None,), (

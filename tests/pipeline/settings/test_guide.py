@@ -68,7 +68,7 @@ def test_every_key_of_the_guide_is_in_the_table():
     ("trainer.trainer_strategy", "`trainer.zero_stage` (fsdp: 3, fsdp2: 3; ZeRO-3"),
     ("stages.sft.explorer.name", "explorer.name: there are no actors"),
     ("buffer.trainer_input.auxiliary_buffers.mine.name", "the key above it is the name"),
-    ("service.data_juicer.port", "Data-Juicer runs inside the stage curate")])
+    ("service.data_juicer.port", "Data-Juicer runs inside the stages that use it")])
 def test_an_absent_key_is_explained(key, said):
     assert said in guide.explain_absent(key)
 
