@@ -20,7 +20,8 @@ def gdpo(batch: pa.Table, gdpo_reward_keys=GDPO.gdpo_reward_keys, gdpo_reward_we
     x = sum_k w_k (r_k - mean_group) / (std_group + epsilon) over the components k of the reward, std unbiased, then
     A = (x - mean) / sqrt(var + 1e-8), mean and unbiased var over all action tokens of the batch; level sequence: (x -
     mean) / (std + epsilon) over its attempts, as TRL's normalize_then_sum. Sums of rewards that differ by component
-    stay apart, where grpo gives equal sums one advantage. Assumes that a component means the same in every row.
+    stay apart, where grpo gives equal sums one advantage. Assumes that a component means the same in every row,
+    and that more of each is better: 1 for right and 0.1 for the form of a wrong answer alone would cancel.
     norm_adv_by_std_in_grpo false: no division in the group. Degenerate: a component of equal values in a group, or a
     group of one, adds 0; where that holds of all, A is -mean / std, and 0 if x is 0 throughout.
     """
