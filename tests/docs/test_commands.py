@@ -89,7 +89,6 @@ def files_of(page: str, place: Path) -> None:
         write(place, "moves.json", '["[move(direction=\\"left\\")]", "done"]')
     if page == "harbor.md":
         harbor_kit.write_task(place / "data/tasks/sum")
-        write(place, "conf/recipe/shell.yaml", pages.fenced(docs / page, "yaml")[0])
 
 
 def script(blocks: list[pages.Block]) -> str:

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from operators.reward import countdown_reward
 from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.files import HOME
+from stages.debug import Traced
 from tests import agents, slow_import
 from tests.workflows.test_retry import TASK, Characters, rated
 from workflows.attempts.isolated import Isolated, host
@@ -180,7 +182,7 @@ def test_an_attempt_that_fails_is_a_row_and_the_others_go_on(workflow, reason):
     assert (good.status, printed.status) == ("ok", "ok")
 
 
-@pytest.mark.parametrize("workflow", [agents.sleeps, agents.matches, agents.swallows])
+@pytest.mark.parametrize("workflow", [agents.sleeps, agents.matches, agents.swallows, Traced(partial(agents.sleeps))])
 def test_code_of_any_kind_ends_at_its_limit(workflow):
     begin = time.monotonic()
     bad, good = roll([Isolated(workflow, 0.5), Isolated(agents.chat, 5.0)], [[5], [6]])

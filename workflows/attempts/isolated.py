@@ -201,7 +201,9 @@ class IsolatedAttempt(asyncio.Protocol):
         return None if limit is None or self._since is None or self._waiting else self._since + limit - self._used
 
     def _title(self) -> str:
-        function = inspect.unwrap(getattr(self._workflow.function, "func", self._workflow.function))
+        function = self._workflow.function
+        while inner := getattr(function, "__wrapped__", getattr(function, "func", None)):  # of a partial
+            function = inner
         return f"{function.__module__}:{function.__qualname__}"
 
     def time_out(self) -> None:
