@@ -7,10 +7,12 @@ Called by the preview of the data (stages/preview.py); `ouro run` starts it alon
 pipeline/check/model_size.py reads the result. Not a stage of the plan: no stage reads its output.
 """
 
+import importlib.util
 import json
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +41,7 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
             model = build(named, trust)
             if isinstance(named, str) and (wrong := problem_of(named, trust)) not in found["problems"]:
                 found["problems"] += filter(None, [wrong])
+            found["warnings"] += [line for line in unusable_kernels(model, named) if line not in found["warnings"]]
             made[text] = asdict(measure(model, adapter and Lora.partial(adapter)))
         except OuroError as error:
             found["problems"].append(str(error))
@@ -49,6 +52,18 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
                                      "builds no causal language model with a list of layers from its config.json "
                                      f"({type(error).__name__}: {str(error).partition(chr(10))[0]}).")
     return made
+
+
+def unusable_kernels(model, named: str | dict[str, Any]) -> Iterator[str]:
+    """Warns of installed packages of kernels for a model's layers that do not import: transformers does without."""
+    from stages.learner.engine.kernels import broken
+    from stages.learner.engine.recurrent import packages
+
+    own = [module for module in model.modules() if type(module).__module__.startswith("transformers.models.")]
+    for package in packages(own) if isinstance(named, str) else ():
+        if importlib.util.find_spec(package) and (why := broken(package)):
+            yield (f"model.model_path={named}: kernels of its layers are in the package {package}, and {why}: these "
+                   "layers are computed in plain PyTorch, on a GPU many times slower. Install it for this torch.")
 
 
 @cache
@@ -115,18 +130,20 @@ def measure(model, adapter: Lora | None = None) -> Size:
     from stages.learner.engine.way import decoder
 
     config, embedding, transformer = model.config.get_text_config(), model.get_input_embeddings().weight, decoder(model)
-    heads, width = config.num_attention_heads, config.hidden_size
+    output = model.get_output_embeddings()
+    tied = output is not None and output.weight is embedding
+    heads, width = getattr(config, "num_attention_heads", 0), config.hidden_size  # Mamba: none
     key_value = getattr(config, "num_key_value_heads", None) or heads
     rank = getattr(config, "kv_lora_rank", None)
-    head = getattr(config, "head_dim", None) or width // heads
+    head = getattr(config, "head_dim", None) or width // max(heads, 1)
     if rank:  # latent attention: a head has a part with positions and one without
         head = config.qk_nope_head_dim + config.qk_rope_head_dim
     parts = [module for module in model.modules() if not isinstance(module, torch.nn.ModuleList)]
     size = Size(
         parameters=_count(model),
-        trained=_count(transformer) + _count(model.get_output_embeddings()) * (not config.tie_word_embeddings),
+        trained=_count(transformer) + (0 if tied or output is None else _count(output)),
         critic=_count(transformer) + width + 1,
-        embedding=embedding.numel(), tied=config.tie_word_embeddings,
+        embedding=embedding.numel(), tied=tied,
         largest=max(p.numel() for p in model.parameters()),
         gathered=max(sum(p.numel() for p in part.parameters(recurse=False)) for part in parts),
         vocabulary=embedding.shape[0], width=width, heads=heads, key_value_heads=key_value, head_width=head,

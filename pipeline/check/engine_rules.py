@@ -8,6 +8,8 @@ import importlib.util
 import math
 import operator
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -68,9 +70,20 @@ def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:
     name = config.trainer.attention
     if name in ("flash_attn", "varlen") and not gpus.any:
         yield Problem("trainer.attention", "needs a GPU.", "Use auto or padded.", found=name)
-    elif name == "flash_attn" and not importlib.util.find_spec("flash_attn"):
-        yield Problem("trainer.attention", "the package flash-attn is not installed.",
-                      "pip install flash-attn, or set auto.", found=name)
+    elif name == "flash_attn" and (why := _unusable("flash_attn")):
+        yield Problem("trainer.attention", f"the package flash-attn {why}.",
+                      "pip install flash-attn for this torch, or set auto.", found=name)
+
+
+@cache
+def _unusable(package: str) -> str | None:
+    """Returns why a package of compiled code cannot be imported, or None; tried in a process of its own."""
+    if not importlib.util.find_spec(package):
+        return "is not installed"
+    command = [sys.executable, "-P", "-c", f"import {package}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return f"does not import ({lines[-1]})" if done.returncode else None
 
 
 def _replay(config: Config, gpus: Gpus) -> Iterator[Problem]:

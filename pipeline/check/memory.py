@@ -181,7 +181,7 @@ class Rollout:
     @property
     def tokens(self) -> int:
         """Returns the capacity of the key/value cache in tokens (vLLM's profiling overhead is not known here)."""
-        return max(math.floor((self.share - self.weights) / self.token), 0)
+        return max(math.floor((self.share - self.weights) / max(self.token, 1)), 0)  # Mamba caches no token
 
 
 def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:

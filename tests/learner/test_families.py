@@ -59,10 +59,10 @@ def own_logprobs(actor: Actor, row: Row) -> np.ndarray:
     return found.gather(-1, tokens[0, 1:, None])[row.prompt_length - 1 :, 0].numpy()
 
 
-def trained(path, process, family: str, varied: int | None = None) -> tuple[str, str, float]:
-    """(way, why, largest difference of a log-prob from transformers' own over two steps)"""
+def trained(path, process, family: str, varied: int | None = None, *more: str) -> tuple[str, str, float]:
+    """(way, why, largest difference of a log-prob from transformers' own over two steps). more: settings."""
     families.make(family, path, varied=varied)
-    config, far = overridden(*TINY, *RFT), 0.0
+    config, far = overridden(*TINY, *RFT, *more), 0.0
     actor = Actor(path, config, process)
     separation.prove_policy(actor, config)
     for words in (SFT, RFT):
@@ -99,6 +99,11 @@ def assert_checkpoint_is_whole(path, actor, config, process, logprobs) -> None:
 def test_a_family_of_each_kind(tmp_path, process, family, way):
     found, _, far = trained(tmp_path, process, family)
     assert (found, far < 1e-4) == (way, True)
+
+
+def test_a_hybrid_whose_weights_are_gathered_for_each_layer(tmp_path, process):
+    found, _, far = trained(tmp_path, process, "granitemoehybrid", None, "trainer.zero_stage=3")
+    assert (found, far < 1e-4) == ("rows", True)
 
 
 def test_a_critic_goes_by_rows_too(tmp_path, process):

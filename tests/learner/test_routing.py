@@ -122,15 +122,18 @@ def test_a_mixture_in_bfloat16_is_proven_with_the_experts_of_its_own_forward(tmp
     assert actor.way.name == "packed"
 
 
-@pytest.mark.parametrize(("ranks", "settings"), [
-    pytest.param(2, ("trainer.zero_stage=3",), marks=pytest.mark.slow),
-    pytest.param(2, (), marks=pytest.mark.wide),
-    pytest.param(2, ("trainer.packing=rows", "trainer.enable_gradient_checkpointing=true"), marks=pytest.mark.wide)])
-def test_ranks_replay_the_same(tmp_path, process, ranks, settings):
-    families.make("qwen3_moe", tmp_path)
+@pytest.mark.parametrize(("family", "settings"), [
+    pytest.param("qwen3_moe", ("trainer.zero_stage=3",), marks=pytest.mark.slow),
+    pytest.param("qwen3_moe", (), marks=pytest.mark.wide),
+    pytest.param("qwen3_moe", ("trainer.packing=rows", "trainer.enable_gradient_checkpointing=true"),
+                 marks=pytest.mark.wide),
+    pytest.param("granitemoehybrid", ("trainer.zero_stage=3",), marks=pytest.mark.wide),  # by rows; alone packed
+    pytest.param("granitemoehybrid", (), marks=pytest.mark.wide)])
+def test_two_ranks_replay_the_same(tmp_path, process, family, settings):
+    families.make(family, tmp_path)
     alone = routed.train(tmp_path, process)
     assert min(alone["differing"]) > 0.5  # replaying changes what is computed
-    found = trained(tmp_path, tmp_path / "seen.json", ranks, settings, "tests.learner.routed")
+    found = trained(tmp_path, tmp_path / "seen.json", 2, settings, "tests.learner.routed")
     for name in ("losses", "norms", "differing"):
         assert found[name] == pytest.approx(alone[name], rel=1e-3, abs=1e-5), name
     for ours, theirs in zip(found["scores"], alone["scores"], strict=True):

@@ -122,6 +122,20 @@ def test_kernels_that_ignore_the_bounds_are_found(tmp_path, process, uncut, fami
     assert actor.zero.module.way.name == "rows"
 
 
+def test_hybrids_go_by_rows_where_ranks_gather_weights_and_are_refused_where_they_split_rows(tmp_path):
+    families.make("granitemoehybrid", tmp_path)
+
+    def read(sequence=None, **trainer):
+        return policy.read(tmp_path, "cpu", torch.float32, composed().trainer.merged(trainer), 64, sequence=sequence)[1]
+
+    assert read(zero_stage=2).name == "packed"
+    assert read(zero_stage=3).name == "rows"
+    with pytest.raises(ModelError, match=r"trainer\.packing"):
+        read(zero_stage=3, packing="packed")
+    with pytest.raises(ModelError, match=r"trainer\.ulysses_sequence_parallel_size"):
+        read(SimpleNamespace(size=2))
+
+
 def test_rows_of_similar_lengths_are_padded_together():
     """Rows of 5, 2, 8 and 1 tokens at 0, 5, 7 and 15: 5 and 8 in one group, 2 and 1 alone."""
     groups, back = recurrent.padded_groups(Segments(np.array([0, 5, 7, 15, 16], np.int32), np.full(4, -1)))

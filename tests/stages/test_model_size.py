@@ -13,7 +13,7 @@ from pipeline.settings.setting import plain
 from pipeline.store.errors import ModelError
 from stages.learner.engine.adapter import inject
 from stages.model_size import build, main, measure, overridden_problem, problem_of, sizes
-from tests import zoo
+from tests import families, zoo
 from tests.configs import composed, lora
 from tests.sizes import LARGE, QWEN2, QWEN2_7B, SMALL
 from workflows.protocol.hugging_face import causal_model
@@ -64,6 +64,32 @@ def test_a_model_and_its_adapter_have_the_parameters_that_are_counted(family, tm
     assert size.trained == sum(p.numel() for p in model.parameters() if p.requires_grad)
     adapted = sum(name.endswith("lora_A") for name, _ in model.named_modules())
     assert sum(count * layer.adapted for count, layer in size.layers) == adapted
+
+
+@pytest.mark.parametrize(("family", "heads"), [("qwen3_vl", 2), ("mamba2", 0)])
+def test_a_model_with_a_tower_or_without_attention_is_counted(family, heads, tmp_path):
+    families.make(family, tmp_path)
+    size = measure(build(str(tmp_path)))
+    assert size.parameters == sum(one.numel() for one in load_file(tmp_path / "model.safetensors").values())
+    assert (size.heads, size.tied, size.trained < size.parameters) == (heads, False, family == "qwen3_vl")
+
+
+def test_a_checkpoint_without_the_tensors_of_its_tower_is_a_problem(tmp_path):
+    families.make("qwen3_vl", tmp_path)
+    file = tmp_path / "model.safetensors"
+    assert problem_of(str(tmp_path)) is None
+    save_file({name: one for name, one in load_file(file).items() if ".visual." not in name}, file, {"format": "pt"})
+    problem_of.cache_clear()
+    assert "model.visual." in problem_of(str(tmp_path))
+
+
+def test_kernels_that_do_not_import_are_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "causal_conv1d.py").write_text("raise OSError('undefined symbol: _ZN3c10')")
+    monkeypatch.syspath_prepend(tmp_path)
+    families.config("lfm2").save_pretrained(tmp_path)
+    found = {"problems": [], "warnings": [], "unjudged": []}
+    sizes([json.dumps([str(tmp_path), None, False])] * 2, found)
+    assert [("causal_conv1d" in line, "_ZN3c10" in line) for line in found["warnings"]] == [(True, True)]
 
 
 def test_layers_of_a_mixture_with_latent_attention():
@@ -167,7 +193,7 @@ def test_weights_that_are_not_those_of_the_config_are_refused(tiny_model, tmp_pa
     save_file(edit(load_file(tiny_model / "model.safetensors")), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(json.loads((tiny_model / "config.json").read_text()) | config))
     found = problem_of(str(tmp_path))
-    asked = {"problems": [], "unjudged": []}
+    asked = {"problems": [], "warnings": [], "unjudged": []}
     sizes([json.dumps([str(tmp_path), None, False])], asked)
     assert (len(asked["problems"]), asked["unjudged"]) == (bool(found), [])
     assert (found is None) if named is None else (named in (found or ""))

@@ -9,6 +9,7 @@ padding. The proof at the start (separation.py) judges both.
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -94,7 +95,15 @@ def padded_groups(segments: Segments) -> tuple[list[np.ndarray], np.ndarray]:
 
 def keep_to_bounds(layers: list[nn.Module]) -> bool:
     """Whether the code of layers hands the bounds of rows to kernels, and the packages of all of them are here."""
-    sources = {inspect.getsource(sys.modules[type(layer).__module__]) for layer in layers}
-    return torch.cuda.is_available() and all(
-        HANDED_ON.search(source) and all(not broken(name) for name in PACKAGE.findall(source))
-        for source in sources)
+    return torch.cuda.is_available() and all(map(HANDED_ON.search, _sources(layers))) and not any(
+        map(broken, packages(layers)))
+
+
+def packages(modules: Iterable[nn.Module]) -> list[str]:
+    """The packages that have kernels for functions in the files of modules' classes."""
+    return sorted({name for source in _sources(modules) for name in PACKAGE.findall(source)})
+
+
+def _sources(modules: Iterable[nn.Module]) -> set[str]:
+    """The texts of the files that modules' classes are in."""
+    return {inspect.getsource(sys.modules[name]) for name in {type(module).__module__ for module in modules}}

@@ -19,6 +19,7 @@ from pipeline.store.errors import ModelError
 from stages.learner.engine.budget import Exhausted
 from stages.learner.engine.packing import MicroBatch
 from stages.learner.engine.process import Process
+from stages.learner.engine.recurrent import layers_of
 from stages.learner.engine.snapshot import Part
 
 
@@ -36,6 +37,9 @@ class ZeroEngine:
             [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, betas=tuple(optimizer.betas),
             eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
         )
+        if self.zero_stage == 3:  # their code reads weights of the modules in them, which gather them when called alone
+            for layer in layers_of(module):
+                deepspeed.utils.set_z3_leaf_module(layer, True)
         self.module = module  # not DeepSpeed's engine: each attribute lookup there searches all names, for milliseconds
         self.engine, *_ = deepspeed.initialize(model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype))
         self.engine.checkpoint_engine = _checkpoint_engine(self.engine.checkpoint_engine)

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from pipeline.check import host_rules
+from pipeline.check import engine_rules, host_rules
 from pipeline.job.devices import Gpus
 from pipeline.settings.arguments.judging import JudgeReward
 from tests.configs import changed
@@ -76,3 +76,17 @@ def test_an_address_or_a_variable_that_is_none(name, value):
     with pytest.raises(ValidationError) as error:
         JudgeReward(**{**ARGUMENTS, name: value})
     assert {one["loc"][0] for one in error.value.errors()} >= {name}
+
+
+def test_flash_attn_has_to_import(monkeypatch, tmp_path):
+    (tmp_path / "flash_attn.py").write_text("raise ImportError('undefined symbol: _ZN3c10')")
+    asked = rft(**{"trainer.attention": "flash_attn"})
+    assert keys(asked) == keys(asked, ONE) == ["trainer.attention"]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    engine_rules._unusable.cache_clear()
+    (problem,) = host_rules.problems(asked, ONE)
+    assert "_ZN3c10" in problem.needed
+    (tmp_path / "flash_attn.py").write_text("")
+    engine_rules._unusable.cache_clear()
+    assert keys(asked, ONE) == []
