@@ -28,6 +28,7 @@ import numpy as np
 from operators import juicer
 from operators.arguments import arguments
 from operators.curation import META, STATS, Dropped, Row
+from operators.experience_rewards import diversity_reward, quality_reward
 from operators.juicer_recipes import inline_recipe, items, read_recipe
 from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, DataJuicer, Shaping
 from pipeline.store.errors import DataError
@@ -228,8 +229,10 @@ def _by_group(rows: list[Row]) -> dict[str, list[float]]:
 
 
 OPERATORS = {
+    "diversity_reward": diversity_reward,
     "invalid_reward_filter": invalid_reward_filter,
     "pass_rate_calculator": pass_rate_calculator,
+    "quality_reward": quality_reward,
     "reward_filter": reward_filter,
     "reward_std_filter": reward_std_filter,
     SHAPING: reward_shaping_mapper,

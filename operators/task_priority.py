@@ -10,7 +10,7 @@ distinct words: Trinity-RFT accepts that weight and ignores it. usage_frequency 
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,19 +127,24 @@ def _words(text: str) -> list[int]:
     return sorted({zlib.crc32(word.encode()) % BUCKETS for word in re.findall(r"\w+", text.lower())})
 
 
-def _mean(table: pa.Table, names: dict[str, int], bounds: tuple[float, float]) -> np.ndarray:
-    """The mean of those statistics that a row has, each from 0 to 1; HALF where it has none."""
-    total, known = np.zeros(len(table)), np.zeros(len(table))
+def mean_of(found: Mapping[str, np.ndarray], names: Mapping[str, int], bounds: tuple[float, float] = (0, 1)
+            ) -> np.ndarray:
+    """The mean [rows] of those statistics that a row has, each from 0 to 1, turned around where small is good.
+
+    found: name -> [rows], NaN where a row has none. bounds: of perplexity. NaN where a row has none of the names.
+    """
+    values = []
     for name, sign in names.items():
-        value = table[name].to_numpy(zero_copy_only=False).astype(float)
-        there = ~np.isnan(value)
-        if name == UNBOUNDED:
-            low, high = bounds
-            value = (value - low) / (high - low) if high > low else np.full(len(value), HALF)
-        value = np.clip(value, 0, 1)
-        total += np.where(there, value if sign == RISING else 1 - value, 0)
-        known += there
-    return np.where(known > 0, total / np.maximum(known, 1), HALF)
+        low, high = bounds if name == UNBOUNDED else (0, 1)
+        value = (found[name] - low) / (high - low) if high > low else np.where(np.isnan(found[name]), np.nan, HALF)
+        values.append(np.clip(value, 0, 1) if sign == RISING else 1 - np.clip(value, 0, 1))
+    known = np.isfinite(values).sum(axis=0)
+    return np.where(known > 0, np.nansum(values, axis=0) / np.maximum(known, 1), np.nan)
+
+
+def _mean(table: pa.Table, names: dict[str, int], bounds: tuple[float, float]) -> np.ndarray:
+    found = mean_of({name: table[name].to_numpy(zero_copy_only=False).astype(float) for name in names}, names, bounds)
+    return np.where(np.isnan(found), HALF, found)
 
 
 def _diversity(words: pa.ChunkedArray, common: np.ndarray) -> np.ndarray:

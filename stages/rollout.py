@@ -1,13 +1,18 @@
 """Explores without training (mode=explore): generates rollouts with one model, for later training.
 
-Reads tasks.parquet and a model; writes experience/ and rollouts/, and no model. The explorer is stages/explore.py; this
-process starts it and follows its steps.
+Reads tasks.parquet and a model; writes experience/, rollouts/ and profile.parquet, and no model. The explorer is
+stages/explore.py; this process starts it and follows its steps.
 """
 
-from functools import partial
-
-from pipeline.job.context import run_stage
+from pipeline.job.context import Context, run_stage
+from stages.explorer.profiles import write_profile
 from stages.follow import follow_rollouts
 
+
+def work(context: Context) -> None:
+    follow_rollouts("explorer", "stages.explore", context)
+    context.made["tasks_attempted"] = write_profile(context.directory, context.config.algorithm.repeat_times)
+
+
 if __name__ == "__main__":
-    run_stage(partial(follow_rollouts, "explorer", "stages.explore"), __doc__)
+    run_stage(work, __doc__)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check.data_sample import Sample, sample
+from pipeline.check.sources import FEATURE
 from pipeline.store.errors import OuroError, nearest
 
 
@@ -53,5 +54,7 @@ def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
         line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
                 f"{', '.join(first.columns[:20]) or 'none'}.{nearest(column, first.columns)}")
         more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
-        yield line + (f" Set {source['format_key']}.{named}." if every else
+        place = "data_selector.feature_keys of the set" if setting.startswith(FEATURE) else (
+            f"{source['format_key']}.{named}")
+        yield line + (f" Set {place}." if every else
                       f"{more} Write it as the other files have it, or take it out.")

@@ -7,10 +7,12 @@ from typing import Any
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
+from pipeline.settings.profiles import profiled
 from pipeline.settings.setting import plain
 from pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
+FEATURE = "feature_keys."  # begins the name of a column that a selector reads; its index follows
 PAIR = ("chosen_key", "rejected_key")  # settings of a format for both responses of a pair
 
 
@@ -58,12 +60,14 @@ def sources(config: Config) -> list[Source]:
     """Returns every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config.data_processor.task_pipeline
     given = config.buffer.trainer_input
-    columns = _columns(settings.format)
+    unread = [one for _, one in train_places(config.buffer.explorer_input) if one.path is None]
+    columns = _columns(settings.format) + _features(unread)
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
                    _prompt_setting(settings.format), form=_form(settings.format), alone=len(settings.inputs) == 1)
             for index, path in enumerate(settings.inputs)]
-    sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format)) for place, one in tasksets(config)]
+    sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format) + _features([one]))
+            for place, one in tasksets(config)]  # an evaluation set has no selector
     shown = given.experience_buffer
     if not config.kind.is_offline:  # which reads recorded experience there
         sets.append((SHOWN, shown, _shown(shown.format, config) + _paired(shown.format, config)))
@@ -72,6 +76,13 @@ def sources(config: Config) -> list[Source]:
              for name, one in given.auxiliary_buffers.items()]
     every = pool + [source for found in sets for source in _files_of(*found)]
     return [replace(source, allowed=config.buffer.max_rejected_ratio) for source in every]
+
+
+def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
+    """Returns the columns that the selectors of training sets read."""
+    keys = dict.fromkeys(key for one in sets for key in one.data_selector.feature_keys
+                         if not profiled(key))
+    return tuple((f"{FEATURE}{index}", key) for index, key in enumerate(keys))
 
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,7 @@ from pipeline.store import tables
 from pipeline.store.errors import DataError
 
 HELD = "held"  # input role of a training stage: the tasks for evaluation during training
+PROFILE = "profile_"  # begins the input role of a stage whose measured rates selectors read; its name follows
 
 
 def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pipeline.settings.config import Config
 from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
 from pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
+from pipeline.settings.profiles import profiled
 from pipeline.settings.train_batch import expert_buffer
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
@@ -27,6 +28,8 @@ def data_settings(settings: Config, rows: str) -> Config:
     source, shown = buffer.explorer_input, buffer.trainer_input.experience_buffer
     reads = {SHOWN_ROWS: [shown], TASK_ROWS: source.tasksets or [source.taskset], TEST_ROWS: source.eval_tasksets}
     own = [one for one in reads[rows] if one.path is not None]
+    if rows == TASK_ROWS:  # what an earlier stage measured of tasks is not read with them
+        own = [one.but("data_selector.feature_keys", _of_records([one])) for one in own]
     experts = _experts(settings) if rows == TASK_ROWS else {}
     alone = rows == TASK_ROWS and not source.tasksets
     if all(one.path is not None for one in [*reads[rows], *experts.values()]):
@@ -49,8 +52,12 @@ def data_settings(settings: Config, rows: str) -> Config:
 
 def _of_pool(sets: Sequence[Taskset]) -> Taskset:
     """Returns what reading the pool needs to know of the sets that take rows from it: which features they read."""
-    keys = [key for one in sets if one.path is None for key in one.data_selector.feature_keys]
-    return Taskset().but("data_selector.feature_keys", list(dict.fromkeys(keys)))
+    return Taskset().but("data_selector.feature_keys", _of_records([one for one in sets if one.path is None]))
+
+
+def _of_records(sets: Sequence[Taskset]) -> list[str]:
+    """Returns the features of sets that are read with their tasks."""
+    return list(dict.fromkeys(key for one in sets for key in one.data_selector.feature_keys if not profiled(key)))
 
 
 def _experts(settings: Config) -> dict[str, AuxiliaryBuffer]:

@@ -13,6 +13,7 @@ from pipeline.job.schedule import Schedule
 from pipeline.settings.config import Config
 from pipeline.settings.data import SHOWN, train_places
 from pipeline.settings.kinds import Kind
+from pipeline.settings.profiles import profiled
 from pipeline.settings.setting import at
 from pipeline.settings.train_batch import rows_of_step
 from pipeline.store.errors import ConfigError, Problem
@@ -115,6 +116,8 @@ def problems(config: Config) -> list[Problem]:
             found.append(Problem(OPERATORS, "judge responses of an explorer, and this stage learns from given ones.",
                                  "Set them in the stage that explores; data_processor.task_pipeline.operators curate "
                                  "given rows.", found=own, stages=[name]))
+        if kind.explores:
+            found += [problem.of([name]) for problem in _unmeasured(line, name)]
         if kind.only_rewards:
             found += [problem.of([name]) for problem in _scored_problems(line, name)]
         if line.begins_with(name) in line.servers():
@@ -124,6 +127,18 @@ def problems(config: Config) -> list[Problem]:
             found.append(Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
                                  "Put it behind one that does.", found=line.settings[name].mode, stages=[name]))
     return found
+
+
+def _unmeasured(line: Line, name: str) -> Iterator[Problem]:
+    """Yields a problem for each feature that no stage measures before this one."""
+    able = [one for one in line.ancestors(name) if line.kinds[one].explores and not line.kinds[one].trains]
+    for place, one in train_places(line.settings[name].buffer.explorer_input):
+        for key in one.data_selector.feature_keys:
+            if (measured := profiled(key)) and measured[0] not in able:
+                yield Problem(f"buffer.explorer_input.{place}.data_selector.feature_keys", "names no stage with "
+                              f"mode=explore before this one; there {'is ' + ', '.join(able) if able else 'is none'}.",
+                              "Put one there, which attempts every task, and set the selector in this stage alone.",
+                              found=key)
 
 
 def _scored_problems(line: Line, name: str) -> Iterator[Problem]:

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from pipeline.compose.stage_settings import effective, names_model
 from pipeline.job import policies
-from pipeline.job.tasksets import HELD
+from pipeline.job.tasksets import HELD, PROFILE
 from pipeline.plan import hub
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import Stage, make_stage
 from pipeline.plan.models import KEY, NO_MODEL, asks_teacher, teacher_stage
 from pipeline.plan.modes import Line, planned
 from pipeline.settings.config import Config
+from pipeline.settings.data import train_places
 from pipeline.settings.kinds import CURATE, EVALUATE, MODEL, RECORDED, REPORT, SERVER, TASKS, TEST_ROWS, Kind
 from pipeline.settings.model import Model
+from pipeline.settings.profiles import profiled
 from pipeline.settings.setting import plain
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, ModelError
@@ -170,7 +172,10 @@ class _Stages:
             source = self.line.source(name)
             (explored,) = self.made[source] if source else (self.shared(RECORDED, settings, {}, name),)
             return {"experience": explored} | (self._explored_with(explored) if "tasks" in kind.reads else {})
-        return {"tasks": self.curated(settings, kind.rows, name)}
+        sets = train_places(settings.buffer.explorer_input) if kind.explores else ()
+        measured = [found[0] for _, one in sets for key in one.data_selector.feature_keys if (found := profiled(key))]
+        return {"tasks": self.curated(settings, kind.rows, name)} | {
+            f"{PROFILE}{stage}": self.made[stage][0] for stage in measured}
 
     def _explored_with(self, directory: str) -> dict[str, str]:
         """Returns the tasks of a stage that explored, and the model whose tokenizer it used."""

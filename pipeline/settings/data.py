@@ -120,8 +120,8 @@ class DataSelector(Section):
         f"{name}: {selector.summary()[0].lower()}{selector.summary()[1:].rstrip('.')}"
         for name, selector in SELECTORS.items()), choices=tuple(SELECTORS))
     seed: int | None = setting(None, "seed of what is drawn; null: the run's seed", ge=0)
-    feature_keys: list[str] = setting([], "keys of numbers in a record that selectors read (offline_easy2hard, "
-                                          "difficulty_based)")
+    feature_keys: list[str] = setting([], "keys of numbers in a record, or stages.NAME.avg_at_k or pass_at_k of an "
+                                          "earlier stage with mode=explore (offline_easy2hard, difficulty_based)")
     kwargs: dict[str, Any] = setting({}, "arguments of the selector")
 
     @rule

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.store.call_records import Call, Feedback, ToolCall
 from pipeline.store.curated_records import Curated
 from pipeline.store.evaluation_records import NOTES, Sample, Score
-from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Selection, Task, column
+from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, Profile, RawTask, Rejected, Selection, Task, column
 
 FORMAT = 7
 
@@ -275,6 +275,7 @@ TABLES: dict[str, type] = {
     "experience": Experience,
     "curated": Curated,
     "selection": Selection,
+    "profile": Profile,
     "trained": Trained,
     "reference": FixedLogprobs,
     "teacher": FixedLogprobs,

@@ -128,6 +128,7 @@ LOCATIONS = {
     "experience": "experience/step=*/*.parquet",
     "curated": "curated/step=*.parquet",
     "selection": "selection/step=*.parquet",
+    "profile": "profile.parquet",
     "trained": "trained/step=*.parquet",
     "reference": "reference/step=*.parquet",
     "teacher": "teacher/step=*.parquet",

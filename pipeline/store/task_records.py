@@ -95,6 +95,22 @@ class Selection:
 
 
 @dataclass(slots=True)
+class Profile:
+    """How often a model solved a task: of a stage with mode=explore, all attempts of its steps together."""
+
+    stage: str = column(pa.string(), "stage that explored")
+    taskset: str = column(pa.string(), "set of the task")
+    task_id: str = column(pa.string(), "task that was attempted")
+    attempts: int = column(pa.int32(), "attempts, k")
+    rewarded: int = column(pa.int32(), "those that were rewarded: the others failed, and do not count")
+    avg_at_k: float | None = column(pa.float64(), "mean accuracy of the rewarded attempts, or their mean reward where "
+                                                  "the reward function gives no accuracy; null: none was rewarded",
+                                    null=True)
+    pass_at_k: float | None = column(pa.float64(), "greatest accuracy, or reward, of them; null: none was rewarded",
+                                     null=True)
+
+
+@dataclass(slots=True)
 class Rejected:
     """An input row that curation dropped, or a stage that trains on given responses."""
 

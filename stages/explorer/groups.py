@@ -14,6 +14,7 @@ from pipeline.job.context import Context
 from pipeline.settings.data import train_places
 from pipeline.settings.train_batch import groups_of_step
 from stages.explorer.over_rollout import FirstComplete
+from stages.explorer.profiles import read_profiles
 from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
 from stages.explorer.selections import Selections
@@ -37,7 +38,8 @@ class Groups:
         """lag, written: of Selections."""
         config, self.activity = context.config, context.activity
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
-        self.selections = Selections(prompts, config, context.directory, lag, written)
+        self.selections = Selections(prompts, config, context.directory, lag, written,
+                                     read_profiles(context.inputs))
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
         self.samplings = {one.name: Sampling.of_set(config.model, one.rollout_args)

@@ -13,8 +13,10 @@ import numpy as np
 
 from pipeline.job.selection import Selector, redraw, select
 from pipeline.settings.data import DIFFICULTY, EASY2HARD, FEATURES, MEASURING, POOLS, SELECTORS
+from pipeline.settings.profiles import profiled
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
+from stages.explorer.profiles import Rates, rate_of
 from stages.explorer.resample import Group
 from stages.explorer.selectors import DifficultyBased, SolveRatePools, by_features
 
@@ -24,15 +26,16 @@ KEY = "data_selector.selector_type"
 class Selections:
     """The selectors of all training sets, opened once and used in every step."""
 
-    def __init__(self, prompts: Any, config: Any, directory: Path, lag: int, written: Callable[[], Any]):
+    def __init__(self, prompts: Any, config: Any, directory: Path, lag: int, written: Callable[[], Any],
+                 rates: Rates | None = None):
         """prompts: of explorer/prompts.py. lag: explorer steps before the last one whose rows may not be there yet.
-        written: waits for the rows of the last step."""
+        written: waits for the rows of the last step. rates: that earlier stages measured."""
         self.prompts, self.config, self.directory = prompts, config, directory
         self.lag, self.written = lag, written
         self.until = 0  # the last explorer step whose rows were read
         self.sets = [taskset for taskset, _ in prompts.given]
         self.sizes = [len(tasks) for _, tasks in prompts.given]
-        self.features = {index: _features(*given) for index, given in enumerate(prompts.given)
+        self.features = {index: _features(*given, rates or {}) for index, given in enumerate(prompts.given)
                          if given[0].data_selector.selector_type in FEATURES}
         self.selectors = [self._selector(index) for index in range(len(self.sets))]
         self.measuring = {index: made for index in range(len(self.sets)) if (made := self._measuring(index))}
@@ -132,13 +135,18 @@ def _rate(attempts: Sequence[dict[str, Any]]) -> float:
     return float(np.mean([row[name] for row in attempts]))
 
 
-def _features(taskset: Any, tasks: Sequence[records.Task]) -> np.ndarray:
+def _features(taskset: Any, tasks: Sequence[records.Task], rates: Rates) -> np.ndarray:
     """The features of a set's tasks, [tasks, keys]. Raises DataError for a set that has none."""
     keys = taskset.data_selector.feature_keys
-    found = [dict(task.features or ()) for task in tasks]
-    if lacking := [key for key in keys if any(key not in one for one in found)]:
-        raise DataError(f"taskset '{taskset.name}': its tasks have no {lacking[0]} (data_selector.feature_keys). "
-                        "Needed a number in each record of its files: a generator makes none.")
+    found = [dict(task.features or ()) | {key: rate for key in keys if (
+        rate := rate_of(key, taskset.name, task.task_id, rates)) is not None} for task in tasks]
+    for key in keys:
+        if lacking := sum(key not in one for one in found):
+            why = ("that stage did not attempt them: its buffer.total_steps must be the number of tasks divided by "
+                   "batch_size, rounded up, with selector_type shuffle or sequential" if profiled(key) else
+                   "needed a number in each record of its files: a generator makes none")
+            raise DataError(f"taskset '{taskset.name}': {lacking} of {len(tasks)} tasks have no {key} "
+                            f"(data_selector.feature_keys); {why}.")
     made = np.array([[one[key] for key in keys] for one in found])
     if taskset.data_selector.selector_type == DIFFICULTY and not ((made >= 0) & (made <= 1)).all():
         raise DataError(f"taskset '{taskset.name}': {KEY}={DIFFICULTY} reads solve rates, from 0 to 1, found "

@@ -137,3 +137,21 @@ def test_an_operator_that_is_not_there_or_takes_no_such_argument(operator):
 def test_code_that_no_identity_holds_is_not_for_experience():
     assert misfits({"process": [{"python_file_mapper": {"file_path": "x.py"}}]})
     assert misfits({"process": [{"text_length_filter": {"max_len": 5}}]}) == []
+
+
+def test_quality_of_a_response_is_rewarded_by_name():
+    """alnum_ratio 3/4 and special_char_ratio 1/4, turned around 3/4: 1 + 2 x 3/4; of a row without any nothing."""
+    measured = [{"name": "alphanumeric_filter", "args": {"min_ratio": 0.1}},
+                {"name": "special_characters_filter", "args": {"max_ratio": 0.9}}]
+    found = judge(attempts("abc-", "abcd"), *measured, {"name": "quality_reward", "args": {"weight": 2.0}})
+    assert [found[row].reward for row in (0, 1)] == [2.5, 3.0]
+    assert found[0].scores["quality"] == 0.75
+    with pytest.raises(DataError):
+        judge(attempts("abc-", "abcd"), {"name": "quality_reward"})
+
+
+def test_diversity_within_a_group_is_rewarded_by_name():
+    """Cosines of word counts: a b with a c 1/2, with d 0, a c with d 0: 1 - 1/4, 1 - 1/4, 1. Equal ones 0; empty 0."""
+    rows = attempts("a b", "A c", "d", "same", "same", "", "x", groups="aaabbcc")
+    found = judge(rows, {"name": "diversity_reward", "args": {"weight": 4.0}})
+    assert [found[row].reward for row in range(7)] == pytest.approx([4, 4, 5, 1, 1, 1, 5])

@@ -7,6 +7,7 @@ import pytest
 from pipeline.settings.data import DataSelector
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
+from stages.explorer.profiles import write_profile
 from stages.explorer.selections import measured
 from tests.configs import TINY
 from tests.factories import row
@@ -91,6 +92,7 @@ def test_the_query_of_the_guide_gives_the_rates_of_every_task(stage):
     query = (Path(__file__).parents[2] / "docs" / "selectors.md").read_text().split("```sql\n")[1].split("```")[0]
     context = stage({"selector_type": "sequential"}, "buffer.batch_size=1", "buffer.total_steps=5")
     explore(context, 1, 5)
+    write_profile(context.directory, 4)
     session = tables.connect([("run", context.directory), ("run", context.inputs["tasks"])])
     found = session.sql(query).fetchall()
     rates = {f"{int(task[1:])} + {int(task[1:])}": rate for step in range(1, 6)
@@ -100,6 +102,44 @@ def test_the_query_of_the_guide_gives_the_rates_of_every_task(stage):
     best = {answer: best for _, answer, _, best, _ in found}
     assert (best["never"], best["always"]) == (0.0, 1.0)
     assert {attempts for *_, attempts in found} == {4}
+
+
+def test_rates_that_an_earlier_stage_measured_are_features(stage, tmp_path, tiny_model):
+    """Tasks t2 and t4 are always solved, t0 never; one that the stage did not attempt is an error."""
+    look = stage({"selector_type": "sequential"}, "buffer.batch_size=1", "buffer.total_steps=5", life="look")
+    explore(look, 1, 5)
+    assert write_profile(look.directory, 4) == 5
+    table = tables.read(look.directory / "profile.parquet", records.Profile).to_pylist()
+    rates = {task: rate for step in range(1, 6) for (_, task), rate in measured(look.directory, step, 4).items()}
+    assert {one["task_id"]: one["avg_at_k"] for one in table} == rates
+    assert [(one["attempts"], one["rewarded"]) for one in table] == [(4, 4)] * 5
+    assert [table[place]["pass_at_k"] for place in (0, 2)] == [0.0, 1.0]
+    selector = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k"]}
+    context = stage(selector, "buffer.batch_size=5")
+    context.inputs["profile_look"] = look.directory
+    explore(context, 1, 1)
+    assert [one["score"] for one in chosen(context, 1)] == sorted(rates.values(), reverse=True)
+    tables.write(look.directory / "profile.parquet", records.Profile, [
+        records.Profile(**one) for one in table[1:]])
+    late = stage(selector, life="late")
+    late.inputs["profile_look"] = look.directory
+    with pytest.raises(DataError):
+        publish_model(late, 0)
+
+
+def test_an_attempt_that_failed_does_not_count_and_a_task_of_such_alone_has_no_rate(tmp_path):
+    """t: accuracies 1 and 0 of three attempts, its greedy one aside; u: no attempt was rewarded; v: rewards alone."""
+    made = [row(records.Experience, step=1, slot=slot, taskset="s", task_id=task, run_index=run, status=status,
+                reward=reward, accuracy=accuracy) for slot, (task, run, status, reward, accuracy) in enumerate([
+                    ("t", 0, "ok", 5.0, 1.0), ("t", 1, "ok", 5.0, 0.0), ("t", 2, "reward_failed", 0.0, None),
+                    ("u", 0, "reward_failed", 0.0, None), ("v", 0, "ok", 0.5, None), ("v", 1, "ok", 0.25, 1.0),
+                    ("t", 3, "ok", 1.0, 1.0)])]
+    tables.write(tables.step_file(tmp_path, "experience", 1), records.Experience, made)
+    tables.write(tables.step_file(tmp_path, "rollouts", 1), records.Rollout, [row(records.Rollout, step=1)])
+    write_profile(tmp_path, 3)
+    found = tables.read(tmp_path / "profile.parquet", records.Profile).to_pylist()
+    assert [(one["task_id"], one["attempts"], one["rewarded"], one["avg_at_k"], one["pass_at_k"]) for one in found] == [
+        ("t", 3, 2, 0.5, 1.0), ("u", 1, 0, None, None), ("v", 2, 2, 0.375, 0.5)]
 
 
 def test_a_set_without_a_feature_is_refused_and_one_without_a_selector_has_no_table(stage):

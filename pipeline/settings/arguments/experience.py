@@ -32,6 +32,16 @@ class RewardStdFilter(Arguments):
     threshold: float = Field(0.0, ge=0, description="std up to which a group is dropped")
 
 
+class QualityReward(Arguments):
+    """The reward plus weight times the score quality, the mean of what operators before found of it, from 0 to 1."""
+    weight: float = Field(1.0, description="factor of the score")
+
+
+class DiversityReward(Arguments):
+    """The reward plus weight times the score diversity, from 0 to 1: how few words a response shares with its group."""
+    weight: float = Field(1.0, description="factor of the score")
+
+
 class DataJuicer(Arguments):
     """A Data-Juicer recipe: a file, or operators with name and args."""
     operators: list[dict[str, Any]] = Field([], description="name and args each")
@@ -42,8 +52,10 @@ class DataJuicer(Arguments):
 DATA_JUICER, SHAPING = "data_juicer", "reward_shaping_mapper"
 EXPERIENCE = {
     DATA_JUICER: DataJuicer,
+    "diversity_reward": DiversityReward,
     "invalid_reward_filter": described(Arguments, "Attempts with a finite reward: always so, all others failed."),
     "pass_rate_calculator": described(Arguments, "All attempts; the score pass_rate is their group's mean reward."),
+    "quality_reward": QualityReward,
     "reward_filter": RewardFilter,
     SHAPING: RewardShaping,
     "reward_std_filter": RewardStdFilter,

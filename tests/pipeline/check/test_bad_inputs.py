@@ -9,11 +9,13 @@ import pytest
 from pipeline import cli
 from pipeline.check.columns import column_problems
 from pipeline.check.data_sample import sample
+from pipeline.check.sources import sources
 from pipeline.job.holders import is_locked
 from pipeline.store import files
 from pipeline.store.data_files import open_files
 from pipeline.store.errors import ConfigError, DataError, ModelError, Problem, StageError
 from pipeline.store.model_shape import read_config
+from tests.configs import changed
 from tests.models import safetensors
 from tests.sizes import QWEN2
 
@@ -320,6 +322,22 @@ def test_all_absent_columns_are_told_at_once(tmp_path):
         True, True]
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1", "chosen": "2", "rejected": "3"}\n')
     assert column_problems([source | {"split": "any"}]) == []  # (another split: the columns are kept for a sweep)
+
+
+@pytest.mark.parametrize(("keys", "lacks"), [
+    (["rate"], []), (["rate", "extra.level"], []), (["rote"], ["rote"]), (["rate", "extra.lvl"], ["extra.lvl"]),
+    (["stages.look.avg_at_k"], [])])
+def test_a_feature_that_no_record_has_is_told_before_a_run(tmp_path, keys, lacks):
+    (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": "1", "rate": 0.5, "extra": {"level": 2}}\n')
+    own = {"buffer.explorer_input.taskset.data_selector.selector_type": "offline_easy2hard",
+           "buffer.explorer_input.taskset.data_selector.feature_keys": keys}
+    for place in ("data_processor.task_pipeline.inputs", "buffer.explorer_input.taskset.path"):
+        path = str(tmp_path / "a.jsonl")
+        config = changed(own | {"data_processor.task_pipeline.generator": None,
+                                place: [path] if place.endswith("inputs") else path})
+        found = column_problems(source.request() for source in sources(config))
+        assert [key for line in found for key in lacks if f"'{key}'" in line] == lacks
+        assert len(found) == len(lacks)
 
 
 def test_columns_of_one_name(tmp_path):

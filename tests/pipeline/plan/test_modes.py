@@ -201,3 +201,30 @@ def test_a_server_is_not_trained():
     missing = {"explorer": {"rollout_model": {"engine_type": "openai"}}}
     assert places(check(recipe({"stage_name": "x", "mode": "bench", **missing}))) == [
         "explorer.rollout_model.external.base_url", "explorer.rollout_model.external.model_name"]
+
+
+def test_features_that_an_earlier_stage_measures_are_its_table(tmp_path):
+    """The stage that measures and the one that learns read the same tasks; a record's key counts beside it."""
+    key = "buffer.explorer_input.taskset.data_selector"
+    look = {"stage_name": "look", "mode": "explore"}
+    chosen = {"buffer": {"explorer_input": {"taskset": {"data_selector": {
+        "selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k", "level"]}}}}}
+    stages = [look, {"stage_name": "rft", **chosen}]
+    made = reads(tmp_path, stages)
+    assert made["rft"]["profile_look"] == "look"
+    assert problems(recipe(*stages)) == []
+    for wrong in ([{"stage_name": "rft", **chosen}, look], [{**look, "mode": "both"}, {"stage_name": "rft", **chosen}],
+                  [{**look, **chosen}, {"stage_name": "rft"}]):
+        (found,) = places(problems(recipe(*wrong)))
+        assert found.endswith(f"{key}.feature_keys")
+
+
+def test_tasks_are_the_same_with_and_without_a_measured_feature(tmp_path):
+    def tasks(*keys):
+        selector = {"selector_type": "offline_easy2hard", "feature_keys": [*keys]} if keys else {}
+        stages = [{"stage_name": "look", "mode": "explore"}, {"stage_name": "rft", "buffer": {
+            "explorer_input": {"taskset": {"data_selector": selector}}}}]
+        return [one.identity for one in plans.planned(tmp_path, {"stages": stages}).stages if one.kind == "tasks"]
+
+    assert tasks("stages.look.avg_at_k") == tasks()
+    assert tasks("level") != tasks()
