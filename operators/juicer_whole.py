@@ -14,7 +14,7 @@ import pyarrow as pa
 from operators.curation import META, STATS, Dropped, Row
 
 ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
-EXACT = "document_deduplicator"
+EXACT, TOP = "document_deduplicator", "topk_specified_field_selector"  # judged here, in a few bytes a row
 ON_HASHES = (EXACT, "document_minhash_deduplicator", "document_simhash_deduplicator")
 ALONE = -1  # in place of the row that a row repeats
 HASHES = "hashes"  # metadata of a column: names of what a deduplicator added
@@ -60,7 +60,8 @@ class Whole:
         lengths = [len(table) for table in tables()]
         if not sum(lengths):
             return [Verdicts(np.zeros(0, bool)) for _ in lengths]
-        found = _first_of_each(tables) if self.operator._name == EXACT else self._asked(tables)
+        own = {EXACT: _first_of_each, TOP: self._top}.get(self.operator._name)
+        found = (own and own(tables)) or self._asked(tables)
         parts, begin = [], 0
         for length in lengths:
             part = slice(begin, begin + length)
@@ -68,6 +69,22 @@ class Whole:
                                   found.edited))
             begin += length
         return parts
+
+    def _top(self, tables: Tables) -> Verdicts | None:
+        """Keeps the rows with the greatest or least numbers, of equal ones the first, as Data-Juicer does; None where a
+        value is no number."""
+        path = (self.operator.field_key or "").split(".")
+        found = [_numbers(table, path) for table in tables() if len(table)]
+        if any(one is None for one in found):
+            return None
+        numbers = np.concatenate(found)
+        ratio, most = self.operator.top_ratio, self.operator.topk
+        wanted = ([int(ratio * len(numbers))] if ratio else []) + ([most] if most else [])
+        if len(numbers) < 2 or not wanted:
+            return Verdicts(np.ones(len(numbers), bool))
+        keep = np.zeros(len(numbers), bool)
+        keep[np.argsort(-numbers if self.operator.reverse else numbers, kind="stable")[: min(wanted)]] = True
+        return Verdicts(keep)
 
     def _asked(self, tables: Tables) -> Verdicts:
         """Asks Data-Juicer's own operator, over one data set of all shards."""
@@ -99,6 +116,21 @@ class Whole:
                 reason = f"duplicate of row {verdicts.twin[place]}"
             dropped.append(Dropped(row["row"], name, reason))
         return kept, dropped
+
+
+def _numbers(table: pa.Table, path: list[str]) -> np.ndarray | None:
+    """The column that a path leads to, float64 [rows]; None where it does not, or not to numbers."""
+    if path[0] not in table.column_names:
+        return None
+    column = table[path[0]].combine_chunks()
+    for name in path[1:]:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0 or column.null_count:
+            return None
+        column = column.field(name)
+    if column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        return None
+    numbers = column.to_numpy(zero_copy_only=False).astype(float)
+    return None if np.isnan(numbers).any() else numbers
 
 
 def _hashed(operator, rows: list[Row]) -> list[Row]:

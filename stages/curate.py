@@ -34,7 +34,7 @@ def work(context: Context) -> None:
     settings = context.config.data_processor.task_pipeline
     operators = [*juicer.build(recipe_of(settings)), *priority_of(settings)]
     done, total = [], Tally()
-    with curating(context.directory, raw.path, settings.num_process) as place:
+    with curating(context.directory, raw.path, settings.num_process, operators) as place:
         for number, (name, runs) in enumerate(sets_of(raw)):
             begin = time.perf_counter()
             made = ShardFiles(place / f"{number:03d}", raw, runs, settings.num_process, as_texts, curated)

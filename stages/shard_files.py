@@ -51,9 +51,10 @@ class Tally:
 
 
 @contextlib.contextmanager
-def curating(stage: Path, raw: Path, processes: int) -> Iterator[Path]:
+def curating(stage: Path, raw: Path, processes: int, operators: Sequence[Any]) -> Iterator[Path]:
     """A directory for the files; that of an interrupted run of the same rows and code. Afterwards it is deleted."""
-    made_of = [hashes.entry_of(raw), processes, shards.MOST, commit()]
+    own = [files.hash_file(path) for one in operators if (path := getattr(one, "file_path", None))]  # of the user
+    made_of = [hashes.entry_of(raw), processes, shards.MOST, commit(), own]
     place = stage / PLACE / files.hash_json(made_of)
     for other in (stage / PLACE).glob("*"):
         if other != place:

@@ -264,6 +264,8 @@ TEXTS = [f"{'ab' * (n % 5 + 1)} question {n % 7}" for n in range(40)]
     [{"document_line_deduplicator": {"frequency_threshold": 1}}],
     [{"text_length_filter": {"min_len": 1}},
      {"topk_specified_field_selector": {"field_key": "__dj__stats__.text_len", "topk": 7}}],
+    [{"topk_specified_field_selector": {"field_key": "question", "top_ratio": 0.3, "reverse": False}}],
+    [{"topk_specified_field_selector": {"field_key": "row", "topk": 7, "top_ratio": 0.5}}],
     [{"range_specified_field_selector": {"field_key": "row", "lower_rank": 3, "upper_rank": 9}}],
     [{"text_length_filter": {"min_len": 99}}, {"document_deduplicator": {}}]])
 def test_rows_in_shards_have_the_fate_of_rows_together(process):
@@ -273,6 +275,18 @@ def test_rows_in_shards_have_the_fate_of_rows_together(process):
     assert {(one.row, one.operator, one.reason) for one in together[1]} == {
         (one.row, one.operator, one.reason) for one in apart[1]}
     assert together != (rows_of(*TEXTS), [])
+
+
+def test_the_rows_with_the_greatest_numbers_are_those_that_data_juicer_keeps(monkeypatch):
+    """Lengths 1 3 2 3 3: of the equal ones the first; int(0.5 x 5) is 2."""
+    rows, ask = rows_of("a", "bbb", "cc", "ddd", "eee"), {"field_key": "__dj__stats__.text_len"}
+    for given, left in (({"topk": 2}, [1, 3]), ({"topk": 4}, [1, 2, 3, 4]), ({"top_ratio": 0.5}, [1, 3]),
+                        ({"topk": 1, "reverse": False}, [0]), ({"topk": 1, "top_ratio": 0.9}, [1]), ({}, [*range(5)])):
+        process = [{"text_length_filter": {"min_len": 1}}, {"topk_specified_field_selector": ask | given}]
+        assert [row["row"] for row in run_recipe(rows, {"process": process}, size=2)[0]] == left
+        with monkeypatch.context() as patch:
+            patch.setattr("operators.juicer_whole._numbers", lambda table, path: None)
+            assert [row["row"] for row in run_recipe(rows, {"process": process}, size=2)[0]] == left
 
 
 def test_an_interrupted_curation_goes_on_with_the_shard_that_is_missing(tmp_path):
