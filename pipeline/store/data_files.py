@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 SAVED = ("dataset_info.json", "dataset_dict.json")  # written by `save_to_disk` with the rows
+BATCH = 10_000  # rows of a Parquet file in memory at once
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that identify a split
 
 
@@ -168,7 +169,9 @@ def _read_parquet(path: Path) -> Iterator[dict]:
 
     try:
         refuse_same_names(path, pq.read_schema(path).names)
-        yield from pq.read_table(path, partitioning=None).to_pylist()
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH):
+                yield from batch.to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
 
