@@ -101,3 +101,19 @@ def test_a_setting_of_the_run_is_judged_in_the_stages_that_do_not_override_it():
     assert check(changed(given)) == []
     both = changed({**given, "stages": [*given["stages"], {"stage_name": "b"}, {"stage_name": "c"}]})
     assert places(check(both)) == ["b, c: algorithm.repeat_times"]
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    ({"algorithm.advantage_fn": "gdpo", "algorithm.kl_penalty_fn": "k1"}, ["rft: algorithm.kl_penalty_fn"]),
+    ({"algorithm.advantage_fn": "gdpo", "algorithm.reward_weights": {"a": 2.0}}, ["rft: algorithm.reward_weights"]),
+    ({"algorithm.advantage_fn": "gdpo"}, []),
+    ({"trainer.shuffle_mini_batches": True}, ["trainer.shuffle_mini_batches"]),
+    ({"trainer.shuffle_mini_batches": True, "trainer.ppo_mini_batch_size": 4, "trainer.ppo_epochs": 2}, []),
+    ({"trainer.reference_update.interval": 2, "trainer.reference_update.mix": 0.5}, []),
+    ({"trainer.reference_update.interval": 2, "trainer.reference_update.mix": 0.5, "model.lora_configs": [{}]},
+     ["trainer.reference_update.mix"]),
+    ({"algorithm.rollout_rejection.seq_mean_k1": [2.0, 0.5]}, ["algorithm.rollout_rejection.seq_mean_k1"]),
+    ({"algorithm.rollout_rejection.token_k2": 0}, ["algorithm.rollout_rejection.token_k2"]),
+])
+def test_passes_rejections_and_components_are_judged(values, expected):
+    assert places(check(changed(values))) == expected
