@@ -102,7 +102,7 @@ def update(given, model: Path) -> None:
     import numpy as np
     import torch
 
-    from pipeline.compose.stage_settings import effective
+    from pipeline.compose.recipe import effective
     from stages import recompute
     from stages.learner import separation
     from stages.learner.actor import Actor

@@ -62,7 +62,7 @@ class Shape:
 
 def settings(overrides: list[str], shape: Shape, stage: str = "rft"):
     from pipeline.check.judge import compose
-    from pipeline.compose.stage_settings import effective
+    from pipeline.compose.recipe import effective
 
     usual = ["monitor.monitor_type=none", "trainer.zero_stage=1", "trainer.max_token_len_per_gpu=32768",
              "algorithm.optimizer.lr=1e-6", f"model.max_prompt_tokens={shape.prompt}",

@@ -49,7 +49,7 @@ CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
 def context_of(stage: Path, steps: int):
     """The context of an rft stage on which nobody else works."""
     from pipeline.check.judge import compose
-    from pipeline.compose.stage_settings import effective
+    from pipeline.compose.recipe import effective
     from pipeline.job.context import Context
 
     composed = compose([f"buffer.batch_size={TASKS}", f"algorithm.repeat_times={REPEATS}",

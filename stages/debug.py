@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from pipeline.plan.modes import Line
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
 from pipeline.store import checkpoints, files, weights
@@ -149,11 +149,11 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
 
 def _settings(config: Config, stage: str | None) -> Config:
     """The settings of a stage: the named one, else the first that explores or evaluates."""
-    line = Line(config)
-    able = [name for name, kind in line.kinds.items() if kind.engine]
-    if stage is not None and stage not in line.kinds:
-        raise ConfigError(f"no stage '{stage}'.{nearest(stage, line.kinds)} Stages: {', '.join(line.kinds)}.")
-    return line.settings[stage or next(iter(able), next(iter(line.kinds)))]
+    recipe = Recipe(config)
+    able = [name for name, kind in recipe.kinds.items() if kind.engine]
+    if stage is not None and stage not in recipe.kinds:
+        raise ConfigError(f"no stage '{stage}'.{nearest(stage, recipe.kinds)} Stages: {', '.join(recipe.kinds)}.")
+    return recipe.settings[stage or next(iter(able), next(iter(recipe.kinds)))]
 
 
 def _taskset(settings: Config, name: str | None) -> tuple[str, Taskset]:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pipeline.check.judge import broken_rules, compose, judged
+from pipeline.compose.recipe import Recipe
 from pipeline.settings import secrets
 from pipeline.settings.algorithms import filled
 from pipeline.settings.config import Config, Lora
@@ -66,7 +67,7 @@ def check(config: Config) -> list[Problem]:
     """Every invalid value and broken rule of an unchecked configuration."""
     problems: list[Problem] = []
     made = read(plain(config), Config, "", problems)
-    return problems + broken_rules(made, problems, False) + secrets.problems_of(plain(config))
+    return problems + broken_rules(Recipe(made), problems, False) + secrets.problems_of(plain(config))
 
 
 def problems_of(*overrides: str) -> list[Problem]:

@@ -11,7 +11,8 @@ from pipeline.bridges.source import Given
 from pipeline.bridges.tables import said
 from pipeline.bridges.translation import SETTINGS, Translation, cut_to_limit, lines_of
 from pipeline.check.judge import judged
-from pipeline.check.stage_rules import problems_of
+from pipeline.check.stage_rules import wrong_references
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.guide import general
 from pipeline.settings.secrets import is_secret, mask
 from pipeline.settings.setting import about
@@ -184,4 +185,4 @@ def _problems(choice: str) -> tuple[str, list[str]]:
         return "it does not compose yet", list(error.problems or (str(error),))
     if problems:
         return "it does not compose yet", problems
-    return "it composes, but `ouro config check` refuses it", problems_of(config)
+    return "it composes, but `ouro config check` refuses it", wrong_references(Recipe(config))

@@ -6,21 +6,20 @@ An error where the rows are given or already explored; a warning where tasks wou
 
 from pipeline.check.row_counts import most_rows
 from pipeline.check.workload import workload
-from pipeline.plan.modes import Line
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.train_batch import given_batch, train_batch
 from pipeline.store.errors import Problem
 
 
-def problems(config: Config) -> list[Problem]:
+def unfillable_steps(recipe: Recipe) -> list[Problem]:
     """Lists optimizer steps that can never be filled."""
-    line = Line(config)
-    found = {name: _short_of_given(settings) for name, settings in line.settings.items()
-             if line.kinds[name].learns_from_given}
-    for name, kind in line.kinds.items():
-        if kind.is_offline and (source := line.explored(name)):
-            found[name] = _short_of_explored(line.settings[name], line.settings[source], source)
+    found = {name: _short_of_given(settings) for name, settings in recipe.settings.items()
+             if recipe.kinds[name].learns_from_given}
+    for name, kind in recipe.kinds.items():
+        if kind.is_offline and (source := recipe.explored(name)):
+            found[name] = _short_of_explored(recipe.settings[name], recipe.settings[source], source)
     return [problem.of([name]) for name, problem in found.items() if problem]
 
 

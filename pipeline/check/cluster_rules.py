@@ -11,7 +11,7 @@ from pipeline.store.errors import Problem
 SECTION = "cluster.slurm"
 
 
-def problems(stages: Iterable[Stage]) -> list[Problem]:
+def unsatisfiable_requests(stages: Iterable[Stage]) -> list[Problem]:
     """Lists requests that no node of the cluster can satisfy: SLURM would refuse the job, or keep it pending."""
     found = [problem for stage in stages if requests.is_submitted(stage) for problem in _of(stage)]
     return list(dict.fromkeys(found))

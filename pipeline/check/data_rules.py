@@ -7,7 +7,7 @@ from pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, ExplorerInpu
 from pipeline.store.errors import Problem
 
 
-def problems(c: Config) -> list[Problem]:
+def without_rows(c: Config) -> list[Problem]:
     """Lists sets of a stage without rows; a run with no data at all: check/stage_rules.py."""
     return [*([] if no_file(c) else rowless(c)), *_without_split(c)]
 

@@ -29,7 +29,7 @@ WORDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 PLAIN = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
 
 
-def problems(config: Config, gpus: Gpus) -> list[Problem]:
+def unfit_engine(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists settings of a stage with which it would end when its engine or its trainer starts on this machine."""
     replays = config.algorithm.enable_router_replay and config.kind.learns_from_rollouts
     return [*(_attention(config, gpus) if trains(config) else ()), *_engine(config, gpus),

@@ -12,9 +12,8 @@ from pipeline.check import explain_functions
 from pipeline.check.workload import counted, described
 from pipeline.compose.conf_files import groups
 from pipeline.compose.origins import origin, stage_origin
-from pipeline.compose.stage_settings import effective, entries
+from pipeline.compose.recipe import Recipe, effective, entries
 from pipeline.plan.identity import is_below
-from pipeline.plan.modes import Line
 from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.guide import explain_absent
@@ -31,7 +30,7 @@ def show(config: Config) -> str:
     """Returns the configuration as YAML, secrets masked, preceded by comments with derived numbers."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Line(config)).items()
+    notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Recipe(config)).items()
              for word, sentence in described(settings)]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask(plain(config))))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.check.named_functions import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
 from pipeline.check.user_code import Functions, named
-from pipeline.compose.stage_settings import effective, entries
+from pipeline.compose.recipe import effective, entries
 from pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES
 from pipeline.settings.arguments import TABLES
 from pipeline.settings.arguments.base import Taker, bounds, unknown

@@ -75,7 +75,7 @@ def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:
                default=0.0)
 
 
-def problems(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> list[Problem]:
+def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> list[Problem]:
     """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
     `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
     config = resolved(size, config, gpus, judges)

@@ -22,14 +22,14 @@ ROW_BYTES = 1 << 10  # of an experience in a process, at least: its fields witho
 TOKEN_BYTES = 16  # of a token, at least: its id and its log-prob
 
 
-def problems(config: Config, gpus: Gpus) -> list[Problem]:
+def unfit_host(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists what a stage asks too much of this machine. None where SLURM may run it on another."""
     if shutil.which("sinfo"):
         return []
     curates = _processes(f"{POOL}.num_process", config.data_processor.task_pipeline.num_process)
     found = (_ranks(config, gpus), _engines(config, gpus), _rows(config), curates)
     limits = [problem for problem in found if problem]
-    return [*limits, *_keys(config), *engine_rules.problems(config, gpus)]
+    return [*limits, *_keys(config), *engine_rules.unfit_engine(config, gpus)]
 
 
 def _keys(config: Config) -> list[Problem]:

@@ -2,14 +2,14 @@
 
 from pipeline.check import fit, preflight
 from pipeline.check.judge import judged
+from pipeline.check.mode_rules import missing_model
 from pipeline.check.report import Report
 from pipeline.check.samples import preview
 from pipeline.compose.origins import located
-from pipeline.compose.stage_settings import are_ordered, effective
+from pipeline.compose.recipe import Recipe
+from pipeline.compose.stage_settings import are_ordered
 from pipeline.job.devices import gpus_by_stage
 from pipeline.plan.identity import is_below
-from pipeline.plan.models import missing_model
-from pipeline.plan.modes import planned
 from pipeline.settings.config import Config
 from pipeline.store.errors import UNSAID, ConfigError, Problem
 
@@ -47,18 +47,17 @@ def further_problems(config: Config, problems: list[Problem], elsewhere: bool = 
 
     elsewhere, data: as in preflight.check. Checks that depend on an invalid setting are skipped.
     """
-    right = _are_right(("model",), problems)
-    found = [*missing_model(config), *preflight.broken_models(config, elsewhere)] if right else []
+    recipe, right = Recipe(config), _are_right(("model",), problems)
+    found = [*missing_model(recipe), *preflight.broken_models(recipe, elsewhere)] if right else []
     unreadable = any(problem.key.endswith(".path") and problem.found is not UNSAID for problem in problems)  # no text
     if not (elsewhere or unreadable):
-        found += preflight.absent_files(config)
+        found += preflight.absent_files(recipe)
     if are_ordered(config.stages) and _are_right(OF_GPUS, problems):
-        stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
-        gpus = gpus_by_stage(stages, here=not elsewhere)
-        found += [problem.of([name]) for name, settings in stages.items()
+        gpus = gpus_by_stage(recipe.settings, here=not elsewhere)
+        found += [problem.of([name]) for name, settings in recipe.settings.items()
                   if (problem := fit.count_problem(settings, gpus[name]))]
     if data and _are_right(OF_ROWS, problems):
-        found += preview(config, [effective(config, entry) for entry in planned(config)])["problems"]
+        found += preview(config, list(recipe.settings.values()))["problems"]
     return found
 
 

@@ -3,17 +3,22 @@
 import re
 from collections.abc import Iterable
 
-from pipeline.check import data_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
+from pipeline.check import data_rules, mode_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
 from pipeline.compose import own_algorithms
 from pipeline.compose.compose import TITLE, composition, stage_names
 from pipeline.compose.interpolation import resolved
+from pipeline.compose.recipe import Recipe
 from pipeline.compose.stage_interpolation import in_stages
-from pipeline.compose.stage_settings import are_ordered, collected, effective, stage_problems
-from pipeline.plan import modes
+from pipeline.compose.stage_settings import are_ordered, stage_problems
 from pipeline.settings import guide, schema, secrets
 from pipeline.settings.config import Config
 from pipeline.settings.setting import leaves, plain
 from pipeline.store.errors import ConfigError, Problem
+
+# rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
+OF_A_STAGE = (data_rules.without_rows, sample_rules.unfit_batch)
+BETWEEN_STAGES = (mode_rules.unfit_order, stage_rules.unasked_models, sample_rules.unread_sampling,
+                  teacher_rules.unfit_teachers, turn_rules.unfit_turns, recorded_rules.unfit_rows)
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 
@@ -45,14 +50,14 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     problems = [_by_name(problem, names) for problem in problems]
     if unread := own_algorithms.problems(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *unread], written)]
-    ordered = are_ordered(config.stages)
-    problems += broken_rules(config, problems, ordered)
+    recipe, ordered = Recipe(config), are_ordered(config.stages)
+    problems += broken_rules(recipe, problems, ordered)
     problems += secrets.problems_of(written)
     if long := _long_paths(written):
         raise ConfigError.of(TITLE, [*typed, *secrets.without_values([*problems, *long], written)])
     if (typed or problems) and ordered:
         wrong = [problem.key for problem in problems]
-        problems += [one for one in stage_rules.problems_of(config) if not _of_unknown_function(one, wrong)]
+        problems += [one for one in stage_rules.wrong_references(recipe) if not _of_unknown_function(one, wrong)]
     return config, [*typed, *secrets.without_values(problems, written)]
 
 
@@ -78,7 +83,7 @@ def _of_unknown_function(problem: Problem, wrong: list[str]) -> bool:
                                           for place, _, key in named)
 
 
-def broken_rules(config: Config, read: Iterable[Problem], ordered: bool) -> list[Problem]:
+def broken_rules(recipe: Recipe, read: Iterable[Problem], ordered: bool) -> list[Problem]:
     """Lists every broken rule. read: problems of reading the settings, which have a default instead; a rule that is
     broken by such a value is left out. ordered: whether the stages have valid names and order."""
     wrong = [(problem.stages, ELEMENT.sub("", problem.key)) for problem in read if problem.key]
@@ -86,14 +91,10 @@ def broken_rules(config: Config, read: Iterable[Problem], ordered: bool) -> list
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    broken = collected(config, (
-        (name, problem) for entry in modes.planned(config) for name in [entry["stage_name"]]
-        for problem in rules_of_stage(effective(config, entry), unreadable(name))))
+    broken = recipe.collected(lambda name, settings: rules_of_stage(settings, unreadable(name)))
     if not ordered:
         return broken
-    between = [*modes.problems(config), *stage_rules.unasked_models(config), *sample_rules.unread_sampling(config),
-               *teacher_rules.problems(config), *turn_rules.problems(config), *recorded_rules.problems(config)]
-    return broken + [problem for problem in between if _caused_by_none(
+    return broken + [problem for rule in BETWEEN_STAGES for problem in rule(recipe) if _caused_by_none(
         [problem], [key for name in problem.stages or [""] for key in unreadable(name)])]
 
 
@@ -103,7 +104,7 @@ def rules_of_stage(settings: Config, unreadable: Iterable[str] = ()) -> list[Pro
     for key in unreadable:
         readable = readable.without(key)
     return [*readable.broken_rules(),
-            *_caused_by_none([*data_rules.problems(settings), *sample_rules.problems(settings)], list(unreadable))]
+            *_caused_by_none([one for rule in OF_A_STAGE for one in rule(settings)], list(unreadable))]
 
 
 def _caused_by_none(problems: list[Problem], keys: list[str]) -> list[Problem]:

@@ -16,6 +16,7 @@ from pipeline.check import (
     fit,
     host_rules,
     installation,
+    mode_rules,
     model_size,
     named_functions,
     recorded_rules,
@@ -33,11 +34,9 @@ from pipeline.check.report import Report, size, warn
 from pipeline.check.reward_call import call_rewards
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported, tool_notes
-from pipeline.compose.stage_settings import effective, entries, of_stages
+from pipeline.compose.recipe import Recipe
 from pipeline.job.devices import Gpus, gpus_by_stage
 from pipeline.plan import hub
-from pipeline.plan.models import initial_models, missing_model, teacher_model
-from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
 from pipeline.settings.config import Config, Slurm, users_code
@@ -62,13 +61,13 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     malformed = [line for line in unlocated if NO_ID in line]  # invalid whatever the hub answers
     report.add("", malformed)
     report.add("", [one for one in unlocated if one not in malformed], missing_is if ask else "unjudged")
-    stages = workload.counted(Line(config))
+    recipe = Recipe(config)
+    stages = workload.counted(recipe)
     gpus = gpus_by_stage(stages, here=not elsewhere)
-    starts = initial_models(config)
-    teachers = {name: teacher_model(config, name, starts) for name in stages}
-    absent = absent_files(config)
+    starts, absent = recipe.models, absent_files(recipe)
+    teachers = {name: recipe.teacher(name) for name in stages}
     report.add("", absent, missing_is)
-    wrong = _of_run(report, config, stages, elsewhere)
+    wrong = _of_run(report, recipe, stages, elsewhere)
     if not (absent or unlocated or wrong):  # planning stores digests below the run's root
         _plan(report, config, elsewhere)
     hub.judge_downloads(report)
@@ -76,13 +75,13 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     if code and not data:
         report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, call) if code else {}
-    report.add("", recorded_rules.lonely_groups(config, functions))
+    report.add("", recorded_rules.lonely_groups(recipe, functions))
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes)
               for name, settings in stages.items()]
     for name, settings in ({} if elsewhere else stages).items():
         if _made(report.plan, name) is not None:
-            report.add(name, host_rules.problems(settings, gpus[name]),
+            report.add(name, host_rules.unfit_host(settings, gpus[name]),
                        "warnings" if settings.ignore_validator_suggestions else "problems")
             report.add(name, engine_rules.idle(settings), "warnings")
     for name, model in teachers.items():
@@ -95,37 +94,35 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     return report
 
 
-def _of_run(report: Report, config: Config, stages: dict[str, Config], elsewhere: bool) -> bool:
+def _of_run(report: Report, recipe: Recipe, stages: dict[str, Config], elsewhere: bool) -> bool:
     """Adds the findings that need neither a plan nor sizes of models; returns whether one of them prevents planning."""
-    monitor = config.monitor
-    wrong_code = of_stages(config, entries(config), references.wrong_code)
+    config = recipe.run
+    monitor, wrong_code = config.monitor, recipe.each(references.wrong_code, written=True)
     report.add("", wrong_code)
     report.add("", [absent_package(monitor.monitor_type)], "unjudged" if elsewhere else "problems")
-    report.add("", [*monitor_problems(monitor.monitor_type, monitor.monitor_args), *stage_rules.without_data(config)])
+    report.add("", [*monitor_problems(monitor.monitor_type, monitor.monitor_args), *stage_rules.without_data(recipe)])
     unusable = [] if elsewhere else stage_rules.unusable_root(config.checkpoint_root_dir)
     report.add("", unusable)
-    report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
+    report.add("", [*stage_rules.unread(recipe), *stage_rules.idle_pool(recipe)], "warnings")
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
     report.add("", [] if elsewhere else [installation.absent_engine(stages), 
                                           *launch.hidden_modules(name for _, name in users_code(config))])
-    broken = broken_models(config, elsewhere)
-    report.add("", broken + missing_model(config) + batch_rules.problems(config))
+    broken = broken_models(recipe, elsewhere)
+    report.add("", broken + mode_rules.missing_model(recipe) + batch_rules.unfillable_steps(recipe))
     return bool(wrong_code or unusable or broken)
 
 
-def absent_files(config: Config) -> list[Problem]:
+def absent_files(recipe: Recipe) -> list[Problem]:
     """Lists the configured files, models and modules that are missing on this machine."""
-    starts = initial_models(config)
-    named = (references.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
-    taught = (teacher_rules.absent_teacher(config, teacher_model(config, name, starts)) for name in starts)
-    return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
+    named = (references.missing(settings, recipe.models[name]) for name, settings in recipe.settings.items())
+    taught = (teacher_rules.absent_teacher(recipe, recipe.teacher(name)) for name in recipe.settings)
+    return hub.about_paths(recipe.run, [*(line for lines in named for line in lines), *filter(None, taught)])
 
 
-def broken_models(config: Config, elsewhere: bool = False) -> list[Problem]:
+def broken_models(recipe: Recipe, elsewhere: bool = False) -> list[Problem]:
     """Lists models and adapters on this machine that cannot be used. elsewhere: the run is for another
     machine, where the weights may be complete."""
-    starts = initial_models(config)
-    stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
+    stages = ((settings, recipe.models[name]) for name, settings in recipe.settings.items())
     return list(dict.fromkeys(line for settings, start in stages for line in (
         *references.wrong_models(settings, start), *references.wrong_adapters(settings),
         *([] if elsewhere else references.wrong_weights(settings, start)))))
@@ -150,7 +147,7 @@ def _plan(report: Report, config: Config, elsewhere: bool) -> None:
         return
     usual = Slurm().model_dump()
     meant = [stage for stage in report.plan.stages if stage.config.cluster.slurm.model_dump() != usual]
-    report.add("", [] if elsewhere else cluster_rules.problems(meant))
+    report.add("", [] if elsewhere else cluster_rules.unsatisfiable_requests(meant))
 
 
 def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: dict[str, Model],
@@ -231,7 +228,7 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
         judged.add("", lacking, "unjudged")
         return None if judged is report else 0.0
     if gpus.gib:
-        judged.add(name, fit.problems(size, config, gpus, fit.judge_bytes(config, gpus, sizes)),
+        judged.add(name, fit.beyond_memory(size, config, gpus, fit.judge_bytes(config, gpus, sizes)),
                    "warnings" if config.ignore_validator_suggestions else "problems")
     trained = fit.adapter_words(size, config)
     facts += [("LoRA", trained)] if trained else []

@@ -8,27 +8,25 @@ another one. Missing properties are reported before anything runs, with the sett
 from pipeline.check.named_functions import lonely
 from pipeline.check.turn_rules import state_problems
 from pipeline.check.user_code import Functions
-from pipeline.plan.modes import Line
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import COMPARE
 from pipeline.settings.config import Config
 from pipeline.store.errors import Problem
 
 
-def problems(config: Config) -> list[Problem]:
-    """Lists what the rows of offline stages lack. The stages must have valid names and order."""
-    line = Line(config)
-    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind.is_offline)
+def unfit_rows(recipe: Recipe) -> list[Problem]:
+    """Lists what the rows of offline stages lack. Stages must have valid names and order."""
+    pairs = ((name, recipe.explored(name)) for name, kind in recipe.kinds.items() if kind.is_offline)
     return [problem.of([name]) for name, explorer in pairs if explorer
-            for problem in lacking(line.settings[name].algorithm, line.settings[explorer], f"stages.{explorer}.")]
+            for problem in lacking(recipe.settings[name].algorithm, recipe.settings[explorer], f"stages.{explorer}.")]
 
 
-def lonely_groups(config: Config, functions: Functions) -> list[Problem]:
+def lonely_groups(recipe: Recipe, functions: Functions) -> list[Problem]:
     """Does the same for the user's imported advantages, whose rows need groups."""
-    line = Line(config)
-    pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind.is_offline)
+    pairs = ((name, recipe.explored(name)) for name, kind in recipe.kinds.items() if kind.is_offline)
     return [problem.of([name]) for name, explorer in pairs if explorer for problem in lonely(
-        line.settings[name].algorithm, line.settings[explorer].algorithm, functions, f"stages.{explorer}.")]
+        recipe.settings[name].algorithm, recipe.settings[explorer].algorithm, functions, f"stages.{explorer}.")]
 
 
 def lacking(algorithm: Algorithm, explored: Config, place: str) -> list[Problem]:

@@ -6,11 +6,10 @@ from pathlib import Path
 from pipeline.check.sources import sources
 from pipeline.check.user_code import of_python
 from pipeline.job.devices import Gpus
-from pipeline.plan.models import KEY, asks_teacher
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.kinds import RECIPES
 from pipeline.settings.lora import adapter_problem
-from pipeline.settings.model import Model
+from pipeline.settings.model import TEACHER, Model
 from pipeline.settings.reward_rules import asked_models
 from pipeline.settings.setting import values_of
 from pipeline.settings.trainer import attention_of
@@ -99,7 +98,7 @@ def wrong_weights(config: Config, start: Model) -> list[Problem]:
 def models(config: Config, start: Model) -> list[tuple[str, str]]:
     """Returns (setting, path) of every model directory that a stage reads."""
     own = [("model.model_path", start.model_path)] if start.model_path and not start.init.enable else []
-    taught = [(KEY, config.model.teacher_model_path)] if asks_teacher(config) else []
+    taught = [(TEACHER, config.model.teacher_model_path)] if config.asks_teacher else []
     others = ((key, path if isinstance(path, HubPath) else str(resolve(path))) for key, path in _other_models(config))
     return [(key, path) for key, path in [*own, *taught, *others] if path]
 
@@ -111,7 +110,7 @@ def untrainable_models(config: Config, start: Model, gpus: Gpus) -> list[Problem
     """
     model, kind = config.model, config.kind
     named = [] if start.init.enable else [("model.model_path", start.model_path)]
-    named += [(KEY, model.teacher_model_path)] if asks_teacher(config) else []
+    named += [(TEACHER, model.teacher_model_path)] if config.asks_teacher else []
     named += values_of(without_unused(config), "model.critic_model_path")
     here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
             and not wrong_model(str(resolve(path)), key)] if kind.trains else []

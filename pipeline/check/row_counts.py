@@ -26,7 +26,7 @@ def most_rows(config: Config, generated: bool = False) -> int | None:
     """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None when not all
     can be counted: not on this machine, a dataset of save_to_disk, or texts that are cut into pieces.
 
-    config: its settings (`stage_settings.effective`). generated: count generated rows too, of which curation drops
+    config: its settings (`recipe.effective`). generated: count generated rows too, of which curation drops
     more.
     """
     kind, pool = config.kind, config.data_processor.task_pipeline

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import Recipe
 from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.plan.modes import planned
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import MIXED_LOSSES
 from pipeline.settings.config import Config
@@ -15,8 +14,8 @@ from pipeline.store.errors import ConfigError, Problem, nearest
 STRATEGY = "algorithm.sample_strategy"
 
 
-def problems(c: Config) -> list[Problem]:
-    """Lists every broken rule. c: the settings of a stage."""
+def unfit_batch(c: Config) -> list[Problem]:
+    """Lists what is wrong with how a stage's train batch is sampled. c: its settings."""
     kind = c.kind
     if not kind.is_online:
         return _offline(c) if kind.is_offline else []
@@ -41,7 +40,7 @@ def _with_baseline(c: Config) -> list[Problem]:
 
 
 def _offline(c: Config) -> list[Problem]:
-    """Checks batches of recorded experience; pipeline/plan/modes.py computes their sizes."""
+    """Checks batches of recorded experience; check/mode_rules.py computes their sizes."""
     strategy = c.algorithm.sample_strategy
     found = [] if strategy == "mix" else _without_experts(c.algorithm)
     if strategy == "mix":
@@ -108,9 +107,9 @@ def _least(schedule: Schedule, limit: float) -> int:
     return max(max(min(of_step) for of_step in ages), min(max(of_step) for of_step in ages))
 
 
-def unread_sampling(config: Config) -> list[Problem]:
+def unread_sampling(recipe: Recipe) -> list[Problem]:
     """Lists train batch settings of a whole run that none of its stages reads."""
-    stages = [effective(config, entry) for entry in planned(config)]
+    stages = recipe.settings.values()
     rollouts = [c for c in stages if c.kind.is_online]
     found = []
     if any(c.data_processor.experience_pipeline.operators for c in stages) and not any(

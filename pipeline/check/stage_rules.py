@@ -8,14 +8,13 @@ from pathlib import Path
 
 from pipeline.check import named_functions, references
 from pipeline.check.data_rules import rowless
-from pipeline.compose.stage_settings import effective, entries, of_stages, renamed_components, sets
+from pipeline.compose.recipe import Recipe, renamed_components, sets
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import is_below, received_settings
-from pipeline.plan.models import KEY, asks_teacher
-from pipeline.plan.modes import Line, planned
 from pipeline.settings.config import RUN_WIDE, Config, walk
 from pipeline.settings.data import eval_places, reward_functions, train_places
 from pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
+from pipeline.settings.model import TEACHER
 from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about, at
 from pipeline.settings.unused import unused
@@ -24,46 +23,45 @@ from pipeline.store.errors import Problem
 from pipeline.store.signatures import parameters_of
 
 # check/teacher_rules.py, `unasked_models`; a name that no stage reads cannot be wrong
-REPORTED_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
+REPORTED_ELSEWHERE = (TEACHER, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
                   "buffer.trainer_input.experience_buffer.name")
 
 
-def problems_of(config: Config) -> list[Problem]:
+def wrong_references(recipe: Recipe) -> list[Problem]:
     """Lists invalid arguments and code missing from its module. Stages must have valid names and order."""
-    monitor = config.monitor
+    monitor = recipe.run.monitor
     return [*monitor_problems(monitor.monitor_type, monitor.monitor_args),
-            *of_stages(config, entries(config),
-                       lambda c: [*references.wrong_code(c), *named_functions.wrong_arguments(c)])]
+            *recipe.each(lambda c: [*references.wrong_code(c), *named_functions.wrong_arguments(c)], written=True)]
 
 
-def without_data(config: Config) -> list[Problem]:
+def without_data(recipe: Recipe) -> list[Problem]:
     """Lists sets of a run without a row source, for a recipe that names no data at all.
 
     Composing such a recipe is valid: an imported recipe may leave the data to the command line.
     """
-    return of_stages(config, planned(config), rowless)
+    return recipe.each(rowless)
 
 
-def unread(config: Config) -> list[Problem]:
+def unread(recipe: Recipe) -> list[Problem]:
     """Lists settings that are set but have no effect, once for each stage and once for the run.
 
     These are warnings: a recipe may be shared, and a stage may repeat a whole section. Run-wide settings at their
     default are not listed.
     """
-    line, standard = Line(config), Config()
+    config, standard = recipe.run, Config()
     problems = []
-    for entry in planned(config):
+    for entry in recipe.entries:
         name = entry["stage_name"]
-        lost = _lost([key for key in _decisive() if sets(entry, key)], line.kinds[name], line.settings[name])
+        lost = _lost([key for key in _decisive() if sets(entry, key)], recipe.kinds[name], recipe.settings[name])
         if lost:
             problems.append(Problem(", ".join(lost), "is not read by the stage and changes nothing there.",
                                     "Take it out, or set it where it is read.", stages=[name]))
     given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *REPORTED_ELSEWHERE))
              and at(config, key) != at(standard, key)]
-    for entry in planned(config):
+    for entry in recipe.entries:
         name = entry["stage_name"]
         dropped = [f"algorithm.{part}_args" for part in renamed_components(config, entry)]
-        lost = _lost(given, line.kinds[name], line.settings[name])
+        lost = _lost(given, recipe.kinds[name], recipe.settings[name])
         given = [key for key in given if key in lost or key in dropped]
     if given:
         problems.append(Problem(", ".join(given), "is read by no stage of this run and changes nothing.",
@@ -71,12 +69,11 @@ def unread(config: Config) -> list[Problem]:
     return problems
 
 
-def idle_pool(config: Config) -> list[Problem]:
+def idle_pool(recipe: Recipe) -> list[Problem]:
     """Returns the warning about a generator, or files, from which no set of any stage takes rows."""
-    pool = config.data_processor.task_pipeline
+    pool = recipe.run.data_processor.task_pipeline
     given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if getattr(pool, key)]
-    for entry in planned(config):
-        settings = effective(config, entry)
+    for settings in recipe.settings.values():
         read = filter(None, {TEST_ROWS, settings.kind.rows})
         left = [data_settings(settings, rows).data_processor.task_pipeline for rows in read]
         if any(one.generator or one.inputs for one in left):
@@ -85,9 +82,9 @@ def idle_pool(config: Config) -> list[Problem]:
                     "Take it out, or set the path to null.")] if given else []
 
 
-def unasked_models(config: Config) -> list[Problem]:
+def unasked_models(recipe: Recipe) -> list[Problem]:
     """Returns the problem of auxiliary models of a run that no stage uses: they would occupy GPUs for nothing."""
-    stages = [effective(config, entry) for entry in entries(config)]
+    stages = recipe.settings.values()
     sources = [stage.buffer.explorer_input for stage in stages]
     sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
     if not any(stage.explorer.auxiliary_models for stage in stages) or any(
@@ -118,7 +115,7 @@ def _read(kind: Kind, settings: Config) -> tuple[str, ...]:
     made, algorithm_type = (kind, *map(KINDS.get, kind.brings)), settings.algorithm.algorithm_type
     filled = ["algorithm.algorithm_type"] if kind.explores else []  # it fills null values: a greedy baseline
     return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
-            "model.model_path", *([KEY] if asks_teacher(settings) else []), *filled)
+            "model.model_path", *([TEACHER] if settings.asks_teacher else []), *filled)
 
 
 def _decisive() -> list[str]:

@@ -15,7 +15,7 @@ MOST_NAMED = 4  # evaluated versions listed in a message
 
 
 def step_notes(config: Config) -> list[Problem]:
-    """Lists every warning about a stage's steps. config: its settings (`stage_settings.effective`)."""
+    """Lists every warning about a stage's steps. config: its settings (`recipe.effective`)."""
     kind, steps = config.kind, workload(config).trainer_steps
     notes = _warmups(config, steps) if kind.trains and steps else []
     return [*notes, *_sync(config, steps), *_evaluations(config)] if kind.is_online else notes

@@ -3,41 +3,40 @@
 
 from pipeline.check.memory import GIB, USABLE, layer_tokens, training
 from pipeline.check.model_size import Size
-from pipeline.plan.models import KEY, asks_teacher, teacher_stage
-from pipeline.plan.modes import Line
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.algorithms import WITH_TEACHER
 from pipeline.settings.config import Config
-from pipeline.settings.model import Model
+from pipeline.settings.model import TEACHER, Model
 from pipeline.store.errors import Problem, nearest
 from pipeline.store.model_shape import absent_model
 
 
-def problems(config: Config) -> list[Problem]:
-    """Lists problems with the teachers of a recipe. Its stages must have valid names and order."""
-    line, found = Line(config), []
-    asking = {name: settings for name, settings in line.settings.items() if asks_teacher(settings)}
+def unfit_teachers(recipe: Recipe) -> list[Problem]:
+    """Lists teachers that are missing, cannot be one, or that nobody asks. Stages must have valid names and order."""
+    found, given = [], recipe.run.model.teacher_model_path
+    asking = {name: settings for name, settings in recipe.settings.items() if settings.asks_teacher}
     for name, settings in asking.items():
         path, function = settings.model.teacher_model_path, settings.algorithm.advantage_fn
         if not path:
-            found.append(Problem("algorithm.advantage_fn", "needs the log-probs of a teacher.", f"Set {KEY} to a "
+            found.append(Problem("algorithm.advantage_fn", "needs the log-probs of a teacher.", f"Set {TEACHER} to a "
                                  "Hugging Face directory with the policy's tokenizer, or to the name of a stage above "
                                  "that trains.", found=function, stages=[name]))
-        elif (taught_by := teacher_stage(path, line, name)) and not line.kinds[taught_by].trains:
-            found.append(Problem(KEY, f"that stage makes no model (mode={line.settings[path].mode}); needed one "
+        elif (taught_by := recipe.teacher_stage(name)) and not recipe.kinds[taught_by].trains:
+            found.append(Problem(TEACHER, f"that stage makes no model (mode={recipe.settings[path].mode}); needed one "
                                  "that trains, or a Hugging Face directory.", found=path, stages=[name]))
-    if config.model.teacher_model_path and not asking:
-        found.append(Problem(KEY, "no stage asks a teacher.", f"Choose algorithm.advantage_fn="
+    if given and not asking:
+        found.append(Problem(TEACHER, "no stage asks a teacher.", f"Choose algorithm.advantage_fn="
                              f"{' or '.join(WITH_TEACHER)}, or leave it out.",
-                             found=config.model.teacher_model_path))
+                             found=given))
     return found
 
 
-def absent_teacher(config: Config, model: Model | None) -> Problem | None:
+def absent_teacher(recipe: Recipe, model: Model | None) -> Problem | None:
     """Reports a teacher's architecture directory that does not exist."""
     if model is None or model.init.enable or not model.model_path:
         return None
-    absent = absent_model(model.model_path, KEY)
-    meant = nearest(model.model_path, Line(config).kinds)
+    absent = absent_model(model.model_path, TEACHER)
+    meant = nearest(model.model_path, recipe.kinds)
     return absent.but(do=f"Nor is it a stage above.{meant}") if absent and meant else absent
 
 
@@ -59,7 +58,7 @@ def memory_problem(teacher: Size, policy: Size, config: Config, element: int, gi
     own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
     if own + kept <= USABLE * gib:
         return None
-    return Problem(KEY, f"while it scores, the teacher needs about {own:.1f} GiB on each GPU in addition to "
+    return Problem(TEACHER, f"while it scores, the teacher needs about {own:.1f} GiB on each GPU in addition to "
                    f"{kept:.1f} that the trainer keeps, and both may fill {USABLE:.0%} of {gib:g}.", "Lower "
                    "trainer.max_token_len_per_gpu, set trainer.offload_optimizer=true, or trainer.zero_stage=3 with "
                    "more ranks, or take a smaller teacher.")

@@ -1,7 +1,7 @@
 """Rules for algorithms that compare turns, the workflows that produce them, and the length of a second turn."""
 
 
-from pipeline.plan.modes import Line
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.arguments.advantages import ADVANTAGES
 from pipeline.settings.arguments.answers import WORKFLOWS
 from pipeline.settings.config import Config
@@ -13,11 +13,11 @@ from pipeline.store.errors import Problem
 RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 
 
-def problems(config: Config) -> list[Problem]:
-    """Lists every broken rule, stage by stage. Its stages must have valid names and order."""
-    line, found = Line(config), []
-    for name, kind in line.kinds.items():
-        settings = line.settings[name]
+def unfit_turns(recipe: Recipe) -> list[Problem]:
+    """Lists what is wrong with turns and their states, stage by stage. Stages must have valid names and order."""
+    found = []
+    for name, kind in recipe.kinds.items():
+        settings = recipe.settings[name]
         if kind.is_online:  # offline stages: pipeline/check/recorded_rules.py
             function = settings.algorithm.advantage_fn
             found += [problem.of([name]) for problem in state_problems(function, settings)]

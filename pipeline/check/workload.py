@@ -9,8 +9,8 @@ from pipeline.check.memory import has_critic
 from pipeline.check.model_size import Size
 from pipeline.check.row_counts import most_rows
 from pipeline.check.turn_rules import most_turns
+from pipeline.compose.recipe import Recipe
 from pipeline.job.schedule import rft_schedule
-from pipeline.plan.modes import Line
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
@@ -51,7 +51,7 @@ class Workload:
 
 
 def workload(config: Config) -> Workload:
-    """Computes the size of a stage from its settings (as returned by `stage_settings.effective`).
+    """Computes the size of a stage from its settings (as returned by `recipe.effective`).
 
     versions: the explorer deletes those older than its next step needs, and the trainer is at most 1 + sync_offset
     explorer steps ahead of that: the one in use, plus those published in between.
@@ -172,14 +172,14 @@ def _checkpoints(trainer: Trainer, steps: int | None) -> int | None:
     return min((number for number in (made, kept) if number is not None), default=None)
 
 
-def counted(line: Line) -> dict[str, Config]:
+def counted(recipe: Recipe) -> dict[str, Config]:
     """Maps stages to settings; for an offline one with the steps that its passes over explored rows amount to,
     unless the explorer itself makes passes over tasks that are not curated yet."""
     found = {}
-    for name, settings in line.settings.items():
-        buffer, source = settings.buffer, line.explored(name)
-        if line.kinds[name].is_offline and source and buffer.total_steps is None:
-            theirs = workload(line.settings[source])
+    for name, settings in recipe.settings.items():
+        buffer, source = settings.buffer, recipe.explored(name)
+        if recipe.kinds[name].is_offline and source and buffer.total_steps is None:
+            theirs = workload(recipe.settings[source])
             if theirs.explorer_steps and not theirs.most:
                 rows = buffer.total_epochs * theirs.explorer_steps * theirs.explored
                 steps = _whole(rows, buffer.train_batch_size or theirs.explored)

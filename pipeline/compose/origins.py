@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.compose.compose import hydra_overrides
 from pipeline.compose.conf_files import directories, file_of, search_path
-from pipeline.compose.stage_settings import merged, renamed_components
+from pipeline.compose.recipe import merged, renamed_components
 from pipeline.settings.algorithms import functions, parts
 from pipeline.settings.config import Config
 from pipeline.settings.secrets import typed

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.compose.interpolation import NAMED, from_root
-from pipeline.compose.stage_settings import ITS_OWN, sets
+from pipeline.compose.recipe import ITS_OWN, sets
 from pipeline.settings.secrets import texts
 from pipeline.settings.setting import at
 

@@ -1,98 +1,25 @@
-"""The stages of a recipe: partial configurations merged over the global one key by key, in an order or a DAG.
-
-An entry of `stages` is {stage_name, after, and any settings}. Without `after` a stage follows the one above it;
-`after: [a, b]` names others above it, `after: []` none. The rest is merged over the global settings: sections key by
-key, lists as a whole. Arguments (`*_args`) belong to the function of the same section: where a stage names another
-function, only its own arguments count.
-"""
+"""Rules for the structure of `stages`: names, order, keys that no stage may set (pipeline/compose/recipe.py)."""
 
 import re
-from collections.abc import Callable, Iterable
 from typing import Any
 
+from pipeline.compose.recipe import BENCH, ITS_OWN, before, sets
 from pipeline.settings import schema
-from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
 from pipeline.settings.combinations import LONGEST_NAME
 from pipeline.settings.config import RUN_WIDE, Config
 from pipeline.settings.environment_values import parsed_environment
 from pipeline.settings.kinds import REWRITES
-from pipeline.settings.setting import at, given
+from pipeline.settings.setting import given
 from pipeline.store.errors import Problem
 
 STAGE_NAME = re.compile(rf"[A-Za-z]\w{{,{LONGEST_NAME - 1}}}", re.ASCII)
-ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
-BENCH = "bench"  # name of the stage added to a run in mode `bench`
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
-
-
-def entries(config: Config) -> list[dict]:
-    """Returns the stages of a run. A recipe without any is one stage: the global settings."""
-    if config.stages:
-        return config.stages
-    algorithm = config.algorithm.algorithm_type
-    return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
-
-
-def before(entry: dict, above: list[str]) -> list[str]:
-    """Returns the names of a stage's predecessors. above: names of those listed above it, in order."""
-    named = entry.get("after")
-    if named is None:
-        return above[-1:]
-    return [named] if isinstance(named, str) else named
-
-
-def effective(config: Config, entry: dict) -> Config:
-    """Returns the settings of one stage: its own merged over the global ones, null algorithm components filled in."""
-    made = merged(config, entry)
-    return made.but("algorithm", filled(made.algorithm))
-
-
-def merged(config: Config, entry: dict) -> Config:
-    """Merges an entry over settings; null is left to the algorithm. Where the entry names another
-    function, only the entry's arguments count."""
-    made = config.merged({key: value for key, value in entry.items() if key not in ITS_OWN} | {"stages": []})
-    own = entry.get("algorithm", {})
-    arguments = {f"{name}_args": own.get(f"{name}_args", {}) for name in renamed_components(config, entry)}
-    return made.but("algorithm", made.algorithm.model_copy(update=arguments))
-
-
-def renamed_components(config: Config, entry: dict) -> list[str]:
-    """Returns the algorithm components (`policy_loss_fn`, ...) for which an entry names another function, or a type
-    that does: the arguments of `config` do not apply to them."""
-    theirs = functions(config.algorithm)
-    here = functions(config.algorithm.merged(entry.get("algorithm", {})))
-    return [name for name in here if here[name] != theirs.get(name)]
-
-
-def of_stages(config: Config, stages: Iterable[dict], find: Callable[[Config], Iterable[Problem]]) -> list[Problem]:
-    """Collects the findings on the settings of each stage, each once with the stages it concerns."""
-    return collected(config, ((entry["stage_name"], problem) for entry in stages
-                              for problem in find(effective(config, entry))))
-
-
-def collected(config: Config, found: Iterable[tuple[str, Problem]]) -> list[Problem]:
-    """Returns every problem once, with the stages that have it; none if all stages have it. found: (stage, problem)."""
-    concerned: dict[Problem, list[str]] = {}
-    for name, problem in found:
-        concerned.setdefault(problem, []).append(name)
-    return [problem if len(names) == len(entries(config)) else problem.of(names)
-            for problem, names in concerned.items()]
-
-
-def names_model(entry: dict) -> bool:
-    """Returns whether a stage sets its initial model itself."""
-    return sets(entry, "model.model_path") or sets(entry, "model.init")
 
 
 def _rewriting_problems(entry: dict) -> list[Problem]:
     return [Problem(key, "changes the config.json of a model, and this stage names none: it continues with "
                     "that of the run or of a stage above.", "Set it for the run, or beside model.model_path.")
             for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
-
-
-def sets(entry: Any, key: str) -> bool:
-    """Returns whether a stage sets a key, or something below it."""
-    return at(entry, key, ITS_OWN) is not ITS_OWN
 
 
 def stage_problems(config: Config) -> list[Problem]:

@@ -8,18 +8,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.compose.stage_settings import effective, names_model
+from pipeline.compose.recipe import Recipe
 from pipeline.job import policies
 from pipeline.job.tasksets import HELD, PROFILE
 from pipeline.plan import hub
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import Stage, make_stage
-from pipeline.plan.models import KEY, NO_MODEL, asks_teacher, teacher_stage
-from pipeline.plan.modes import Line, planned
 from pipeline.settings.config import Config
 from pipeline.settings.data import train_places
 from pipeline.settings.kinds import CURATE, EVALUATE, MODEL, RECORDED, REPORT, SERVER, TASKS, TEST_ROWS, Kind
-from pipeline.settings.model import Model
+from pipeline.settings.model import NO_MODEL, TEACHER, Model
 from pipeline.settings.profiles import profiled
 from pipeline.settings.setting import plain
 from pipeline.store import files
@@ -74,12 +72,12 @@ def make_plan(config: Config) -> Plan:
     """Returns the DAG of a composed configuration.
 
     tasks -> curate -> the training stages, each on the model of the nearest predecessor that trains -> an evaluation of
-    each, and of the first one's initial model -> report. Modes: pipeline/plan/modes.py. Raises DataError or ModelError
+    each, and of the first one's initial model -> report. Modes: compose/recipe.py. Raises DataError or ModelError
     when a named file does not exist, ConfigError when mode=bench finds a stage untrained.
     """
-    made = _Stages(config)
-    for entry in planned(config):
-        made.add_entry(entry)
+    made = _Stages(Recipe(config))
+    for name in made.recipe.settings:
+        made.add_entry(name)
     if config.only_evaluates:
         _refuse_untrained(made.stages)
     made.add(make_stage(REPORT, REPORT, config, {s.name: s.directory for s in made.stages}, made.root))
@@ -89,11 +87,10 @@ def make_plan(config: Config) -> Plan:
 class _Stages:
     """The stages of a plan under construction."""
 
-    def __init__(self, config: Config):
-        self.config = config
-        self.root = os.path.normpath(config.checkpoint_root_dir)
+    def __init__(self, recipe: Recipe):
+        self.recipe, self.config = recipe, recipe.run
+        self.root = os.path.normpath(self.config.checkpoint_root_dir)
         self.stages: list[Stage] = []
-        self.line = Line(config)
         self.models: dict[str, str] = {}  # entry -> directory of the model it trains, or else starts from
         self.made: dict[str, tuple[str, ...]] = {}  # entry -> directories derived from its output; others wait
         self.base = ""  # the first entry's initial model
@@ -119,9 +116,9 @@ class _Stages:
         return self.reused(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings,
                            inputs)
 
-    def add_entry(self, entry: dict) -> None:
-        """Adds one entry of `stages`, with its data, its initial model, and the evaluation of its result."""
-        name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
+    def add_entry(self, name: str) -> None:
+        """Adds a stage of the recipe, with its data, its initial model, and the evaluation of its result."""
+        settings, kind = self.recipe.settings[name], self.recipe.kinds[name]
         held = bool(settings.buffer.explorer_input.eval_tasksets)
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, TEST_ROWS, name) if held else ""
@@ -132,7 +129,7 @@ class _Stages:
                                self.add(make_stage(name, kind, settings, inputs, self.root,
                                                    self._waits(name, inputs))),)
             return
-        start = self._start(entry, settings)
+        start = self._start(name, settings)
         inputs.setdefault("model", start)
         answering = self._answering(name, settings, kind)
         if not self.models:
@@ -155,12 +152,12 @@ class _Stages:
         """Returns the settings by which a stage's model is evaluated. The token limits of a stage that learns from
         given responses are those of its data, so its model answers within those of the first exploring stage after it,
         whose scores are compared with its own."""
-        after = (other for other, of in self.line.kinds.items()
-                 if of.explores and name in self.line.ancestors(other))
+        after = (other for other, of in self.recipe.kinds.items()
+                 if of.explores and name in self.recipe.ancestors(other))
         first = next(after, None) if kind.learns_from_given else None
         if first is None:
             return settings
-        model = self.line.settings[first].model
+        model = self.recipe.settings[first].model
         return settings.merged({"model": {key: getattr(model, key) for key in LIMITS}})
 
     def _reads(self, name: str, kind: Kind, settings: Config) -> dict[str, str]:
@@ -169,7 +166,7 @@ class _Stages:
         if kind.evaluates:
             return {}
         if "experience" in kind.reads:
-            source = self.line.source(name)
+            source = self.recipe.source(name)
             (explored,) = self.made[source] if source else (self.shared(RECORDED, settings, {}, name),)
             return {"experience": explored} | (self._explored_with(explored) if "tasks" in kind.reads else {})
         sets = train_places(settings.buffer.explorer_input) if kind.explores else ()
@@ -184,11 +181,10 @@ class _Stages:
 
     def _teacher(self, name: str, settings: Config) -> dict[str, str]:
         """Returns the teacher model of a distilling stage, as its input."""
-        if not asks_teacher(settings):
+        if not settings.asks_teacher:
             return {}
-        path = settings.model.teacher_model_path
-        stage = teacher_stage(path, self.line, name)
-        return {"teacher": self.models[stage] if stage else _model_directory(path, settings.model, KEY)}
+        stage, path = self.recipe.teacher_stage(name), settings.model.teacher_model_path
+        return {"teacher": self.models[stage] if stage else _model_directory(path, settings.model, TEACHER)}
 
     def curated(self, settings: Config, rows: str, name: str) -> str:
         """Returns the curated rows that a stage reads (`Kind.rows`); stages that read the same data share them."""
@@ -204,7 +200,7 @@ class _Stages:
 
     def _waits(self, name: str, inputs: dict[str, str]) -> tuple[str, ...]:
         """Returns what must be complete before an entry that does not read it."""
-        above = (directory for parent in self.line.parents[name] for directory in self.made[parent])
+        above = (directory for parent in self.recipe.parents[name] for directory in self.made[parent])
         return tuple(dict.fromkeys(d for d in above if d not in inputs.values()))
 
     def evaluated(self, name: str, settings: Config, tasks: str, model: str, trained: str | None = None) -> str:
@@ -227,7 +223,7 @@ class _Stages:
         training. The other checkpoints are only known at that time: one stage evaluates them, with files for each.
         """
         made = self._evaluate_base(f"{name}_base", settings, tasks)
-        for trained in self.line.trained(name):
+        for trained in self.recipe.trained(name):
             model = self.models[trained]
             read = next(s.inputs.get("tasks") for s in self.stages if s.directory == model)
             if not settings.explorer.bench_on_latest_checkpoint and _has_some(Path(model), settings):
@@ -235,15 +231,14 @@ class _Stages:
                 made.append(self.add(make_stage(f"{name}_{trained}", settings.kind, settings, inputs, self.root,
                                                 self._waits(name, inputs))))
             made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
-        _refuse_lacking(settings, [Path(self.models[trained]) for trained in self.line.trained(name)])
+        _refuse_lacking(settings, [Path(self.models[trained]) for trained in self.recipe.trained(name)])
         return made
 
-    def _start(self, entry: dict, settings: Config) -> str:
+    def _start(self, name: str, settings: Config) -> str:
         """Returns the initial model of a stage: its own, else that of a predecessor, else the run's."""
-        name = entry["stage_name"]
-        if earlier := self.line.begins_with(name):
+        if earlier := self.recipe.begins_with(name):
             return self.models[earlier]
-        if names_model(entry):
+        if name in self.recipe.own_models:
             return self._model(settings, name)
         start = settings.model_copy(update={"model": self.config.model, "seed": self.config.seed})
         return self._model(start, name, settings.model)

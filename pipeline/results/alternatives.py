@@ -8,8 +8,7 @@ from pipeline.check.judge import rules_of_stage
 from pipeline.check.recorded_rules import lacking
 from pipeline.check.user_code import imported
 from pipeline.compose import axes
-from pipeline.compose.stage_settings import entries, merged
-from pipeline.plan.modes import Line
+from pipeline.compose.recipe import Recipe, entries, merged
 from pipeline.results.difference import frozen
 from pipeline.settings import schema
 from pipeline.settings.algorithm import Algorithm
@@ -36,9 +35,9 @@ def alternatives(run: Path, stage: str, original: Algorithm, overrides: list[str
         raise ConfigError(f"{axes.count(words)} alternatives; needed at most {MOST}.")
     config = Config.partial(frozen(run))
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
-    line, made, problems = Line(config), {}, []
-    explorer = line.explored(stage) if line.kinds[stage].is_offline else stage
-    rows = (line.settings[explorer], f"stages.{explorer}." if config.stages else "")
+    recipe, made, problems = Recipe(config), {}, []
+    explorer = recipe.explored(stage) if recipe.kinds[stage].is_offline else stage
+    rows = (recipe.settings[explorer], f"stages.{explorer}." if config.stages else "")
     for chosen, differs in axes.points(words) if overrides else ():
         name = axes.point_label(differs) if differs else " ".join(chosen)
         made[name], wrong = _alternative(config, entry, original, rows, chosen)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pipeline.check.judge import compose
 from pipeline.check.report import warn
 from pipeline.check.stage_rules import unread, unusable_root, without_data
+from pipeline.compose.recipe import Recipe
 from pipeline.plan import hub
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.settings.config import Config
@@ -23,10 +24,11 @@ def checked_plan(config: Config, on_warning: Callable[[str], None] = warn, ask: 
 
     ask: whether to query the hub for what is neither pinned nor cached."""
     config, unlocated = hub.located(config, ask)
+    recipe = Recipe(config)
     check_monitor(config.monitor.monitor_type, config.monitor.monitor_args)
-    if problems := unlocated + without_data(config) + unusable_root(config.checkpoint_root_dir):
+    if problems := unlocated + without_data(recipe) + unusable_root(config.checkpoint_root_dir):
         raise ConfigError("\n  ".join(problems), problems)
-    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
+    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(recipe):
         on_warning(line)
     return make_plan(config)
 

@@ -71,7 +71,7 @@ def run_jobs(start: Callable[[list[str]], "Ended"], extra: list[str], plan) -> "
     start: runs snakemake with these arguments. extra: the user's. At most MOST_IDLE submissions in a row reach no
     further step.
     """
-    if problems := cluster_rules.problems(plan.stages):
+    if problems := cluster_rules.unsatisfiable_requests(plan.stages):
         raise ConfigError.of("SLURM cannot run these stages:", problems)
     options, idle, reached = arguments(plan), 0, _progress(plan)
     with files.locked(plan.view / ".slurm.lock", lambda holder: _say(f"waiting for another `ouro run`: {holder}")):

@@ -17,6 +17,9 @@ FIXED = {  # keys of config.json that override_config may not have
     **dict.fromkeys(("rope_scaling", "rope_theta"), "model.rope_scaling and model.rope_theta say it"),
     **dict.fromkeys(("attn_implementation", "_attn_implementation"), "trainer.attention says it")}
 
+TEACHER = "model.teacher_model_path"
+NO_MODEL = Problem("model.model_path", "no model.", "Set it to a Hugging Face directory, or model.init.enable=true.")
+
 
 class Init(Section):
     """A small random model: Qwen2 architecture over a tokenizer with one token per printable ASCII character."""

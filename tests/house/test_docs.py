@@ -7,8 +7,7 @@ from omegaconf import OmegaConf
 
 from pipeline.check import preflight
 from pipeline.check.judge import compose
-from pipeline.compose.stage_settings import effective
-from pipeline.plan.modes import planned
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.config import Config
 from pipeline.store.files import CONF, HOME
 from tests import pages
@@ -81,4 +80,4 @@ def test_a_page_is_read_in_one_sitting(page):
 
 def effective_stages():
     config = compose([])
-    return [effective(config, entry) for entry in planned(config)]
+    return list(Recipe(config).settings.values())

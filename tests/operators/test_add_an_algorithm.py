@@ -11,7 +11,7 @@ from operators.advantage import ADVANTAGES
 from operators.choice import chosen_advantage, chosen_loss
 from operators.loss import POLICY_LOSSES
 from pipeline.check.judge import compose
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import filled
 from pipeline.settings.columns import columns

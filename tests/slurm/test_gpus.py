@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.check.judge import compose
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.job import slurm
 from pipeline.run import submission
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.check.samples import compared_sets
-from pipeline.compose.stage_settings import effective, entries
+from pipeline.compose.recipe import effective, entries
 from stages import overlap
 
 SOURCE = "buffer.explorer_input"

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from pipeline.plan import modes
+from pipeline.check.mode_rules import unfit_order
+from pipeline.compose.recipe import Recipe
 from pipeline.plan.plan import make_plan
 from pipeline.settings.setting import plain
 from pipeline.store import files, records, tables
@@ -130,19 +131,19 @@ def test_a_plan_reads_what_was_explored_and_trains_on_the_new_rewards():
 
 def test_a_stage_that_scores_has_the_tasks_of_the_other():
     sets = "taskset: {name: countdown_train, split: test, limit: 3}"
-    named = [(one.key.rpartition(".")[2], one.stages) for one in modes.problems(overridden(STAGES.replace(
-        "default_reward_fn_type:", f"{sets}, default_reward_fn_type:")))]
+    named = [(one.key.rpartition(".")[2], one.stages) for one in unfit_order(Recipe(overridden(STAGES.replace(
+        "default_reward_fn_type:", f"{sets}, default_reward_fn_type:"))))]
     assert named == [("split", ("judge",)), ("limit", ("judge",))]
 
 
 def test_what_a_stage_explored_that_trained_is_scored_and_not_trained_on():
     both = STAGES.replace("mode: explore", "mode: both")
-    assert {one.stages for one in modes.problems(overridden(both))} == {("learn",)}
-    assert modes.problems(overridden(both.replace(", {stage_name: learn, mode: train}", ""))) == []
+    assert {one.stages for one in unfit_order(Recipe(overridden(both)))} == {("learn",)}
+    assert unfit_order(Recipe(overridden(both.replace(", {stage_name: learn, mode: train}", "")))) == []
 
 
 def test_scoring_needs_something_explored():
-    (problem,) = modes.problems(overridden("stages=[{stage_name: judge, mode: score}]"))
+    (problem,) = unfit_order(Recipe(overridden("stages=[{stage_name: judge, mode: score}]")))
     assert (problem.key, problem.found, problem.stages) == ("mode", "score", ("judge",))
 
 

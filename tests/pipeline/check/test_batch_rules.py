@@ -2,8 +2,9 @@
 
 import pytest
 
-from pipeline.check.batch_rules import batch_notes, problems
+from pipeline.check.batch_rules import batch_notes, unfillable_steps
 from pipeline.check.preflight import check
+from pipeline.compose.recipe import Recipe
 from tests.configs import changed, places
 from tests.pipeline.check.test_workload import stage
 
@@ -11,7 +12,7 @@ LOOK = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4, "to
 
 
 def sft(**buffer) -> list[str]:
-    return problems(changed({f"stages.sft.buffer.{key}": value for key, value in buffer.items()}))
+    return unfillable_steps(Recipe(changed({f"stages.sft.buffer.{key}": value for key, value in buffer.items()})))
 
 
 def test_a_batch_of_demonstrations_may_be_all_of_them():
@@ -27,16 +28,16 @@ def test_pairs_are_counted_as_pairs(tmp_path):
     (tmp_path / "pairs.jsonl").write_text("{}\n" * 40)
     given = {"stages": [{"stage_name": "prefer", "algorithm": {"algorithm_type": "dpo"}}], "buffer.batch_size": 41,
              "buffer.trainer_input.experience_buffer.path": str(tmp_path / "pairs.jsonl")}
-    (problem,) = problems(changed(given))
+    (problem,) = unfillable_steps(Recipe(changed(given)))
     assert (problem.key, problem.found) == ("buffer.batch_size", "41")
     assert "pairs, each once, and before curation there are at most 40: 1 short" in problem.needed
-    assert problems(changed(given | {"buffer.batch_size": 40})) == []
+    assert unfillable_steps(Recipe(changed(given | {"buffer.batch_size": 40}))) == []
 
 
 @pytest.mark.parametrize(("batch", "expected"), [(None, []), (96, []), (128, ["careful: buffer.train_batch_size"])])
 def test_a_batch_of_recorded_rows_is_not_more_than_were_explored(batch, expected):
-    found = problems(changed({"stages": [LOOK, {"stage_name": "careful", "mode": "train",
-                                                "buffer": {"train_batch_size": batch}}]}))
+    found = unfillable_steps(Recipe(changed({"stages": [LOOK, {"stage_name": "careful", "mode": "train",
+                                                "buffer": {"train_batch_size": batch}}]})))
     assert places(found) == expected
     assert all("'look' explores at most 96: 32 short" in problem.needed for problem in found)
 
@@ -44,7 +45,7 @@ def test_a_batch_of_recorded_rows_is_not_more_than_were_explored(batch, expected
 def test_of_a_length_that_is_not_known_nothing_is_said():
     look = {**LOOK, "buffer": {"batch_size": 4, "total_steps": None}}
     careful = {"stage_name": "careful", "mode": "train", "buffer": {"train_batch_size": 10_000}}
-    assert problems(changed({"stages": [look, careful]})) == []
+    assert unfillable_steps(Recipe(changed({"stages": [look, careful]}))) == []
 
 
 def test_tasks_that_are_asked_again_within_a_step_are_a_warning():

@@ -9,8 +9,7 @@ from operators.formats import read_records
 from pipeline.check.builtin_rewards import generator_problems
 from pipeline.check.data_sample import Sample
 from pipeline.check.samples import sources_here
-from pipeline.compose.stage_settings import effective
-from pipeline.plan.modes import planned
+from pipeline.compose.recipe import Recipe
 from pipeline.settings.data import TaskFormat
 from stages.judged_rows import unjudgeable
 from tests.configs import overridden
@@ -76,7 +75,7 @@ def test_where_the_workflow_may_reward_it_is_a_warning():
 
 def stages_of(*overrides):
     config = overridden(*overrides)
-    return [effective(config, entry) for entry in planned(config)]
+    return list(Recipe(config).settings.values())
 
 
 @pytest.fixture

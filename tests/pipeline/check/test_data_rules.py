@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.judge import compose
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.settings.data import ExperienceBuffer, Taskset
 from tests.configs import broken, changed, check, element, places
 

@@ -9,8 +9,8 @@ from pipeline.check import samples
 from pipeline.check.memory import GIB, training
 from pipeline.check.preflight import check
 from pipeline.check.stage_rules import unread
-from pipeline.check.teacher_rules import memory_problem, problems, scoring
-from pipeline.compose.stage_settings import effective
+from pipeline.check.teacher_rules import memory_problem, scoring, unfit_teachers
+from pipeline.compose.recipe import Recipe, effective
 from pipeline.plan.plan import make_plan
 from pipeline.settings.config import Config
 from pipeline.store.errors import ModelError
@@ -82,17 +82,18 @@ def test_a_stage_above_may_be_the_teacher(tmp_path):
      f"rft: {KEY}"),
 ])
 def test_a_teacher_that_is_missing_idle_or_not_trained_is_a_problem(change, expected):
-    assert places(problems(changed(change))) == [expected]
+    assert places(unfit_teachers(Recipe(changed(change)))) == [expected]
 
 
 def test_without_a_teacher_nothing_is_wrong():
-    assert problems(changed({})) == []
+    assert unfit_teachers(Recipe(changed({}))) == []
     assert Config().model.teacher_model_path is None
 
 
 def test_a_stage_that_names_a_teacher_and_asks_none_is_told(tmp_path):
     named = {"teacher_model_path": teacher(tmp_path)}
-    assert places(unread(changed({**DISTIL, "stages.sft.model": named, "stages.rft.model": named}))) == [f"sft: {KEY}"]
+    recipe = Recipe(changed({**DISTIL, "stages.sft.model": named, "stages.rft.model": named}))
+    assert places(unread(recipe)) == [f"sft: {KEY}"]
 
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -142,8 +143,7 @@ def test_a_teacher_above_is_counted_by_what_it_begins_with():
                "algorithm": JSD}
     config = changed(with_stages(GRPO, student))
     assert effective(config, student).model.teacher_model_path == "big"
-    from pipeline.plan.models import teacher_model
 
-    starts = dict.fromkeys(("sft", "big", "small"), config.model)
-    assert teacher_model(config, "small", starts) is config.model
-    assert teacher_model(config, "big", starts) is None
+    resolved = Recipe(config)
+    assert resolved.teacher("small") is config.model
+    assert resolved.teacher("big") is None

@@ -8,7 +8,7 @@ import pytest
 from pipeline.check import fit
 from pipeline.check.memory import GIB, USABLE, training
 from pipeline.check.model_size import Sizes, named, question
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.job.devices import Gpus
 from pipeline.settings.config import AuxiliaryModel
 from tests.configs import changed, element
@@ -59,7 +59,7 @@ def test_a_stage_without_rollouts_needs_a_gpu_for_each_rank():
 
 
 def test_what_fits_is_no_problem():
-    assert fit.problems(SMALL, rft(), gpus()) == []
+    assert fit.beyond_memory(SMALL, rft(), gpus()) == []
 
 
 # recomputed in chunks of 512, offloaded ZeRO-3, no micro-batch larger than a row: nothing is left to lower
@@ -97,9 +97,10 @@ def test_auto_recomputes_only_on_gpus_where_it_must():
     """41.5 GiB compiled, of which 90% of 47 hold 42.3 and of 46 41.4; recomputed 11.7, more than 90% of 12."""
     auto = {"trainer__enable_gradient_checkpointing": "auto", "trainer__compile": "auto"}
     for gib, words in ((47.0, "trainer about 41.5 GiB"), (46.0, "trainer about 11.7 GiB")):
-        assert fit.problems(SMALL, rft(**auto), gpus(8, gib)) == []
+        assert fit.beyond_memory(SMALL, rft(**auto), gpus(8, gib)) == []
         assert words in fit.described(SMALL, rft(**auto), gpus(8, gib))[0][1]
-    (problem,) = fit.problems(SMALL, rft(**auto, explorer__rollout_model__gpu_memory_utilization=0.9), gpus(8, 12.0))
+    (problem,) = fit.beyond_memory(
+        SMALL, rft(**auto, explorer__rollout_model__gpu_memory_utilization=0.9), gpus(8, 12.0))
     assert "needs about 11.7 GiB on each GPU" in problem
     assert "enable_gradient_checkpointing" not in problem
 
@@ -148,24 +149,24 @@ def test_kept_log_probs_take_room_beside_the_share_of_an_engine(seqs, engines, k
 def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():
     """14 bytes a parameter, 6.4 GiB of 24; the engine's 0.9 are 21.6. 17.6 / 24 = 0.73."""
     config = rft(mode="colocate", trainer__enable_gradient_checkpointing=True, trainer__logprob_chunk_tokens=1024)
-    (problem,) = fit.problems(SMALL, config, gpus(1, 24.0))
+    (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 24.0))
     assert "keep 6.4. Set it between 0.04 and 0.73." in problem
     config.explorer.rollout_model.gpu_memory_utilization = 0.7
-    assert fit.problems(SMALL, config, gpus(1, 24.0)) == []
+    assert fit.beyond_memory(SMALL, config, gpus(1, 24.0)) == []
     config.mode = "both"
     config.explorer.rollout_model.gpu_memory_utilization = 0.9
-    assert fit.problems(SMALL, config, gpus(2, 24.0)) == []
+    assert fit.beyond_memory(SMALL, config, gpus(2, 24.0)) == []
 
 
 def test_at_once_trainer_and_engines_are_added():
     """Engines hold half, and nine tenths may be used: the trainer's 64.6 GiB may be four tenths, of 161.5."""
     config = rft(mode="colocate", synchronizer__sync_offset=1, trainer__overlap=True,
                  explorer__rollout_model__gpu_memory_utilization=0.5)
-    assert fit.problems(SMALL, config, gpus(1, 163.0)) == []
-    (problem,) = fit.problems(SMALL, config, gpus(1, 160.0))
+    assert fit.beyond_memory(SMALL, config, gpus(1, 163.0)) == []
+    (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 160.0))
     assert problem.key == "trainer.overlap"
     config.trainer.overlap = "auto"
-    assert fit.problems(SMALL, config, gpus(1, 160.0)) == []
+    assert fit.beyond_memory(SMALL, config, gpus(1, 160.0)) == []
 
 
 @pytest.mark.parametrize(("tokens", "deciding"), [(16, "optimizer step 56.7"), (65536, "activations")])
@@ -193,10 +194,10 @@ def test_colocated_a_reward_model_keeps_its_weights_too(judged):
     kept = fit.judge_bytes(config, gpus(1, 24.0), sizes)
     assert kept == SMALL.critic * 2
     assert fit.judge_bytes(config, gpus(1, 24.0), Sizes()) == 0
-    (problem,) = fit.problems(SMALL, config, gpus(1, 24.0), kept)
+    (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 24.0), kept)
     assert "has 16.8 of 24 GiB" in problem
     assert "keep 7.4. Set it between 0.04 and 0.69." in problem
-    assert fit.problems(SMALL, config, gpus(1, 24.0)) == []
+    assert fit.beyond_memory(SMALL, config, gpus(1, 24.0)) == []
 
 
 def test_a_reward_model_takes_of_what_the_trainer_may_fill_where_they_share(judged):

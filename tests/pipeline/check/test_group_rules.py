@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.workload import described, workload
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from tests.configs import changed, check, places
 
 

@@ -20,7 +20,7 @@ def machine(monkeypatch):
 
 
 def keys(config, gpus=CPU):
-    return [problem.key for problem in host_rules.problems(config, gpus)]
+    return [problem.key for problem in host_rules.unfit_host(config, gpus)]
 
 
 def rft(**settings):
@@ -54,7 +54,7 @@ def test_a_key_of_a_server_that_is_not_set(monkeypatch):
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     key = "buffer.explorer_input.taskset.reward_fn_args"
     judged = rft(**JUDGED, **{key: ARGUMENTS | {"judge_key_env": "JUDGE_KEY"}})
-    (problem,) = host_rules.problems(judged, CPU)
+    (problem,) = host_rules.unfit_host(judged, CPU)
     assert (problem.key, problem.found) == (f"{key}.judge_key_env", "JUDGE_KEY")
     monkeypatch.setenv("JUDGE_KEY", "x")
     assert keys(judged) == []

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.check import fit
 from pipeline.check.judge import broken_rules, compose
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import held_gpus
 from tests.sizes import LARGE
@@ -20,11 +20,11 @@ def test_half_of_the_gpus_train_and_the_others_answer(overrides, nodes, gpus):
     rft = effective(config, config.stages[0])
     assert held_gpus(rft.kind, rft) == gpus
     assert rft.trainer.zero_stage == 3
-    assert fit.problems(LARGE, rft, Gpus(8 * nodes, 80.0, True)) == []
+    assert fit.beyond_memory(LARGE, rft, Gpus(8 * nodes, 80.0, True)) == []
 
 
 def test_one_rank_would_not_hold_it():
     """7.6 billion parameters of 16 bytes and more; ZeRO-3 needs its four ranks."""
     config = compose(["recipe=gsm8k_7b", "trainer.ranks=1", "explorer.rollout_model.engine_num=7"])
-    (problem,) = fit.problems(LARGE, effective(config, config.stages[0]), Gpus(8, 80.0, True))
+    (problem,) = fit.beyond_memory(LARGE, effective(config, config.stages[0]), Gpus(8, 80.0, True))
     assert "trainer" in str(problem)

@@ -5,6 +5,7 @@ import pytest
 from pipeline.check import named_functions, preflight, recorded_rules
 from pipeline.check.judge import compose, judged
 from pipeline.check.user_code import imported
+from pipeline.compose.recipe import Recipe
 from tests.configs import overridden, places
 
 MODULES = {"mine/__init__.py": "", "mine/tools.py": "def compare(batch):\n    return batch.groupby('group_id')\n",
@@ -106,8 +107,8 @@ def test_recorded_groups_are_those_of_the_stage_that_explored(known, repeats, ex
     look = f"{{stage_name: look, mode: explore, algorithm: {{repeat_times: {repeats}}}}}"
     learn = "{stage_name: learn, mode: train, algorithm: {advantage_fn: 'mine.parts:sql', repeat_times: 3}}"
     config, _ = judged([f"stages=[{look}, {learn}]"])
-    assert places(recorded_rules.lonely_groups(config, known[0])) == expected
-    assert recorded_rules.lonely_groups(config, {}) == []
+    assert places(recorded_rules.lonely_groups(Recipe(config), known[0])) == expected
+    assert recorded_rules.lonely_groups(Recipe(config), {}) == []
 
 
 def test_rows_that_an_advantage_of_the_users_chooses_need_no_advantage_in_the_loss(known):

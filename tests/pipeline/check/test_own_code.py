@@ -9,7 +9,7 @@ from pipeline.check import preflight, user_code
 from pipeline.check.named_functions import wrong_arguments
 from pipeline.check.references import wrong_code
 from pipeline.check.user_code import imported
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden
 

@@ -1,6 +1,7 @@
 """What a stage must find in rows that another stage explored."""
 
-from pipeline.check.recorded_rules import problems
+from pipeline.check.recorded_rules import unfit_rows
+from pipeline.compose.recipe import Recipe
 from tests.configs import broken, changed, places
 
 RETRY = {"buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}
@@ -8,9 +9,9 @@ RETRY = {"buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"
 
 def found(look: dict, careful: dict, **of_look) -> list[str]:
     """Of a stage that explores with the settings `algorithm` look, and one that trains on it with those of careful."""
-    return problems(changed({"stages": [
+    return unfit_rows(Recipe(changed({"stages": [
         {"stage_name": "look", "mode": "explore", "algorithm": look, **of_look},
-        {"stage_name": "careful", "mode": "train", "algorithm": careful}]}))
+        {"stage_name": "careful", "mode": "train", "algorithm": careful}]})))
 
 
 def test_a_greedy_baseline_is_made_by_the_stage_that_explores():

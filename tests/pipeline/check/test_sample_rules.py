@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.check.judge import compose, rules_of_stage
 from pipeline.check.named_functions import wrong_arguments
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.job.schedule import Schedule
 from pipeline.plan.plan import make_plan
 from tests.configs import broken, changed, problems_of

@@ -6,6 +6,7 @@ from pipeline.bridges.recipe import write
 from pipeline.check import preflight
 from pipeline.check.judge import compose
 from pipeline.check.stage_rules import unread
+from pipeline.compose.recipe import Recipe
 from pipeline.run.planning import checked_plan
 from pipeline.settings.setting import plain
 from tests.bridges import from_trinity
@@ -42,8 +43,8 @@ def test_settings_that_a_stage_does_not_read_are_told_and_left():
 def test_arguments_of_the_run_for_a_function_that_no_stage_calls_are_told(arguments, of_stage):
     """They belong to the run's own function, which the only stage that could take them does not name."""
     named = {f"stages.rft.algorithm.{key}": value for key, value in of_stage.items()}
-    assert places(unread(changed(arguments | named))) == list(arguments)
-    assert unread(changed(arguments)) == []  # there the stage calls the function
+    assert places(unread(Recipe(changed(arguments | named)))) == list(arguments)
+    assert unread(Recipe(changed(arguments))) == []  # there the stage calls the function
 
 
 def test_they_are_told_where_snakemake_is_called_without_us(tmp_path, capsys, monkeypatch):
@@ -66,7 +67,7 @@ def test_a_stage_reads_whatever_it_is_handed(tmp_path, template):
     for entry in said:
         assert entry["model"].pop("lora_configs") == []  # without an adapter it says nothing
     assert all(entry["model"]["chat_template_path"] == template for entry in said)
-    assert [one for one in unread(changed({"stages": said})) if one.stages] == []
+    assert [one for one in unread(Recipe(changed({"stages": said}))) if one.stages] == []
 
 
 def test_an_imported_stage_that_repeats_whole_sections_goes_through(tmp_path):
@@ -102,6 +103,6 @@ def test_the_type_that_a_stage_explores_for_fills_what_it_reads(tmp_path):
     def look(kind):
         return [{"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": kind}}]
 
-    assert not any("algorithm_type" in line for line in unread(changed({"stages": look("remax")})))
+    assert not any("algorithm_type" in line for line in unread(Recipe(changed({"stages": look("remax")}))))
     assert len({next(s.identity for s in planned(tmp_path, {"stages": look(kind)}).stages if s.name == "look")
                 for kind in ("remax", "grpo", "gspo")}) == 2

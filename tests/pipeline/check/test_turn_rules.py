@@ -6,8 +6,9 @@ import pytest
 
 from pipeline.check.named_functions import wrong_arguments
 from pipeline.check.preflight import check
-from pipeline.check.turn_rules import problems
+from pipeline.check.turn_rules import unfit_turns
 from pipeline.check.workload import disk, row_bytes
+from pipeline.compose.recipe import Recipe
 from pipeline.store.errors import Problem
 from tests.configs import changed, overridden, places
 from tests.sizes import SMALL
@@ -18,7 +19,7 @@ RETRY = {f"{SOURCE}.default_workflow_type": "retry_workflow"}
 
 
 def found(*parts: dict) -> list[Problem]:
-    return problems(changed({key: value for part in parts for key, value in part.items()}))
+    return unfit_turns(Recipe(changed({key: value for part in parts for key, value in part.items()})))
 
 
 def test_several_turns_are_fine_where_they_have_room():

@@ -3,9 +3,8 @@
 import pytest
 
 from pipeline.check.workload import Disk, Workload, counted, described, disk, row_bytes, workload
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import Recipe, effective
 from pipeline.job.schedule import rft_schedule
-from pipeline.plan.modes import Line
 from tests.configs import changed
 from tests.sizes import TIED, TOY
 
@@ -133,6 +132,6 @@ def test_passes_over_what_a_stage_explores_are_counted():
             "algorithm": {"repeat_times": 8}}
     train = {"stage_name": "train", "mode": "train",
              "buffer": {"train_batch_size": 64, "total_steps": None, "total_epochs": 2}}
-    assert counted(Line(changed({"stages": [look, train]})))["train"].buffer.total_steps == 80
+    assert counted(Recipe(changed({"stages": [look, train]})))["train"].buffer.total_steps == 80
     look["buffer"] = {"batch_size": 16, "total_steps": None}
-    assert counted(Line(changed({"stages": [look, train]})))["train"].buffer.total_steps is None
+    assert counted(Recipe(changed({"stages": [look, train]})))["train"].buffer.total_steps is None

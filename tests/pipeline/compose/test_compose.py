@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.compose.conf_files import groups
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.settings.config import walk
 from tests.configs import broken, changed, check, composed, places, problems_of

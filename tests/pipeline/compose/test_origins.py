@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.compose.origins import DEFAULT, origin, stage_origin
-from pipeline.compose.stage_settings import entries
+from pipeline.compose.recipe import entries
 
 
 def found(key: str, *overrides: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from pipeline.check import named_functions, preflight
 from pipeline.check.judge import compose
 from pipeline.check.user_code import imported
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.job import devices
 from pipeline.plan.plan import make_plan
 from pipeline.run.sweep import make_sweep

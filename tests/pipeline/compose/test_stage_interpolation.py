@@ -5,8 +5,8 @@ from omegaconf import OmegaConf
 
 from pipeline.check.judge import compose, judged
 from pipeline.compose.interpolation import resolved
+from pipeline.compose.recipe import effective
 from pipeline.compose.stage_interpolation import in_stages
-from pipeline.compose.stage_settings import effective
 
 RUN = {"seed": 1, "buffer": {"batch_size": 16, "train_batch_size": "${buffer.batch_size}", "total_steps": 4}}
 

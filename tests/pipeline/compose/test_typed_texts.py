@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.check.judge import judged
 from pipeline.compose import axes, yaml_files
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.run.sweep import make_sweep
 from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError

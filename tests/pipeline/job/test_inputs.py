@@ -10,7 +10,7 @@ import pytest
 from pipeline.check import named_functions, preflight, references, samples
 from pipeline.check.judge import compose
 from pipeline.check.sources import sources
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.settings import algorithms
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.settings.data import AuxiliaryBuffer, Taskset

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import cli
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.results.alternatives import alternatives
 from pipeline.settings.kinds import ONLINE
 from pipeline.settings.setting import plain

@@ -7,7 +7,7 @@ import pytest
 from pipeline.check.fit import adapter_words
 from pipeline.check.references import missing, wrong_adapters
 from pipeline.check.workload import disk
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.plan.plan import make_plan
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
 from tests.configs import changed, check, lora, places

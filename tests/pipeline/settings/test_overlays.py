@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.judge import compose
-from pipeline.compose.stage_settings import before, effective, entries
+from pipeline.compose.recipe import before, effective, entries
 from pipeline.settings import algorithms
 from pipeline.settings.config import Algorithm
 from tests.configs import broken, composed

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.check import preflight
 from pipeline.check.references import untrainable_models
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.recipe import effective
 from pipeline.job.devices import Gpus
 from pipeline.store.architecture import unpacked, untrainable
 from tests.configs import changed, places

@@ -1,12 +1,10 @@
-"""Modes: which kind of stage each makes, and what must stand before it."""
+"""Rules for the order of modes, and what a stage of each mode is asked for."""
 
 import pytest
 
 from pipeline.check.judge import rules_of_stage
-from pipeline.compose.stage_settings import effective
-from pipeline.plan.models import initial_models
-from pipeline.plan.modes import Line, planned, problems
-from pipeline.settings.config import Config
+from pipeline.check.mode_rules import unfit_order
+from pipeline.compose.recipe import Recipe
 from tests import plans
 from tests.configs import changed, check, overridden, places
 from tests.plans import reads
@@ -14,89 +12,14 @@ from tests.plans import reads
 SFT = {"algorithm": {"algorithm_type": "sft"}}
 
 
-def recipe(*stages: dict, **values) -> dict:
-    return changed({"stages": list(stages), **values})
-
-
-@pytest.mark.parametrize(("mode", "algorithm", "kind"), [
-    ("both", "grpo", "rft"), ("colocate", "grpo", "rft"), ("explore", "grpo", "rollout"), ("train", "grpo", "offline"),
-    ("bench", "grpo", "bench"), ("both", "sft", "train"),
-    ("train", "dpo", "train"), ("train", "sft", "train"), ("bench", "sft", "bench")])
-def test_the_kind_of_a_stage_is_what_its_mode_makes_of_its_algorithm(mode, algorithm, kind):
-    assert Config.partial({"mode": mode, "algorithm": {"algorithm_type": algorithm}}).kind == kind
-
-
-def test_an_offline_stage_trains_on_what_the_nearest_stage_before_it_explored():
-    """a - sft - b - offline, and beside them far: `after` decides who stands before whom, not the place in the list."""
-    line = Line(recipe(
-        {"stage_name": "a", "mode": "explore"}, {"stage_name": "sft", **SFT}, {"stage_name": "b", "mode": "explore"},
-        {"stage_name": "offline", "mode": "train"}, {"stage_name": "other", "mode": "train", "after": ["sft"]},
-        {"stage_name": "none", "mode": "train", "after": []}))
-    assert line.explored("offline") == "b"
-    assert line.explored("other") == "a"
-    assert line.explored("none") is None
-    assert line.ancestors("offline") == ["b", "sft", "a"]
-
-
-def test_what_is_evaluated_is_what_was_trained_before_in_the_order_of_the_recipe():
-    line = Line(recipe(
-        {"stage_name": "sft", **SFT}, {"stage_name": "x", "mode": "explore"}, {"stage_name": "low", "after": "sft"},
-        {"stage_name": "high", "after": "sft"}, {"stage_name": "all", "mode": "bench", "after": ["high", "low", "x"]},
-        {"stage_name": "one", "mode": "bench", "after": "low"}))
-    assert line.trained("all") == ["sft", "low", "high"]
-    assert line.trained("one") == ["sft", "low"]
-
-
-def test_a_stage_begins_with_the_nearest_model_that_was_trained():
-    """look (explores) hangs below old: of look's and sft's line the nearest that trains is sft; alone it is old."""
-    look = {"stage_name": "look", "mode": "explore", "after": "old"}
-    line = Line(recipe(
-        {"stage_name": "old", **SFT}, {"stage_name": "sft", "after": [], **SFT}, look,
-        {"stage_name": "near", "after": ["look", "sft"]}, {"stage_name": "far", "after": "look"},
-        {"stage_name": "seen", "mode": "explore", "after": []}, {"stage_name": "blind", "after": "seen"},
-        {"stage_name": "own", "after": "near", "model": {"model_path": "x"}}))
-    begun = {name: line.begins_with(name) for name in line.kinds}
-    assert begun == {"old": None, "sft": None, "look": "old", "near": "sft", "far": "old", "seen": None,
-                     "blind": "seen", "own": None}
-
-
-def test_what_after_names_and_is_not_there_stands_before_nobody():
-    line = Line(recipe({"stage_name": "a", "after": ["b"], **SFT}, {"stage_name": "b", "after": {"a": 1}}))
-    assert line.parents == {"a": [], "b": []}
-    assert line.begins_with("a") is None
-
-
-def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
-    config = recipe({"stage_name": "sft", **SFT}, {"stage_name": "rft"}, mode="bench")
-    line = Line(config)
-    assert line.kinds == {"sft": "train", "rft": "rft", "bench": "bench"}
-    assert line.trained("bench") == ["sft", "rft"]
-    assert effective(config, planned(config)[0]).mode == "both"
-
-
-@pytest.mark.parametrize("config", [
-    recipe({"stage_name": "bench"}, mode="bench"), recipe({"stage_name": "x"}, {"stage_name": "x"}),
-    recipe({"stage_name": "x"}, {"stage_name": "y"}, {"stage_name": "x"})])
-def test_where_two_stages_have_one_name_none_stands_before_itself(config):
-    """The name of the first and that of the last are the same: the one that a mode adds, or one given twice."""
-    line, first = Line(config), config.stages[0]["stage_name"]
-    assert (line.ancestors(first), line.begins_with(first)) == ([], None)
-    assert len(initial_models(config)) == len(line.kinds)
-
-
-def test_many_ways_to_a_stage_are_one():
-    """30 layers of two, each after both above it: 2 ^ 30 ways lead to the first, and 60 stages stand before the last.
-    The nearest of them, both of layer 29, come first."""
-    layers = [{"stage_name": f"{side}{layer}", "after": [f"{s}{layer - 1}" for s in "ab"] if layer else []}
-              for layer in range(30) for side in "ab"]
-    found = Line(recipe(*layers, {"stage_name": "last", "after": ["a29", "b29"]})).ancestors("last")
-    assert (len(found), found[:4]) == (60, ["a29", "b29", "a28", "b28"])
+def recipe(*stages: dict) -> Recipe:
+    return Recipe(changed({"stages": list(stages)}))
 
 
 def test_a_train_batch_must_fit_the_steps_that_were_explored():
     """4 tasks x 8 rollouts are 32 rows a step: 16 divides it, 64 is twice it, 24 is neither."""
     def found(batch):
-        return places(problems(recipe(
+        return places(unfit_order(recipe(
             {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4}},
             {"stage_name": "learn", "mode": "train", "buffer": {"train_batch_size": batch}})))
 
@@ -108,9 +31,9 @@ def test_a_stage_whose_mode_needs_a_stage_before_it_is_refused_without_one():
     """Recorded experience needs a stage that explores, a bench one that trains."""
     look = {"stage_name": "look", "mode": "explore"}
     learn = {"stage_name": "rft", "mode": "train"}
-    assert places(problems(recipe({"stage_name": "sft", **SFT}, learn))) == ["rft: mode"]
-    assert places(problems(recipe(look, {"stage_name": "judge", "mode": "bench"}))) == ["judge: mode"]
-    assert problems(recipe({"stage_name": "sft", **SFT, "mode": "train"})) == []
+    assert places(unfit_order(recipe({"stage_name": "sft", **SFT}, learn))) == ["rft: mode"]
+    assert places(unfit_order(recipe(look, {"stage_name": "judge", "mode": "bench"}))) == ["judge: mode"]
+    assert unfit_order(recipe({"stage_name": "sft", **SFT, "mode": "train"})) == []
 
 
 @pytest.mark.parametrize(("values", "expected"), [
@@ -148,7 +71,7 @@ def test_recorded_experience_needs_no_stage_that_explored(tmp_path):
     (path / "step=000001.parquet").write_text("x")
     learn = {"stage_name": "learn", "mode": "train", "after": [],
              "buffer": {"trainer_input": {"experience_buffer": {"path": str(tmp_path / "desk")}}}}
-    assert problems(recipe(learn)) == []
+    assert unfit_order(recipe(learn)) == []
     read = reads(tmp_path, [learn])
     assert read["learn"] == {"experience": "recorded", "model": "model"}
     look = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4}}
@@ -164,23 +87,23 @@ def test_operators_that_would_judge_no_row_are_refused():
     look, learn = {"stage_name": "look", "mode": "explore"}, {"stage_name": "learn", "mode": "train"}
     again = {"stage_name": "again", "mode": "score"}
     refused = ["learn: data_processor.experience_pipeline.operators"]
-    assert places(problems(recipe(look, with_operators(learn, "reward_filter")))) == refused
-    assert places(problems(recipe(with_operators(look, "reward_filter"), with_operators(learn, "reward_std_filter")))
+    assert places(unfit_order(recipe(look, with_operators(learn, "reward_filter")))) == refused
+    assert places(unfit_order(recipe(with_operators(look, "reward_filter"), with_operators(learn, "reward_std_filter")))
                   ) == refused
     for stages in ((with_operators(look, "reward_filter"), learn),
                    (with_operators(look, "reward_filter"), with_operators(learn, "reward_filter")),
                    (look, with_operators(again, "reward_filter"), with_operators(learn, "reward_filter"))):
-        assert problems(recipe(*stages)) == []
+        assert unfit_order(recipe(*stages)) == []
     recorded = {**learn, "after": [], "buffer": {"trainer_input": {"experience_buffer": {"path": "desk"}}}}
-    assert places(problems(recipe(with_operators(recorded, "reward_filter")))) == refused
+    assert places(unfit_order(recipe(with_operators(recorded, "reward_filter")))) == refused
     shown = with_operators({"stage_name": "learn", **SFT}, "reward_filter")
-    assert places(problems(recipe(shown, {"stage_name": "rft"}))) == refused
+    assert places(unfit_order(recipe(shown, {"stage_name": "rft"}))) == refused
 
 
 def test_a_server_is_evaluated_and_nothing_begins_with_its_model(tmp_path):
     theirs = {"stage_name": "theirs", "mode": "bench", **SERVER}
-    assert problems(recipe(theirs)) == []
-    assert places(problems(recipe(theirs, {"stage_name": "rft"}))) == ["rft: after"]
+    assert unfit_order(recipe(theirs)) == []
+    assert places(unfit_order(recipe(theirs, {"stage_name": "rft"}))) == ["rft: after"]
     stages = {stage.name: stage for stage in plans.planned(
         tmp_path, {"stages": [theirs, {"stage_name": "sft", **SFT, "after": []}]}).stages}
     assert stages["theirs_server"].inputs["model"] == stages["server"].directory
@@ -193,13 +116,13 @@ def test_a_server_explores_and_what_follows_begins_with_the_runs_model(tmp_path)
         tmp_path, {"stages": [theirs, {"stage_name": "sft", **SFT}]}).stages}
     assert stages["theirs"].inputs["model"] == stages["server"].directory
     assert stages["sft"].inputs["model"] == stages["model"].directory
-    assert places(problems(recipe(theirs, {"stage_name": "fit", "mode": "train"}))) == ["fit: mode"]
+    assert places(unfit_order(recipe(theirs, {"stage_name": "fit", "mode": "train"}))) == ["fit: mode"]
 
 
 def test_a_server_is_not_trained():
-    assert places(check(recipe({"stage_name": "rft", **SERVER}))) == ["explorer.rollout_model.engine_type"]
+    assert places(check(recipe({"stage_name": "rft", **SERVER}).run)) == ["explorer.rollout_model.engine_type"]
     missing = {"explorer": {"rollout_model": {"engine_type": "openai"}}}
-    assert places(check(recipe({"stage_name": "x", "mode": "bench", **missing}))) == [
+    assert places(check(recipe({"stage_name": "x", "mode": "bench", **missing}).run)) == [
         "explorer.rollout_model.external.base_url", "explorer.rollout_model.external.model_name"]
 
 
@@ -212,10 +135,10 @@ def test_features_that_an_earlier_stage_measures_are_its_table(tmp_path):
     stages = [look, {"stage_name": "rft", **chosen}]
     made = reads(tmp_path, stages)
     assert made["rft"]["profile_look"] == "look"
-    assert problems(recipe(*stages)) == []
+    assert unfit_order(recipe(*stages)) == []
     for wrong in ([{"stage_name": "rft", **chosen}, look], [{**look, "mode": "both"}, {"stage_name": "rft", **chosen}],
                   [{**look, **chosen}, {"stage_name": "rft"}]):
-        (found,) = places(problems(recipe(*wrong)))
+        (found,) = places(unfit_order(recipe(*wrong)))
         assert found.endswith(f"{key}.feature_keys")
 
 

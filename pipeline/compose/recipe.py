@@ -1,0 +1,199 @@
+"""A recipe, resolved: the settings of a run and of every one of its stages, and the order of the stages.
+
+An entry of `stages` is {stage_name, after, and any settings}. Without `after` a stage follows the one above it;
+`after: [a, b]` names others above it, `after: []` none. The rest is merged over the global settings: sections key by
+key, lists as a whole. Arguments (`*_args`) belong to the function of the same section: where a stage names another
+function, only its own arguments count.
+
+`mode` determines the kind of each stage. `both` and `colocate` produce the same, so `mode` is a `how` setting and not
+part of an identity. The other modes produce something else; the *kind* of stage expresses that, and is in the identity.
+A run as a whole in mode `bench` is its recipe, already trained, followed by a stage `bench`.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
+from pipeline.settings.config import Config
+from pipeline.settings.kinds import Kind
+from pipeline.settings.model import Model
+from pipeline.settings.setting import at
+from pipeline.store.errors import Problem
+
+ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
+BENCH = "bench"  # name of the stage added to a run in mode `bench`
+
+
+def entries(config: Config) -> list[dict]:
+    """Returns the stages of a run. A recipe without any is one stage: the global settings."""
+    if config.stages:
+        return config.stages
+    algorithm = config.algorithm.algorithm_type
+    return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
+
+
+def _planned(config: Config) -> list[dict]:
+    """Returns the entries of `stages` to plan: each with its own mode if the run's is `bench`."""
+    if not config.only_evaluates:
+        return entries(config)
+    if config.asks_server and not config.stages:
+        return [{"stage_name": BENCH}]
+    trained = [{**entry, "mode": entry.get("mode", "both")} for entry in entries(config)]
+    return [*trained, {"stage_name": BENCH, "after": [entry["stage_name"] for entry in trained]}]
+
+
+def before(entry: dict, above: list[str]) -> list[str]:
+    """Returns the names of a stage's predecessors. above: names of those listed above it, in order."""
+    named = entry.get("after")
+    if named is None:
+        return above[-1:]
+    return [named] if isinstance(named, str) else named
+
+
+def effective(config: Config, entry: dict) -> Config:
+    """Returns the settings of one stage: its own merged over the global ones, null algorithm components filled in."""
+    made = merged(config, entry)
+    return made.but("algorithm", filled(made.algorithm))
+
+
+def merged(config: Config, entry: dict) -> Config:
+    """Merges an entry over settings; null is left to the algorithm. Where the entry names another
+    function, only the entry's arguments count."""
+    made = config.merged({key: value for key, value in entry.items() if key not in ITS_OWN} | {"stages": []})
+    own = entry.get("algorithm", {})
+    arguments = {f"{name}_args": own.get(f"{name}_args", {}) for name in renamed_components(config, entry)}
+    return made.but("algorithm", made.algorithm.model_copy(update=arguments))
+
+
+def renamed_components(config: Config, entry: dict) -> list[str]:
+    """Returns the algorithm components (`policy_loss_fn`, ...) for which an entry names another function, or a type
+    that does: the arguments of `config` do not apply to them."""
+    theirs = functions(config.algorithm)
+    here = functions(config.algorithm.merged(entry.get("algorithm", {})))
+    return [name for name in here if here[name] != theirs.get(name)]
+
+
+def sets(entry: Any, key: str) -> bool:
+    """Returns whether a stage sets a key, or something below it."""
+    return at(entry, key, ITS_OWN) is not ITS_OWN
+
+
+class Recipe:
+    """The settings of a run and of its stages, resolved once, and the order of the stages.
+
+    run: the settings of the whole run. entries: every entry to plan, one that mode=bench adds too. settings, kinds:
+    name -> settings of the stage (of `effective`), their kind. parents: name -> direct predecessors. own_models: the
+    stages that set their own initial model.
+
+    Names in `after` that are not above the stage are ignored, and of entries with one name the first counts:
+    pipeline/compose/stage_settings.py reports both. The graph is therefore acyclic.
+    """
+
+    def __init__(self, config: Config):
+        self.run = config
+        self.entries = _planned(config)
+        self.parents: dict[str, list[str]] = {}
+        self.settings: dict[str, Config] = {}
+        self._all = [(entry["stage_name"], effective(config, entry)) for entry in self.entries]
+        self.own_models: set[str] = set()
+        for entry, (name, settings) in zip(self.entries, self._all, strict=True):
+            if name in self.parents:
+                continue
+            self.own_models |= {name} if sets(entry, "model.model_path") or sets(entry, "model.init") else set()
+            named = before(entry, list(self.parents))
+            self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
+            self.settings[name] = settings
+        self.kinds: dict[str, Kind] = {name: settings.kind for name, settings in self.settings.items()}
+
+    def each(self, find: Callable[[Config], Iterable[Problem]], written: bool = False) -> list[Problem]:
+        """Collects the findings on the settings of each stage, each once with the stages it concerns.
+
+        written: of those in `stages` alone, without one that mode=bench adds."""
+        return self.collected(lambda name, settings: find(settings), written)
+
+    def collected(self, find: Callable[[str, Config], Iterable[Problem]], written: bool = False) -> list[Problem]:
+        """Does the same where the findings depend on the stage's name; an entry whose name another has is included."""
+        concerned: dict[Problem, list[str]] = {}
+        number = len(entries(self.run))
+        for name, settings in self._all[: number if written else None]:
+            for problem in find(name, settings):
+                concerned.setdefault(problem, []).append(name)
+        return [problem if len(names) == number else problem.of(names) for problem, names in concerned.items()]
+
+    def ancestors(self, name: str) -> list[str]:
+        """Returns every predecessor of a stage, the nearest first."""
+        found: dict[str, None] = {}
+        here = self.parents[name]
+        while here:
+            new = [n for n in dict.fromkeys(here) if n not in found]
+            found |= dict.fromkeys(new)
+            here = [parent for n in new for parent in self.parents[n]]
+        return list(found)
+
+    def begins_with(self, name: str) -> str | None:
+        """Returns the stage whose model is the initial one: the nearest predecessor that trains; if none does, the
+        first direct predecessor, which passes on its own initial model. None: it has a model of its own, or the
+        run's; a stage that explored with the model of a server passes on none."""
+        if name in self.own_models or not self.parents[name]:
+            return None
+        first = self.parents[name][0]
+        found = next((n for n in self.ancestors(name) if self.kinds[n].trains), first)
+        return None if self.settings[found].asks_server and self.kinds[found].explores else found
+
+    def source(self, name: str) -> str | None:
+        """Returns the stage whose experience a stage reads: a stage with mode=score that of the nearest predecessor
+        that explores, an offline stage that of the nearest one that only explores, or that scores such a one."""
+        if self.kinds[name].only_rewards:
+            return next((n for n in self.ancestors(name) if self.kinds[n].explores), None)
+        return next((n for n in self.ancestors(name) if self._only_explored(n)), None)
+
+    def _only_explored(self, name: str | None) -> bool:
+        """Returns whether a stage makes experience of one model: that of a stage that trains meanwhile is of many."""
+        kind = self.kinds.get(name)
+        if not kind or kind.trains or not kind.makes_experience:
+            return False
+        return kind.explores or self._only_explored(self.source(name))
+
+    def explored(self, name: str) -> str | None:
+        """Returns the stage that generated that experience."""
+        found = self.source(name)
+        return self.explored(found) if found and not self.kinds[found].explores else found
+
+    def servers(self) -> list[str]:
+        """Returns the stages whose tasks the model of a server answers."""
+        return [name for name, settings in self.settings.items() if settings.asks_server]
+
+    def trained(self, name: str) -> list[str]:
+        """Returns the predecessors that train, in recipe order."""
+        above = self.ancestors(name)
+        return [n for n in self.parents if n in above and self.kinds[n].trains]
+
+    @cached_property
+    def models(self) -> dict[str, Model]:
+        """The section `model` of each stage's initial model: its own, that of the stage it continues from, or the
+        run's (consistent with pipeline/plan/plan.py)."""
+        found: dict[str, Model] = {}
+        for name, settings in self.settings.items():
+            earlier = self.begins_with(name)
+            own = settings.model if name in self.own_models else self.run.model
+            found[name] = found[earlier] if earlier else own
+        return found
+
+    def teacher_stage(self, name: str) -> str | None:
+        """Returns the stage above that a stage's `model.teacher_model_path` names; None for a directory."""
+        path, names = self.settings[name].model.teacher_model_path, list(self.settings)
+        return path if path in names[: names.index(name)] else None
+
+    def teacher(self, name: str) -> Model | None:
+        """Returns the section `model` with the architecture of a stage's teacher; None without a teacher. A stage
+        above that trains keeps the architecture of its initial model.
+
+        Like the initial model it is an input of the stage, so its content, not its path, is part of the identity."""
+        settings = self.settings[name]
+        path = settings.model.teacher_model_path
+        if not settings.asks_teacher or not path:
+            return None
+        stage = self.teacher_stage(name)
+        return self.models[stage] if stage else Model.model_construct(
+            model_path=path, trust_remote_code=settings.model.trust_remote_code)
