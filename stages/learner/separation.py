@@ -35,7 +35,9 @@ FIRST, SECOND = 13, 10  # tokens; the first row is longer, so that attention pad
 SHORT = 40  # tokens of the row that is compared, where nothing in config.json depends on a length
 COMPARED = 64  # last tokens of it
 LENGTHS = re.compile(r"window|chunk|topk|original_max|floor_scale")  # keys of lengths from which on layers do otherwise
-ALLOWED = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (0.02, 0.2)}  # mean and largest difference, nats
+# mean and largest difference, nats; below float32 at least: ROUNDED times what one more rounding of each layer changes
+ALLOWED = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (0.02, 0.2)}
+ROUNDED = 2.0
 
 
 def prove_policy(actor: Actor, config: Config) -> None:
@@ -133,12 +135,8 @@ class _Proof:
         """Returns how far the outputs of two rows in a micro-batch are from those of each alone, if too far."""
         rows = self._rows(self._length(), SECOND)
         with torch.no_grad(), self._routers() as routers:
-            alone, experts = [], []
             with self._own_forward():
-                for row in rows:
-                    found = own(torch.tensor(row.tokens, device=self.process.device))
-                    alone.append(found[-COMPARED:].float().cpu().numpy())
-                    experts.append(routers and routers.last(len(row.tokens)))
+                alone, experts = self._alone(own, rows, routers)
             scored = []
             for micro in pack(rows, 2 * self._length(), 0, 1, fill=self.way.fill):
                 if routers:
@@ -147,21 +145,65 @@ class _Proof:
                     routers.give(places(micro.segments, part.places, self.way),
                                  torch.cat([experts[i] for i in micro.rows])[part.own])
                 scored += [values[-COMPARED:] for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
-        far = np.abs(np.concatenate(scored) - np.concatenate(alone))
-        mean, largest = self._of_all_ranks(np.array([far.mean(), far.max()]))
-        allowed = ALLOWED.get(self.model.dtype, ALLOWED[torch.bfloat16])
-        if mean <= allowed[0] and largest <= allowed[1]:
+            found = self._apart(scored, alone)
+            allowed = np.array(ALLOWED.get(self.model.dtype, ALLOWED[torch.bfloat16]))
+            if not (found <= allowed).all() and self.model.dtype != torch.float32:
+                with self._own_forward(), self._rounded_again():
+                    others, _ = self._alone(own, rows, routers, experts)
+                allowed = np.maximum(allowed, ROUNDED * self._apart(others, alone))
+        if (found <= allowed).all():
             return None
-        return (f"outputs of its rows differ from those of transformers' own forward by {mean:.2g} in the mean and up "
-                f"to {largest:.2g}, allowed {allowed[0]:g} and {allowed[1]:g}")
+        return (f"outputs of its rows differ from those of transformers' own forward by {found[0]:.2g} in the mean and "
+                f"up to {found[1]:.2g}, allowed {allowed[0]:.2g} and {allowed[1]:.2g}")
+
+    def _alone(self, own: Callable[[Tensor], Tensor], rows: list[Row], routers: Routers | None,
+               experts: list | None = None) -> tuple[list[np.ndarray], list]:
+        """Returns the last outputs of each row by the model's own forward, and the experts of its tokens.
+
+        experts: those to take, of a call before."""
+        outputs, chosen = [], []
+        for i, row in enumerate(rows):
+            if routers and experts:
+                routers.give(torch.arange(len(row.tokens), device=self.process.device), experts[i])
+            found = own(torch.tensor(row.tokens, device=self.process.device))
+            outputs.append(found[-COMPARED:].float().cpu().numpy())
+            chosen.append(routers and routers.last(len(row.tokens)))
+        return outputs, chosen
+
+    def _apart(self, some: list[np.ndarray], others: list[np.ndarray]) -> np.ndarray:
+        """The mean and the largest difference, of all ranks [2]."""
+        far = np.abs(np.concatenate(some) - np.concatenate(others))
+        return self._of_all_ranks(np.array([far.mean(), far.max()]))
+
+    @contextmanager
+    def _rounded_again(self) -> Iterator[None]:
+        """Context in which the output of each layer is rounded once more, each number to one of its neighbours or to
+        itself: as far apart are two right ways to compute the model in its precision (measured on 24 and 28 layers of
+        Qwen2.5's shapes in bfloat16 beside PyTorch's two attentions, which differ by 0.0098 and 0.0215 in the mean:
+        0.0094 and 0.0209)."""
+        def rounded(_, __, output: Tensor | tuple) -> Tensor | tuple:
+            states = output if isinstance(output, Tensor) else output[0]
+            step = (torch.rand_like(states, dtype=torch.float32) * 2 - 1) * torch.finfo(states.dtype).eps
+            states = (states.float() * (1 + step)).to(states.dtype)
+            return states if isinstance(output, Tensor) else (states, *output[1:])
+
+        hooks = [layer.register_forward_hook(rounded) for layer in self._layers() or ()]
+        yield
+        for hook in hooks:
+            hook.remove()
+
+    def _layers(self) -> nn.ModuleList | None:
+        """Those of the model's text, where they are in one list."""
+        part = self.model if hasattr(self.model, "layers") else decoder(self.model)
+        found = getattr(part, "layers", None)
+        return found if isinstance(found, nn.ModuleList) else None
 
     @contextmanager
     def _routers(self) -> Iterator[Routers | None]:
         """Those of a model whose precision lets experts with nearly equal scores change places: their choices are made
         the same, so that the rest is compared. Compiled layers are run as they are written."""
-        part = self.model if hasattr(self.model, "layers") else decoder(self.model)
-        layers, routers = getattr(part, "layers", None), None
-        if self.model.dtype != torch.float32 and isinstance(layers, nn.ModuleList):
+        layers, routers = self._layers(), None
+        if self.model.dtype != torch.float32 and layers:
             with self._own_forward():
                 routers = Routers(self.model, layers)
         if not (routers and routers.found):

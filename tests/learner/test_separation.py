@@ -160,6 +160,19 @@ def test_of_attention_within_rows_the_gradient_is_exactly_zero(tmp_path, process
     assert actor.zero.module.way.name == "packed"
 
 
+@pytest.mark.parametrize(("factor", "rounded", "differs"), [(1.0, 0.0, True), (1.0, 2.0, False), (1.3, 2.0, True)])
+def test_a_deep_model_may_differ_as_far_as_two_right_ways_in_its_precision(tmp_path, process, monkeypatch, factor,
+                                                                           rounded, differs):
+    """32 layers of large weights in bfloat16: a log-prob differs by more than 0.2. Log-probs a third too large are
+    refused all the same."""
+    monkeypatch.setitem(SMALL, "num_hidden_layers", 32)
+    monkeypatch.setattr(separation, "ROUNDED", rounded)
+    module = loaded(made("qwen2", tmp_path), torch.bfloat16, process).zero.module
+    proof = separation._Proof(process, module.model, module.way, asked(),
+                              lambda micro: factor * module(**micro.inputs("cpu"))[0])
+    assert bool(proof._difference(partial(separation._own_logprobs, module))) is differs
+
+
 def test_a_step_has_the_bits_that_it_has_without_the_proof(tiny_model, process):
     config = overridden(*TINY, "algorithm.algorithm_type=sft")
     steps = []
