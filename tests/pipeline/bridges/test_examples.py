@@ -64,8 +64,8 @@ def test_an_example_is_imported_and_has_no_problem(imported, capsys, name):
     assert code == 0, capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["judge", "stages"])
+@pytest.mark.parametrize("name", [pytest.param("judge", marks=pytest.mark.slow),
+                                  pytest.param("stages", marks=pytest.mark.wide)])
 def test_an_example_runs(imported, capsys, name):
     """The judge of the page for users of veRL, and a warm-up before a stage that learns from rollouts."""
     tiny = ["explorer.rollout_model.engine_type=transformers", "buffer.total_steps=1"]
@@ -74,7 +74,7 @@ def test_an_example_runs(imported, capsys, name):
     assert os.listdir("checkpoints/runs/guide")
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_server_makes_demonstrations(imported, capsys, monkeypatch):
     with serving(chat_app(lambda body, headers: "1+2")) as address:
         monkeypatch.setenv("SERVER_URL", f"{address}/v1")
