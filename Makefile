@@ -3,6 +3,7 @@
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
+# make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make site   the documents as pages with search, without network, in site/; fails for a link that leads nowhere
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
@@ -21,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks test-docs site
+  test-slurm test-frameworks test-docs test-harbor site
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -59,6 +60,13 @@ test-adapters test-wide: test-%: .venv/.ready
 # every command block of README.md and docs/ that is not marked otherwise, on a small model
 test-docs: .venv/.ready
 	$(BIN)/pytest -n 2 -m docs --durations=0 tests/docs
+
+# 20 shapes of public Harbor tasks: images are built, 60 attempts run and are verified, some of them hostile; prints a
+# table. The base image is made by mmdebstrap, in two minutes, and kept in .harbor/
+test-harbor: .venv/.ready
+	@which buildah bwrap mmdebstrap >/dev/null || { echo "make test-harbor needs root and Debian's packages buildah," \
+	  "bubblewrap and mmdebstrap: apt-get install buildah bubblewrap mmdebstrap"; exit 1; }
+	$(BIN)/pytest -m harbor -s tests/harbor
 
 test-frameworks: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt

@@ -6,8 +6,9 @@ configuration. (The plan includes only sets that downstream stages read.) Rows a
 files: pipeline/store/data_files.py; supported records: operators/formats.py.
 """
 
+import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -23,17 +24,18 @@ from pipeline.store import harbor, tables
 from pipeline.store.data_files import open_files
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, DataError, pick
-from pipeline.store.records import RawTask
+from pipeline.store.records import Image, RawTask
 
 PIPELINE = "data_processor.task_pipeline"
 GROUP = 10_000  # rows in memory at once, and of a row group of the file
 
 
 def work(context: Context) -> None:
+    images = built(context)
     harbor_sets, found = _harbor_sets(context.config.buffer), Counter()
 
     def counted() -> Iterator[RawTask]:
-        for position, row in enumerate(chain(read_pool(context.config), read_sets(context.config))):
+        for position, row in enumerate(chain(read_pool(context.config), read_sets(context.config, images))):
             found["rows"] += 1
             found["solutions"] += row.solution is not None
             found["harbor"] += row.taskset in harbor_sets
@@ -74,12 +76,21 @@ def read_pool(config) -> Iterable[RawTask]:
                     keys_of(config.buffer.explorer_input.taskset, pool=True))
 
 
-def read_sets(config) -> Iterator[RawTask]:
-    """The rows of every set with a path of its own."""
+def built(context: Context) -> Mapping[str, Image]:
+    """The images of Harbor tasks by the hash of what they are built of; the digests are in the stage's manifest."""
+    if "images" not in context.inputs:
+        return {}
+    rows = tables.read(context.inputs["images"] / tables.LOCATIONS["images"], Image).to_pylist()
+    context.made["images"] = {row["key"]: row["digest"] for row in rows}
+    return {row["source"]: Image(**row) for row in rows}
+
+
+def read_sets(config, images: Mapping[str, Image] | None = None) -> Iterator[RawTask]:
+    """The rows of every set with a path of its own. images: of Harbor tasks (`built`); None: before they are."""
     for key, name, split, taskset in sets_with_paths(config.buffer):
         purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
         made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path",
-                        keys_of(taskset) if split == "train" else ())
+                        keys_of(taskset) if split == "train" else (), images)
         yield from (replace(row, taskset=name, split=_split(purpose, split, row)) for row in made)
 
 
@@ -103,17 +114,17 @@ def keys_of(taskset, pool: bool = False) -> list[str]:
 
 
 def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str,
-             features: Sequence[str] = ()) -> Iterator[RawTask]:
+             features: Sequence[str] = (), images: Mapping[str, Image] | None = None) -> Iterator[RawTask]:
     """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
-    features: keys of numbers beside the tasks.
+    features: keys of numbers beside the tasks. images: of Harbor tasks (`built`); None: a preview, before they are.
     """
     number = 0
     for file, records in open_files(paths, subset, split, key):
         before, noted = number, deque()
         records = noting(records, features, noted) if features else records
-        rows = ((_of_harbor(record, before + place, columns, file) for place, record in enumerate(records))
+        rows = ((_of_harbor(record, before + place, columns, file, images) for place, record in enumerate(records))
                 if Path(file).name == harbor.FILE else read_records(records, columns, purpose, file, before))
         for row in rows:
             number += 1
@@ -129,13 +140,21 @@ def _harbor_sets(buffer) -> set[str]:
     return {name for name, several in paths.items() if any(harbor.tasks_in(resolve(path)) for path in several)}
 
 
-def _of_harbor(record: dict[str, Any], row: int, columns, file: str) -> RawTask:
+def _of_harbor(record: dict[str, Any], row: int, columns, file: str, images: Mapping[str, Image] | None) -> RawTask:
     """The row of a Harbor task. Raises DataError for one that cannot run here, unless such tasks are skipped."""
     reason = record[harbor.UNSUPPORTED]
     if reason and columns.unsupported == "error":
         raise DataError(f"the Harbor task {Path(file).parent} cannot run here: {reason}. Take it out of the directory, "
                         "or set format.unsupported=skip to leave out all such tasks (table rejected).")
-    return RawTask(row, record["question"], record["answer"], None, problem=reason)
+    answer, image = record["answer"], (images or {}).get(record[harbor.SOURCE])
+    if images is not None and record[harbor.NEEDS] and not image and not reason:
+        reason = "it needs an image, and those of tasks in data sets of the hub are not built: download them"
+    if image and image.digest is None:
+        reason = f"no image was built: {image.reason} (log: {image.log})"
+    elif image:
+        place = Path(image.log).with_suffix(".json")
+        answer = json.dumps(json.loads(answer) | {"image": str(place), "digest": image.digest})
+    return RawTask(row, record["question"], answer, None, problem=reason)
 
 
 if __name__ == "__main__":

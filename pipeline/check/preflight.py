@@ -14,6 +14,7 @@ from pipeline.check import (
     cluster_rules,
     engine_rules,
     fit,
+    harbor_rules,
     host_rules,
     installation,
     mode_rules,
@@ -147,7 +148,8 @@ def _plan(report: Report, config: Config, elsewhere: bool) -> None:
         return
     usual = Slurm().model_dump()
     meant = [stage for stage in report.plan.stages if stage.config.cluster.slurm.model_dump() != usual]
-    report.add("", [] if elsewhere else cluster_rules.unsatisfiable_requests(meant))
+    report.add("", [] if elsewhere else [*cluster_rules.unsatisfiable_requests(meant),
+                                         *harbor_rules.unbuildable_images(report.plan)])
 
 
 def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: dict[str, Model],
@@ -162,7 +164,7 @@ def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: di
     found["problems"] = report.news_of_models(found["problems"], named)
     for to in ("problems", "warnings", "unjudged"):
         report.add("", found[to], to)
-    report.facts += [("data", [tuple(fact) for fact in found["facts"]])] if data else []
+    report.facts += [("data", [*map(tuple, found["facts"]), *harbor_rules.facts(config)])] if data else []
     return Sizes(found["sizes"])
 
 

@@ -115,6 +115,7 @@ def _read(kind: Kind, settings: Config) -> tuple[str, ...]:
     made, algorithm_type = (kind, *map(KINDS.get, kind.brings)), settings.algorithm.algorithm_type
     filled = ["algorithm.algorithm_type"] if kind.explores else []  # it fills null values: a greedy baseline
     return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
+            "environment.images", "images.max_gib",
             "model.model_path", *([TEACHER] if settings.asks_teacher else []), *filled)
 
 

@@ -8,12 +8,12 @@ from pipeline.settings import schema
 from pipeline.settings.combinations import LONGEST_NAME
 from pipeline.settings.config import RUN_WIDE, Config
 from pipeline.settings.environment_values import parsed_environment
-from pipeline.settings.kinds import CURATE, MODEL, REPORT, REWRITES, TASKS
+from pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS
 from pipeline.settings.setting import given
 from pipeline.store.errors import Problem
 
 STAGE_NAME = re.compile(rf"[A-Za-z]\w{{,{LONGEST_NAME - 1}}}", re.ASCII)
-RESERVED = (TASKS, CURATE, MODEL, "evaluate_base", REPORT, BENCH)  # names of stages that the plan adds
+RESERVED = (IMAGES, TASKS, CURATE, MODEL, "evaluate_base", REPORT, BENCH)  # names of stages that the plan adds
 
 
 def _rewriting_problems(entry: dict) -> list[Problem]:

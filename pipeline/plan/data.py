@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from pipeline.settings.config import Config
 from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
+from pipeline.settings.images import paths_of_sets
 from pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
 from pipeline.settings.profiles import profiled
 from pipeline.settings.train_batch import expert_buffer
+from pipeline.store.images import keys
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
            "format": TaskFormat()}
@@ -48,6 +50,13 @@ def data_settings(settings: Config, rows: str) -> Config:
         "buffer": buffer.model_copy(update={"explorer_input": source, "trainer_input": given}),
         "data_processor": settings.data_processor.but("task_pipeline", pool),
     })
+
+
+def environments(data: Config, root: str) -> list[str]:
+    """Returns the hashes of what the Harbor tasks of these settings (of `data_settings`) have images built of."""
+    source = data.buffer.explorer_input
+    own = any(one.path is not None for one in (source.taskset, *source.tasksets, *source.eval_tasksets))
+    return keys(paths_of_sets(data.buffer), data.environment.images, root) if own else []
 
 
 def _of_pool(sets: Sequence[Taskset]) -> Taskset:

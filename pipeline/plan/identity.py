@@ -17,6 +17,7 @@ from pipeline.job.tasksets import HELD
 from pipeline.plan.code import code_of
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config, users_code, walk
+from pipeline.settings.images import paths_of_sets
 from pipeline.settings.kinds import LATER, RECIPES, Kind
 from pipeline.settings.setting import about, at, plain, values_of
 from pipeline.settings.unused import without_unused
@@ -28,6 +29,7 @@ from pipeline.store.digests import (
     digest_meaning,
     digests,
 )
+from pipeline.store.images import keys
 from pipeline.store.records import FORMAT
 
 # additional settings of a stage that trains on pairs; demonstrations have one fixed loss
@@ -118,8 +120,10 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     read = uses(kind, settings.algorithm.algorithm_type)
     in_identity, others = _keys(kind, read)
     used = _select(settings, in_identity)
-    external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
-                      for name, value in values_of(settings, key)] for key in paths}
+    external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
+                } if kind.builds else {
+        key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
+              for name, value in values_of(settings, key)] for key in paths}
     external |= {name: digest_code(name) for _, name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too

@@ -12,11 +12,11 @@ from pipeline.compose.recipe import Recipe
 from pipeline.job import policies
 from pipeline.job.tasksets import HELD, PROFILE
 from pipeline.plan import hub
-from pipeline.plan.data import data_settings
+from pipeline.plan.data import data_settings, environments
 from pipeline.plan.identity import Stage, make_stage
 from pipeline.settings.config import Config
 from pipeline.settings.data import train_places
-from pipeline.settings.kinds import CURATE, EVALUATE, MODEL, RECORDED, REPORT, SERVER, TASKS, TEST_ROWS, Kind
+from pipeline.settings.kinds import CURATE, EVALUATE, IMAGES, MODEL, RECORDED, REPORT, SERVER, TASKS, TEST_ROWS, Kind
 from pipeline.settings.model import NO_MODEL, TEACHER, Model
 from pipeline.settings.profiles import profiled
 from pipeline.settings.setting import plain
@@ -99,7 +99,7 @@ class _Stages:
         """Adds a stage; returns its directory."""
         if any(s.name == stage.name for s in self.stages):
             raise ConfigError(f"two stages are called '{stage.name}': one of them is the run's own. Its names are "
-                              "tasks, curate and model (or these with _<stage>), report, evaluate_base, "
+                              "images, tasks, curate and model (or these with _<stage>), report, evaluate_base, "
                               "evaluate_<stage>, and of each that benches, also one called bench: <bench>_base, "
                               "<bench>_<stage> and <bench>_<stage>_last. Rename yours.")
         self.stages.append(stage)
@@ -195,7 +195,8 @@ class _Stages:
             owner = "eval" if data.buffer.explorer_input.eval_tasksets else "pool"
         if {s.name for s in self.stages} & {f"tasks_{owner}", f"curate_{owner}"}:
             owner = f"{owner}_{name}"
-        tasks = self.shared(TASKS, data, {}, owner)
+        images = {"images": self.shared(IMAGES, data, {}, owner)} if environments(data, self.root) else {}
+        tasks = self.shared(TASKS, data, images, owner)
         return self.shared(CURATE, data, {"tasks": tasks}, owner)
 
     def _waits(self, name: str, inputs: dict[str, str]) -> tuple[str, ...]:

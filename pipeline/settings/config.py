@@ -20,6 +20,7 @@ from pipeline.settings.arguments.base import LONGEST
 from pipeline.settings.curation import DataProcessor
 from pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
 from pipeline.settings.explorer import AuxiliaryModel, Explorer
+from pipeline.settings.images import Environments, Images
 from pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
 from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
 from pipeline.settings.setting import Absent, Section, elements, is_section, leaves, own_name, section, setting
@@ -113,6 +114,8 @@ class Config(Section):
     synchronizer: Synchronizer = section(Synchronizer)
     monitor: Monitor = section(Monitor)
     data_processor: DataProcessor = section(DataProcessor)
+    environment: Environments = section(Environments)
+    images: Images = section(Images)
     log: Log = section(Log)
     sweep: Sweep = section(Sweep)
     stages: list[dict[str, Any]] = setting(

@@ -49,6 +49,11 @@ class Kind(str):
         return super().__new__(cls, name)
 
     @cached_property
+    def builds(self) -> bool:
+        """Returns whether it builds images: of what its settings name, its identity has the environments alone."""
+        return "images" in self.writes
+
+    @cached_property
     def trains(self) -> bool:
         """Returns whether it makes a model, step by step."""
         return "steps" in self.writes
@@ -157,7 +162,10 @@ EVALUATION = {
     "entries": ("workflows.evaluation:read_sets", "workflows.evaluation:evaluate", *TOKENIZER)}
 
 ROWS = (
-    Kind("tasks", writes=("raw",), entries=("operators.formats:read_records", "operators.features:featured"),
+    Kind("images", writes=("images",), uses=("images.max_gib", *(f"{one}.subset_name" for one in SETS)),
+         external=(*PATHS, "environment.images")),
+    Kind("tasks", reads=("images",), writes=("raw",),
+         entries=("operators.formats:read_records", "operators.features:featured"),
          uses=("seed", *(f"data_processor.task_pipeline.{name}" for name in
                          ("generator", "generator_args", "inputs", "split", "format")),
                *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format")),
@@ -217,8 +225,8 @@ ROWS = (
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in ROWS}
-TASKS, CURATE, MODEL, FROM_GIVEN, ONLINE, RECORDED, SERVER, EVALUATE, REPORT = map(KINDS.get, (
-    "tasks", "curate", "model", "train", "rft", "recorded", "server", "evaluate", "report"))
+IMAGES, TASKS, CURATE, MODEL, FROM_GIVEN, ONLINE, RECORDED, SERVER, EVALUATE, REPORT = map(KINDS.get, (
+    "images", "tasks", "curate", "model", "train", "rft", "recorded", "server", "evaluate", "report"))
 MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
 WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
 

@@ -1,29 +1,33 @@
 """Task directories of Harbor: instruction.md, task.toml, environment/, tests/test.sh and solution/solve.sh.
 
-What is read follows Harbor 0.25 (task.toml up to version 1.4), which ignores other keys too. A Dockerfile is not built:
-WORKDIR, COPY and ENV are applied to a private file system, the base image is not used, and a task with any other
-instruction is unsupported.
+What is read follows Harbor 0.25 (task.toml up to version 1.4), which ignores other keys too. A Dockerfile is built to
+an image (pipeline/store/images.py). One of WORKDIR, COPY and ENV alone, whose base image is not given, needs none:
+these are applied to a private file system, with the programs of the machine.
 """
 
 import hashlib
 import json
 import os
 import re
-import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from pipeline.store import dockerfiles
+from pipeline.store.dockerfiles import Instruction
 from pipeline.store.errors import DataError
 
 FILE = "task.toml"
 UNSUPPORTED = "harbor_unsupported"  # key of a record: why the task cannot run here
-ISOLATION = ("commands run confined by bubblewrap, without network and with files of their own, as programs of this "
-             "machine: the kernel, /usr, /etc and /opt (read-only) and its processors are shared; images are not used")
+NEEDS = "harbor_needs_image"  # key of a record: whether it cannot run without an image
+SOURCE = "harbor_source"  # key of a record: hash of what its image is built of
+ISOLATION = ("commands run confined by bubblewrap, without network and with files of their own, as programs of the "
+             "task's image, or without one of this machine: the kernel and its processors are shared")
 WORKDIR = "/app"  # without a WORKDIR of its own
 IGNORED = ("FROM", "LABEL", "MAINTAINER", "CMD")  # instructions without an effect on the files of a task
 OF_THE_MACHINE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/dev",
@@ -49,6 +53,7 @@ class Environment(Part):
     cpus: Positive = 1.0
     memory_mb: Positive | None = None
     storage_mb: Positive | None = None
+    build_timeout_sec: Positive | None = None
 
 
 class Settings(BaseModel):
@@ -64,7 +69,8 @@ class Settings(BaseModel):
 class HarborTask:
     """A task as its files describe it.
 
-    copies: (file or directory of environment/, path in the private file system). digest: of all files.
+    copies: (file or directory of environment/, path in the private file system), unless it has an image. digest: of all
+    files. dockerfile: what its image would be built of, or None. needs_image: whether it cannot run without.
     unsupported: why it cannot run here, or None.
     """
 
@@ -75,12 +81,30 @@ class HarborTask:
     workdir: str = WORKDIR
     variables: Variables = field(default_factory=dict)
     copies: list[tuple[Path, str]] = field(default_factory=list)
+    dockerfile: str | None = None
+    needs_image: bool = False
     unsupported: str | None = None
+
+    @property
+    def environment(self) -> Path:
+        return self.directory / "environment"
+
+    @cached_property
+    def source(self) -> str | None:
+        """Returns the hash of what its image would be built of, but for the base image; None without a Dockerfile."""
+        content = digest_of(self.environment) if self.environment.is_dir() else ""
+        return self.dockerfile and hashlib.sha256(f"{self.dockerfile}\0{content}".encode()).hexdigest()[:16]
+
+    def is_built(self, given: Collection[str]) -> bool:
+        """Returns whether it runs in an image. given: names of the base images that are on this machine."""
+        return not self.unsupported and self.dockerfile is not None and (
+            self.needs_image or not set(given).isdisjoint(dockerfiles.bases(self.dockerfile)))
 
     def record(self) -> dict[str, Any]:
         """A row of a task set; the truth says where the task is, and its content."""
         truth = {"directory": str(self.directory), "sha256": self.digest}
-        return {"question": self.instruction, "answer": json.dumps(truth), UNSUPPORTED: self.unsupported}
+        return {"question": self.instruction, "answer": json.dumps(truth), UNSUPPORTED: self.unsupported,
+                SOURCE: self.source, NEEDS: self.needs_image}
 
 
 class _Unsupported(Exception):
@@ -110,7 +134,7 @@ def read_task(directory: Path) -> HarborTask:
         text = _text(directory / "instruction.md") + "\n"
         if not (text := text[CANARY.match(text).end():].strip()):
             raise DataError(f"{directory / 'instruction.md'} has no text; needed what the agent is to do.")
-    task = HarborTask(directory, text, settings, _digest(directory))
+    task = HarborTask(directory, text, settings, digest_of(directory))
     try:
         _refuse(given, settings)
         _build(task)
@@ -128,8 +152,8 @@ def _text(file: Path) -> str:
         raise DataError(f"{file} cannot be read ({error}); a Harbor task needs it, in UTF-8.") from error
 
 
-def _digest(directory: Path) -> str:
-    """Hashes paths, contents and rights to execute of all files of a task."""
+def digest_of(directory: Path) -> str:
+    """Hashes paths, contents and rights to execute of all files below a directory."""
     found = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
         if path.is_symlink() or path.is_file():
@@ -153,62 +177,75 @@ def _refuse(given: dict, settings: Settings) -> None:
 
 
 def _build(task: HarborTask) -> None:
-    """Fills in the working directory, variables and files of a task. Raises _Unsupported."""
-    source, wanted = task.directory / "environment", task.settings.environment
-    for name in ("docker-compose.yaml", "docker-compose.yml", ".dockerignore"):
+    """Fills in what its image is built of, or else its working directory, variables and files. Raises _Unsupported."""
+    source, wanted = task.environment, task.settings.environment
+    for name in ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"):
         if (source / name).exists():
             raise _Unsupported(f"environment/{name}")
     if (source / "Dockerfile").is_file():
-        found = list(_instructions(_text(source / "Dockerfile")))
-        if sum(instruction == "FROM" for instruction, _ in found) > 1:
-            raise _Unsupported("environment/Dockerfile: several images (FROM)")
-        for instruction, rest in found:
-            _apply(task, source, instruction, rest)
+        task.dockerfile = _text(source / "Dockerfile")
+        _refuse_owners(task.dockerfile)
+        try:
+            _apply_all(task, source)
+        except _Unsupported:
+            task.needs_image, task.workdir, task.variables, task.copies = True, WORKDIR, {}, []
     elif wanted.docker_image:
-        raise _Unsupported(f"environment.docker_image={wanted.docker_image}, without a Dockerfile: images are not run")
+        task.dockerfile, task.needs_image = f"FROM {wanted.docker_image}\n", True
     elif source.is_dir():
         task.copies = [(one, _placed(task, one.name)) for one in sorted(source.iterdir())]
     task.variables |= wanted.env
-    task.workdir = _placed(task, wanted.workdir)
+    if not task.needs_image:
+        task.workdir = _placed(task, wanted.workdir)
 
 
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Instructions of a Dockerfile with the rest of their lines."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    for line in re.sub(r"\\\s*\n", " ", "\n".join(lines)).splitlines():
-        name, *rest = line.split(maxsplit=1)
-        yield name.upper(), "".join(rest).strip()
+def _refuse_owners(text: str) -> None:
+    """Raises _Unsupported for a Dockerfile whose files have two owners, or that has no image to begin with."""
+    if not any(one.name == "FROM" for one in dockerfiles.instructions(text)):
+        raise _Unsupported("environment/Dockerfile has no FROM")
+    if len(found := dockerfiles.owners(text)) > 1:
+        raise _Unsupported(f"environment/Dockerfile: files and commands of {' and '.join(sorted(found))}: in an "
+                           "attempt one user owns all files")
+    for one in dockerfiles.instructions(text):
+        if one.name in ("COPY", "ADD") and one.body:
+            raise _Unsupported(f"environment/Dockerfile: {one.name} {one.rest[:80]}: texts in place of files")
 
 
-def _apply(task: HarborTask, source: Path, instruction: str, rest: str) -> None:
-    shown = f"environment/Dockerfile: {instruction} {rest[:80]}"
-    if instruction in IGNORED:
+def _apply_all(task: HarborTask, source: Path) -> None:
+    """Raises _Unsupported where an image has to be built."""
+    found = list(dockerfiles.instructions(task.dockerfile))
+    if (source / ".dockerignore").exists() or sum(one.name == "FROM" for one in found) > 1:
+        raise _Unsupported
+    for one in found:
+        _apply(task, source, one)
+
+
+def _apply(task: HarborTask, source: Path, one: Instruction) -> None:
+    rest = one.rest
+    if one.name in IGNORED:
         return
-    if instruction not in ("WORKDIR", "COPY", "ENV"):
-        raise _Unsupported(f"{shown}: not executed here")
-    if not rest or "$" in rest or "<<" in rest:
-        raise _Unsupported(f"{shown}: variables and texts in place of files are not read")
+    if one.name not in ("WORKDIR", "COPY", "ENV") or not rest or "$" in rest or one.body:
+        raise _Unsupported
     try:
-        words = list(map(str, json.loads(rest))) if rest.startswith("[") else shlex.split(rest)
+        words = dockerfiles.words(rest)
     except ValueError as error:
-        raise _Unsupported(f"{shown}: {error}") from error
-    if instruction == "WORKDIR":
+        raise _Unsupported from error
+    if one.name == "WORKDIR":
         task.workdir = _placed(task, rest)
-    elif instruction == "ENV":
+    elif one.name == "ENV":
         pairs = [one.partition("=")[::2] for one in words] if "=" in words[0] else [(words[0], " ".join(words[1:]))]
         task.variables |= dict(pairs)
     else:
-        task.copies += _copied(task, source, words, shown)
+        task.copies += _copied(task, source, words)
 
 
-def _copied(task: HarborTask, source: Path, words: list[str], shown: str) -> Iterator[tuple[Path, str]]:
+def _copied(task: HarborTask, source: Path, words: list[str]) -> Iterator[tuple[Path, str]]:
     """(file, target) of a COPY; of a directory its contents are copied, as Docker does."""
     *names, target = words
     found = []
     for name in (PurePosixPath(name.lstrip("/")).as_posix() for name in names):
         found += [source] if name == "." else [] if ".." in name.split("/") else sorted(source.glob(name))
     if len(found) < max(len(names), 1):
-        raise _Unsupported(f"{shown}: needed COPY FILE… TARGET, without options, with files of environment/")
+        raise _Unsupported
     into = target.endswith("/") or len(found) > 1 or target == "."
     for path in found:
         for one in [path] if path.is_file() else sorted(path.iterdir()):

@@ -14,7 +14,18 @@ import pyarrow as pa
 from pipeline.store.call_records import Call, Feedback, ToolCall
 from pipeline.store.curated_records import Curated
 from pipeline.store.evaluation_records import NOTES, Sample, Score
-from pipeline.store.task_records import COMPONENTS, FLOATS, TOKENS, Profile, RawTask, Rejected, Selection, Task, column
+from pipeline.store.task_records import (
+    COMPONENTS,
+    FLOATS,
+    TOKENS,
+    Image,
+    Profile,
+    RawTask,
+    Rejected,
+    Selection,
+    Task,
+    column,
+)
 
 FORMAT = 7
 
@@ -236,8 +247,7 @@ class Rollout:
     rollout_seconds: float = column(pa.float64(), "generation")
     sync_seconds: float = column(pa.float64(), "load the published weights and prove them; 0 when none were due")
     probe_max_difference: float | None = column(
-        pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True
-    )
+        pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True)
     other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written beside the next step")
     evaluate_seconds: float = column(pa.float64(), "evaluation of its weights before it; 0 when none was due")
     wait_seconds: float = column(pa.float64(), "waiting for weights")
@@ -256,9 +266,7 @@ class Rollout:
 
 def schema(record: type) -> pa.Schema:
     """Returns the Arrow schema of a record with nullability, so that wrong nulls fail on writing and reading."""
-    fields = [
-        pa.field(f.name, f.metadata["arrow"], nullable=f.metadata["null"]) for f in dataclasses.fields(record)
-    ]
+    fields = [pa.field(f.name, f.metadata["arrow"], nullable=f.metadata["null"]) for f in dataclasses.fields(record)]
     return pa.schema(fields, metadata={"record": record.__name__, "format": str(FORMAT)})
 
 
@@ -269,6 +277,7 @@ def later(record: type) -> list[str]:
 
 # table name -> record. A table is a view of that name in `ouro sql`.
 TABLES: dict[str, type] = {
+    "images": Image,
     "raw": RawTask,
     "tasks": Task,
     "rejected": Rejected,

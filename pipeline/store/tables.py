@@ -122,6 +122,7 @@ def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[
 
 # Location of each table inside a stage directory.
 LOCATIONS = {
+    "images": "images.parquet",
     "raw": "raw.parquet",
     "tasks": "tasks.parquet",
     "rejected": "rejected.parquet",
@@ -142,7 +143,7 @@ LOCATIONS = {
 }
 
 
-DATA = ("raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
+DATA = ("images", "raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
 
 
 class Rows(Sequence):

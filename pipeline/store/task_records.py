@@ -111,6 +111,21 @@ class Profile:
 
 
 @dataclass(slots=True)
+class Image:
+    """An environment of Harbor tasks, whose image was built or could not be."""
+
+    key: str = column(pa.string(), "hash of the Dockerfile, the files beside it and the base images")
+    source: str = column(pa.string(), "hash of the Dockerfile and the files beside it")
+    task: str = column(pa.string(), "directory of a task whose environment it is")
+    digest: str | None = column(pa.string(), "digest of the image's manifest; null when it was not built", null=True)
+    reason: str | None = column(pa.string(), "why it was not built; null when it was", null=True)
+    log: str = column(pa.string(), "file with what the build printed")
+    seconds: float = column(pa.float64(), "of the build, also where an earlier stage made it")
+    bytes: int | None = column(pa.int64(), "of the files of all its layers, of which images share some", null=True)
+    layers: int | None = column(pa.int32(), "number of its layers", null=True)
+
+
+@dataclass(slots=True)
 class Rejected:
     """An input row that curation dropped, or a stage that trains on given responses."""
 

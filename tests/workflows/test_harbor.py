@@ -62,7 +62,8 @@ def writes(text: str, name: str = "reward.txt") -> str:
 @confined
 def test_the_solution_has_reward_1_and_nothing_has_reward_0(tmp_path):
     task = read_task(write_task(tmp_path))
-    assert tried(task, ToolArguments()) == ["nothing {'accuracy': 0.0}", "solution {'accuracy': 1.0}"]
+    truth = task.record()["answer"]
+    assert tried(truth, ToolArguments()) == ["nothing {'accuracy': 0.0}", "solution {'accuracy': 1.0}"]
 
 
 @confined
@@ -131,6 +132,10 @@ def test_the_variables_of_the_verifier_are_its_own(world):
 @pytest.mark.parametrize("left", [
     "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", "rm -rf /app; ln -s /tests /app",
     "rm -rf /tests /logs; ln -s /app /logs", "mkdir /tmp/t; cp /bin/true /tmp/t/cat", "rm -rf /app; touch /app",
+    "ln -s /tests/expected sum.txt", "ln -s ../proc/self/root/tests/expected sum.txt",
+    "ln -s /dev/fd/../root/tests/expected sum.txt",
+    "ln -s / r; ln -s r/tests t; ln -s t/expected sum.txt", "ln -s ../tests t; ln -s t/expected sum.txt",
+    "ln -s /tests/expected sum.txt; chmod 111 .", "ln -s /tests/expected \"$(printf 'a\\nb')\"; ln -s a* sum.txt",
     "head -c 1G /dev/zero > /tmp/full", "chmod -R 000 /app /tmp",
     "(while :; do echo 1 > /logs/verifier/reward.txt; done) & sleep 0.2"])
 def test_what_an_agent_leaves_does_not_earn_a_reward(world, left):

@@ -2,10 +2,11 @@
 
     python -m workflows.environments.harbor DIR
 
-runs the solution of every task below DIR, and nothing, and prints both rewards: a task whose solution has no reward of
-its own does not work here. The format is read by pipeline/store/harbor.py, commands run in
-workflows/environments/sandbox.py. Every command is a new shell in the working directory; files are kept between
-commands, processes are not.
+runs the solution of every task, and nothing, and prints both rewards: a task whose solution has no reward of its own
+does not work here. DIR: a directory of tasks, or that of a stage `curate`, whose tasks have their images.
+
+The format is read by pipeline/store/harbor.py, commands run in workflows/environments/sandbox.py. Every command is a
+new shell in the working directory; files are kept between commands, processes are not.
 """
 
 import json
@@ -21,9 +22,12 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.store import tables
 from pipeline.store.errors import OuroError
-from pipeline.store.harbor import HarborTask, read_task, tasks_in
-from workflows.environments.sandbox import Ended, Sandbox, require
+from pipeline.store.harbor import read_task, tasks_in
+from pipeline.store.images import Image, read_image
+from pipeline.store.records import Task
+from workflows.environments.sandbox import PUT_BACK, Ended, Sandbox, require
 from workflows.protocol.tools import Environment, Situation, tool
 
 MEGABYTES = 1024  # most that the files of an attempt take of the machine's memory
@@ -58,12 +62,31 @@ class Harbor(Environment):
         if self._task.digest != truth["sha256"]:
             raise ValueError(f"the files of {self._task.directory} changed since they were read; needed the same ones. "
                              "The next `ouro run` reads them again")
-        wanted = self._task.settings
+        wanted, image = self._task.settings, self._image(truth)
+        layers = [Path(truth["image"]).parent / "layers" / name for name in image.layers] if image else []
+        self._user, self._home = (image.user, image.home) if image else (0, "/root")
         self._sandbox = Sandbox(min(wanted.environment.storage_mb or MEGABYTES, MEGABYTES),
-                                wanted.environment.memory_mb, max(wanted.environment.cpus, 1.0))
+                                wanted.environment.memory_mb, max(wanted.environment.cpus, 1.0), layers, self._user)
         self._left = wanted.agent.timeout_sec or math.inf
-        self._put([*((None, one) for one in (*DIRECTORIES, self._task.workdir)), *self._task.copies], "/")
-        return f"You work in {self._task.workdir}, as root, without network. Each command is a new shell."
+        if not image:
+            self._put([*((None, one) for one in (*DIRECTORIES, self._task.workdir)), *self._task.copies], "/")
+        owner = f"user {self._user}" if self._user else "root"
+        return f"You work in {self._task.workdir}, as {owner}, without network. Each command is a new shell."
+
+    def _image(self, truth: dict) -> Image | None:
+        """The image of the task, whose working directory and variables become the task's; None without one."""
+        if "image" not in truth:
+            if self._task.needs_image:
+                raise ValueError(f"{self._task.directory} needs its image, and no stage `images` built one")
+            return None
+        image = read_image(Path(truth["image"]))
+        if image.digest != truth["digest"]:
+            raise ValueError(f"{truth['image']} was built again since the tasks were read, with other content "
+                             f"({image.digest}); needed {truth['digest']}. Delete the stage `tasks` that read them")
+        settings = self._task.settings.environment
+        self._task.variables = image.variables | settings.env
+        self._task.workdir = os.path.normpath(os.path.join(image.workdir, settings.workdir))
+        return image
 
     @tool(seconds=OWN_LIMIT)
     def bash(self, command: str) -> str:
@@ -81,6 +104,8 @@ class Harbor(Environment):
     @tool(seconds=OWN_LIMIT)
     def reward(self) -> dict[str, float]:
         verifier = self._task.settings.verifier
+        self._sandbox.unlink()
+        self._sandbox.restore(put_back(self._path(), self._task.workdir), self._task.workdir)
         self._put([(self._task.directory / "tests", ".")], "/tests", verifies=True)
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
         ended = self._run(["bash", "-c", "chmod +x /tests/test.sh; /tests/test.sh"], seconds, True, **verifier.env)
@@ -105,8 +130,14 @@ class Harbor(Environment):
 
     def _run(self, command: list[str], seconds: float, verifies: bool = False, **more: str) -> Ended:
         named = {name: os.environ[name] for name in self.settings.environment if name in os.environ}
-        known = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"} | named | self._task.variables | more
-        return self._sandbox.run(command, seconds, self._task.workdir, known, verifies)
+        known = {"PATH": PATH, "HOME": "/root" if verifies else self._home, "LANG": "C.UTF-8"} | named
+        known |= self._task.variables
+        if verifies:  # no programs of the agent
+            known |= {"PATH": trusted(self._path(), self._task.workdir), "PYTHONNOUSERSITE": "1"}
+        return self._sandbox.run(command, seconds, self._task.workdir, known | more, verifies)
+
+    def _path(self) -> str:
+        return self._task.variables.get("PATH", PATH)
 
     def _put(self, files: Iterable[tuple[Path | None, str]], target: str, verifies: bool = False) -> None:
         """Unpacks files, as a command: nothing that an agent left can lead it out of the private file system."""
@@ -115,6 +146,25 @@ class Harbor(Environment):
                                       variables={"PATH": PATH}, verifies=verifies, stdin=archive)
         if ended.code != 0:
             raise OSError(f"the files of {self._task.directory} could not be copied: {ended.output.strip()[-300:]}")
+
+
+def trusted(path: str, workdir: str) -> str:
+    """The directories of PATH that are the image's own during verification, where others are the agent's."""
+    again = put_back(path, workdir)
+    return ":".join(one for one in map(os.path.normpath, path.split(":")) if _first(one) in again
+                    and not (one == workdir or one.startswith(f"{workdir}/")))
+
+
+def put_back(path: str, workdir: str) -> list[str]:
+    """The directories of the root that verification has as the image has them: those of programs, and of PATH, but not
+    the working directory, homes and those of every user's files."""
+    named = {_first(os.path.normpath(one)) for one in path.split(":")} - {"", "home", "root", "tmp", "var"}
+    return [one for one in dict.fromkeys([*PUT_BACK, *sorted(named)]) if f"/{one}" != workdir]
+
+
+def _first(path: str) -> str:
+    """The directory of the root that an absolute path begins with; empty for another path."""
+    return path.split("/")[1] if path.startswith("/") else ""
 
 
 def components(name: str, text: str) -> dict[str, float]:
@@ -158,14 +208,14 @@ def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def tried(task: HarborTask, settings: ToolArguments) -> list[str]:
-    """The reward of a task without any work, and that of its solution, or why there is none."""
+def tried(truth: str, settings: ToolArguments) -> list[str]:
+    """The reward of a task without any work, and that of its solution, or why there is none. truth: of its row."""
     found = []
     for work in ("nothing", "solution"):
         world = Harbor()
         world.settings = settings
         try:
-            world.reset(Situation([], task.record()["answer"]))
+            world.reset(Situation([], truth))
             if work == "solution":
                 world._solve()
             found.append(f"{work} {world.reward()}")
@@ -176,8 +226,18 @@ def tried(task: HarborTask, settings: ToolArguments) -> list[str]:
     return found
 
 
+def truths(place: Path) -> Iterator[tuple[str, str | None]]:
+    """The truth of each task of a stage `curate`, or below a directory, and why it cannot run here, or None."""
+    if (curated := place / tables.LOCATIONS["tasks"]).exists():
+        yield from ((answer, None) for answer in tables.read(curated, Task)["answer"].to_pylist()
+                    if answer.startswith('{"directory"'))
+        return
+    for task in (read_task(file.parent) for file in tasks_in(place)):
+        reason = "its image is that of a stage (docs/harbor.md)" if task.needs_image else None
+        yield task.record()["answer"], task.unsupported or reason
+
+
 if __name__ == "__main__":
-    for file in tasks_in(Path(sys.argv[1])):
-        one = read_task(file.parent)
-        said = [f"unsupported: {one.unsupported}"] if one.unsupported else tried(one, ToolArguments())
-        print(f"{file.parent.name}: {', '.join(said)}", flush=True)
+    for truth, reason in truths(Path(sys.argv[1])):
+        said = [f"unsupported: {reason}"] if reason else tried(truth, ToolArguments())
+        print(f"{Path(json.loads(truth)['directory']).name}: {', '.join(said)}", flush=True)

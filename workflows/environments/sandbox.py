@@ -2,11 +2,12 @@
 
 A holder process keeps a mount namespace with the attempt's files, which are in memory: the kernel bounds their bytes
 and their number, and frees them when the holder ends. Every command then has namespaces of its own (processes, network,
-users, …), from which nothing outlives it. It sees /usr, /etc and /opt of this machine, read-only, and no capability.
-When this process is root, commands have the rights of `nobody`.
+users, …), from which nothing outlives it, and no capability. With an image its files are an overlay over those of the
+image, which stay as they are; without one it sees /usr, /etc and /opt of this machine, read-only. When this process is
+root, commands have the rights of `nobody`, who owns the unpacked files of images.
 
-Not isolated: the kernel and its faults, the machine's time, CPU and memory beyond the limits of each process, and what
-the user may read below /usr, /etc and /opt.
+Not isolated: the kernel and its faults, the machine's time, CPU and memory beyond the limits of each process, and
+without an image what the user may read below /usr, /etc and /opt.
 """
 
 import contextlib
@@ -21,25 +22,51 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import IO
 
 from pipeline.store.errors import ConfigError
+from pipeline.store.images import OWNER
 
 TOOLS = ("bwrap", "unshare", "nsenter", "prlimit")
 NEEDED = ("Harbor tasks need Linux with user namespaces, bubblewrap (`apt-get install bubblewrap`) and util-linux: "
           "their commands run in no other way.")
 READ_ONLY = ("/usr", "/etc", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-NOBODY = "65534"
+NOBODY = str(OWNER)
 FILES, PROCESSES = 100_000, 512  # of an attempt
+OF_TESTS, DEVICES, LINKS = ("tests", "logs", "proc"), ("null", "zero", "full", "random", "urandom", "shm"), 40
 SHOWN = 8192  # bytes of output at its beginning, and at its end
 START_SECONDS = 30.0
-# where the holder has the files: /sys is on every machine, and commands see nothing of it
+# where the holder has the files: /sys is on every machine, and commands see nothing of it. First the layers of the
+# image, with the rights to read them in the store; then, as the user of commands, files of the attempt's own
+LAYERS = """
+mount -t tmpfs -o size=1m,mode=755 none /sys && cd /sys && mkdir root tests logs none own layers || exit 1
+while [ "$1" != -- ]; do
+  mkdir layers/$1 && mount --bind -o ro "$2" layers/$1 || exit 1
+  shift 2
+done
+shift && exec "$@"
+"""
 HOLD = """
-mount -t tmpfs -o size=1m none /sys && mkdir /sys/root /sys/tests /sys/logs /sys/none || exit 1
-for one in root tests logs; do
+for one in own tests logs; do
   mount -t tmpfs -o size=$1m,nr_inodes=$2,mode=755 none /sys/$one || exit 1
 done
-mkdir -p /sys/root/dev/shm /sys/logs/verifier && echo ready && exec sleep infinity
+mkdir -p /sys/own/files /sys/own/work /sys/own/shm /sys/logs/verifier || exit 1
+if [ "$3" ]; then mount -t overlay -o "$3" none /sys/root; else mount --bind /sys/own/files /sys/root; fi || exit 1
+echo ready && exec sleep infinity
+"""
+OVERLAY = "upperdir=/sys/own/files,workdir=/sys/own/work,userxattr,lowerdir="
+# what an agent left in directories of programs is taken away before verification, but for its working directory $2
+PUT_BACK = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc")
+RESTORE = """
+umount /sys/root && cd /sys/own/files || exit 1
+options=$1 kept=$2
+shift 2
+if [ -d "$kept" ] && [ "$(realpath "$kept")" = "$PWD/$kept" ]; then mv "$kept" ../kept || exit 1; else kept=; fi
+rm -rf "$@" || exit 1
+if [ "$kept" ]; then mkdir -p "$kept" && rmdir "$kept" && mv ../kept "$kept" || exit 1; fi
+mount -t overlay -o "$options" none /sys/root && cd /sys/root || exit 1
+for one in "$@"; do if [ -d "$one" ] && [ ! -L "$one" ]; then echo "$one"; fi; done
 """
 # process 1, as bubblewrap's own would be left to the machine's to reap; an agent may have moved the directory
 INIT = ("sh", "-c", 'mkdir -p "$0" 2>/dev/null; cd "$0" 2>/dev/null; "$@"; exit "$?"')
@@ -58,16 +85,18 @@ class Ended:
 class Sandbox:
     """The files of one attempt, and commands that see them."""
 
-    def __init__(self, storage_mb: float, memory_mb: float | None = None, cpus: float = 1.0):
+    def __init__(self, storage_mb: float, memory_mb: float | None = None, cpus: float = 1.0,
+                 layers: Sequence[Path] = (), user: int = 0):
         """storage_mb: of all files. memory_mb: of each process, if that is below the limit of this one. cpus: CPU
-        seconds of a process, as a multiple of its command's time. Raises ConfigError where this machine forbids it."""
-        self._memory, self._cpus, self._as = memory_mb, cpus, rights()
+        seconds of a process, as a multiple of its command's time. layers: directories of an image, the topmost last.
+        user: number that commands see as theirs. Raises ConfigError where this machine forbids it."""
+        self._memory, self._cpus, self._as, self._user, self._layers = memory_mb, cpus, rights(), user, len(layers)
+        self._read_only: list[str] = []
         if missing := [name for name in TOOLS if not shutil.which(name)]:
             raise ConfigError(f"there is no {missing[0]} on PATH. {NEEDED}")
         self._holder = subprocess.Popen(
-            [*self._as, "unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c", HOLD, "sh",
-             str(int(storage_mb)), str(FILES)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT)
+            [*apart(layers), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES), self._overlay()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         found = _drain(self._holder.stdout, START_SECONDS, until=b"\n").strip()
         if found != b"ready":
             self.close()
@@ -78,8 +107,7 @@ class Sandbox:
         """Runs a command and ends everything that it started. verifies: whether it sees /tests and /logs."""
         about, write = os.pipe()
         with open(about) as about, subprocess.Popen(
-                [*self._as, "nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials",
-                 "--", *self._confined(variables or {}, verifies), "--info-fd", str(write), "--", *INIT, cwd,
+                [*self._inside(), *self._confined(variables or {}, verifies), "--info-fd", str(write), "--", *INIT, cwd,
                  *self._limited(seconds), *command],
                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[write]) as process:
             os.close(write)
@@ -93,6 +121,45 @@ class Sandbox:
                     os.kill(json.load(about)["child-pid"], signal.SIGKILL)
         return Ended(code, output.decode(errors="replace"))
 
+    def restore(self, names: Sequence[str], workdir: str) -> None:
+        """Puts directories of the image's root back, read-only for verification; the working directory stays as it is,
+        and without an image there is nothing to do. Raises OSError."""
+        if not self._layers:
+            return
+        kept = workdir.strip("/")
+        changed = [name for name in names if name != kept]
+        kept = kept if kept.partition("/")[0] in changed else "-"
+        ended = subprocess.run([*self._inside(), "sh", "-c", RESTORE, "sh", self._overlay(), kept, *changed],
+                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise OSError(f"the files of the image could not be put back: {ended.stderr.strip()[-300:]}")
+        self._read_only = [word for name in ended.stdout.split() for word in (
+            "--ro-bind", f"/sys/root/{name}", f"/{name}")]
+        if kept != "-":
+            self._read_only += ["--bind-try", f"/sys/root/{kept}", f"/{kept}"]
+
+    def unlink(self) -> None:
+        """Deletes links of the attempt that lead to the tests, to what they write or into processes: a result that is a
+        link to the expected one would equal it. Raises OSError."""
+        root, own = Path(f"/proc/{self._holder.pid}/root/sys/root"), "/sys/own/files/"
+        # in the holder's namespaces, where no mode of a directory hides what is in it
+        found = subprocess.run([*self._inside(), "find", own, "-type", "l", "-print0"], stdin=subprocess.DEVNULL,
+                               capture_output=True, check=False)
+        if found.returncode:
+            raise OSError(f"links of the attempt could not be listed: {os.fsdecode(found.stderr)[-300:]}")
+        for place in (Path(one.removeprefix(own)) for one in os.fsdecode(found.stdout).split("\0")[:-1]):
+            if _leads_to(place, root) in OF_TESTS:
+                (root / place).unlink(missing_ok=True)
+
+    def _inside(self) -> list[str]:
+        return [*self._as, "nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials",
+                "--"]
+
+    def _overlay(self) -> str:
+        """Returns the options of the mount of an image's layers below the attempt's files; empty without layers."""
+        lower = ":".join(f"/sys/layers/{place}" for place in reversed(range(self._layers)))
+        return OVERLAY + lower if lower else ""
+
     def close(self) -> None:
         """Frees the files."""
         self._holder.kill()
@@ -100,11 +167,13 @@ class Sandbox:
         self._holder.stdout.close()
 
     def _confined(self, variables: Mapping[str, str], verifies: bool) -> list[str]:
-        seen = [word for path in READ_ONLY if os.path.exists(path) for word in ("--ro-bind", path, path)]
+        seen = self._read_only if self._layers else [
+            word for path in READ_ONLY if os.path.exists(path) for word in ("--ro-bind", path, path)]
+        user = "0" if verifies else str(self._user)
         known = [word for pair in variables.items() for word in ("--setenv", *pair)]
         return ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-                "--uid", "0", "--gid", "0", "--hostname", "task", "--bind", "/sys/root", "/", *seen,
-                "--proc", "/proc", "--dev", "/dev", "--bind", "/sys/root/dev/shm", "/dev/shm", "--remount-ro", "/dev",
+                "--uid", user, "--gid", user, "--hostname", "task", "--bind", "/sys/root", "/", *seen,
+                "--proc", "/proc", "--dev", "/dev", "--bind", "/sys/own/shm", "/dev/shm", "--remount-ro", "/dev",
                 *(VERIFIER if verifies else AGENT), "--chdir", "/", "--clearenv", *known]
 
     def _limited(self, seconds: float) -> list[str]:
@@ -130,6 +199,39 @@ def require() -> None:
 def rights() -> list[str]:
     """What commands are started through, so that they never have root's rights."""
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"] if os.geteuid() == 0 else []
+
+
+def apart(layers: Sequence[Path]) -> list[str]:
+    """Returns what the holder is started through: a mount namespace with these directories below /sys/layers, and in
+    it one of the user whose rights commands have."""
+    placed = [word for place, path in enumerate(layers) for word in (str(place), str(path.absolute()))]
+    begin = ["sh", "-c", LAYERS, "sh", *placed, "--"]
+    inner = ["unshare", "--user", "--map-root-user", "--mount", "--"]
+    outer = ["unshare", "--mount", "--"] if os.geteuid() == 0 else inner
+    return [*outer, *begin, *(rights() + inner if os.geteuid() == 0 else [])]
+
+
+def _leads_to(place: Path, root: Path) -> str:
+    """Returns the directory of the root that a path below it ends in, links followed as commands see them; `proc` for
+    the devices that lead there, and for more links than the kernel follows."""
+    left, at, followed = [*reversed(place.parts)], Path(), 0
+    while left:
+        name = left.pop()
+        if name == "..":
+            at = at.parent
+        elif name not in ("", ".", "/"):
+            at = at / name
+            if at.parts[0] in OF_TESTS:
+                return at.parts[0]
+            if at.parts[0] == "dev" and len(at.parts) > 1 and name not in DEVICES:
+                return "proc"
+            if (root / at).is_symlink():
+                target, followed = os.readlink(root / at), followed + 1
+                at = Path() if target.startswith("/") else at.parent
+                left += reversed(target.split("/"))
+            if followed > LINKS:
+                return "proc"
+    return at.parts[0] if at.parts else ""
 
 
 def _drain(pipe: IO[bytes], seconds: float, until: bytes | None = None) -> bytes:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,14 +12,15 @@ import pytest
 from pipeline.check.data_sample import sample
 from pipeline.check.judge import compose
 from pipeline.check.row_counts import most_rows
+from pipeline.job.activity import Activity
 from pipeline.plan.plan import make_plan
-from pipeline.store import tables
+from pipeline.store import dockerfiles, tables
 from pipeline.store.errors import DataError
 from pipeline.store.harbor import read_task, tasks_in
 from pipeline.store.records import RawTask
 from stages import tasks as tasks_stage
 from stages.sampled_rows import problems, warnings
-from tests.harbor_kit import FILES, write_task
+from tests.harbor_kit import FILES, shapes_of_tasks, write_shape, write_task
 
 SET = "buffer.explorer_input.taskset"
 
@@ -38,7 +40,7 @@ def composed(path, *more):
 
 def test_every_task_is_a_row_with_its_instruction_and_place(two):
     config = composed(two)
-    rows = tasks_stage.read_sets(config)
+    rows = list(tasks_stage.read_sets(config))
     assert [(row.row, row.question, row.problem) for row in rows] == [
         (0, "Write the sum of the lines of numbers.txt to sum.txt.", None), (1, "Write 5 to sum.txt.", None)]
     truth = json.loads(rows[0].answer)
@@ -82,17 +84,13 @@ def test_files_are_placed_as_docker_places_them(tmp_path, dockerfile, targets):
 
 
 @pytest.mark.parametrize(("changed", "reason"), [
-    ({"environment__Dockerfile": "FROM x\nRUN apt-get install -y jq"}, "RUN apt-get"),
-    ({"environment__Dockerfile": "FROM x\nUSER me"}, "USER"),
-    ({"environment__Dockerfile": "FROM x AS y\nFROM z"}, "several images"),
-    ({"environment__Dockerfile": "FROM x\nCOPY --chown=1 numbers.txt ."}, "without options"),
-    ({"environment__Dockerfile": "FROM x\nCOPY ../tests/expected ."}, "files of environment"),
-    ({"environment__Dockerfile": "FROM x\nCOPY nothing.txt ."}, "files of environment"),
-    ({"environment__Dockerfile": "FROM x\nCOPY numbers.txt /usr/share/"}, "/usr/share/numbers.txt"),
-    ({"environment__Dockerfile": "FROM x\nWORKDIR /tests"}, "/tests"),
-    ({"environment__Dockerfile": "FROM x\nENV A=$B"}, "variables"),
-    ({"environment__Dockerfile": "FROM x\nENV"}, "ENV"),
-    ({"environment__Dockerfile": None, "task_dot_toml": '[environment]\ndocker_image="a/b:1"'}, "docker_image=a/b:1"),
+    ({"environment__Dockerfile": "FROM x\nRUN useradd a && chown -R a /app && chown b:b /b\nUSER a"}, "a and b"),
+    ({"environment__Dockerfile": "FROM x\nCOPY --chown=a x y\nRUN chown b y"}, "a and b"),
+    ({"environment__Dockerfile": "FROM x\nCOPY <<EOF /a\ntext\nEOF"}, "COPY <<EOF"),
+    ({"environment__Dockerfile": "RUN true"}, "FROM"),
+    ({"environment__Dockerfile": None, "environment__a__Dockerfile": "FROM x", "task_dot_toml":
+      '[environment]\nworkdir = "/usr/share"'}, "/usr/share"),
+    ({"environment__compose_dot_yml": "services: {}"}, "compose.yml"),
     ({"environment__docker-compose_dot_yaml": "services: {}"}, "docker-compose.yaml"),
     ({"task_dot_toml": "[environment]\ngpus = 1"}, "gpus"),
     ({"task_dot_toml": '[verifier]\nenvironment_mode = "separate"'}, "separate"),
@@ -103,7 +101,7 @@ def test_what_cannot_run_here_is_refused_by_name_or_skipped_with_the_reason(tmp_
     write_task(tmp_path / "fine")
     write_task(tmp_path / "other", **changed)
     with pytest.raises(DataError) as error:
-        tasks_stage.read_sets(composed(tmp_path))
+        list(tasks_stage.read_sets(composed(tmp_path)))
     assert str(tmp_path / "other") in str(error.value)
     assert reason in str(error.value)
     source = {"key": "set", "path": "tasks", "format_key": "format", "optional": (),
@@ -113,7 +111,7 @@ def test_what_cannot_run_here_is_refused_by_name_or_skipped_with_the_reason(tmp_
     assert not warnings(source, drawn.rows)
     assert reason in warnings(source | {"skips": True}, drawn.rows)[-1]
     assert not problems(source | {"skips": True}, drawn)
-    rows = tasks_stage.read_sets(composed(tmp_path, f"{SET}.format.unsupported=skip"))
+    rows = list(tasks_stage.read_sets(composed(tmp_path, f"{SET}.format.unsupported=skip")))
     assert rows[0].problem is None
     assert reason in rows[1].problem
 
@@ -127,21 +125,21 @@ def test_what_cannot_run_here_is_refused_by_name_or_skipped_with_the_reason(tmp_
 def test_a_malformed_task_is_an_error_that_names_the_file(tmp_path, changed, file):
     write_task(tmp_path / "wrong", **changed)
     with pytest.raises(DataError) as error:
-        tasks_stage.read_sets(composed(tmp_path))
+        list(tasks_stage.read_sets(composed(tmp_path)))
     assert str(tmp_path / "wrong" / file) in str(error.value)
 
 
 def test_bytes_that_are_no_text_are_an_error(tmp_path):
     (write_task(tmp_path / "wrong") / "instruction.md").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match=r"instruction\.md"):
-        tasks_stage.read_sets(composed(tmp_path))
+        list(tasks_stage.read_sets(composed(tmp_path)))
 
 
 def test_the_stage_counts_tasks_and_says_what_is_not_isolated(two, tmp_path):
-    write_task(two / "zzz", environment__Dockerfile="FROM x\nRUN true")
+    write_task(two / "zzz", environment__compose_dot_yaml="services: {}")
     made = {}
     tasks_stage.work(SimpleNamespace(config=composed(two, f"{SET}.format.unsupported=skip"), directory=tmp_path,
-                                     log=logging.getLogger("harbor"), made=made))
+                                     inputs={}, activity=Activity(), log=logging.getLogger("harbor"), made=made))
     assert made["harbor"] | {"isolation": ""} == {"tasks": 3, "skipped": 1, "isolation": ""}
     assert "kernel" in made["harbor"]["isolation"]
     rows = tables.read(tmp_path / tables.LOCATIONS["raw"], RawTask).to_pylist()
@@ -178,3 +176,66 @@ def test_a_pipe_in_a_task_is_not_waited_for(two):
         os.mkfifo(two / "one" / name)
         with pytest.raises(DataError, match=name):
             read_task(two / "one")
+
+
+# -------------------------------------------------------------------------------------------------------------- images
+
+
+@pytest.mark.parametrize("dockerfile", [
+    "FROM x\nRUN apt-get install -y jq", "FROM x\nUSER me", "FROM x AS y\nFROM z\nCOPY --from=y /a /b",
+    "FROM x\nCOPY --chown=1 numbers.txt .", "FROM x\nCOPY numbers.txt /usr/share/", "FROM x\nWORKDIR /opt/a",
+    "FROM x\nENV A=$B", "ARG V=1\nFROM x:$V", "FROM x\nEXPOSE 80", "FROM x\nRUN <<EOF\nUSER nobody\nFROM\nEOF",
+    "FROM x\nRUN useradd me && chown -R me:me /app\nUSER me"])
+def test_a_dockerfile_that_does_more_than_place_files_is_built(tmp_path, dockerfile):
+    task = read_task(write_task(tmp_path, environment__Dockerfile=dockerfile))
+    assert (task.unsupported, task.needs_image, task.copies) == (None, True, [])
+    assert task.is_built({})
+
+
+def test_an_image_without_a_dockerfile_and_a_base_image_that_is_given_are_built(tmp_path):
+    settings = '[environment]\ndocker_image="a/b:1"'
+    named = write_task(tmp_path / "a", environment__Dockerfile=None, task_dot_toml=settings)
+    assert read_task(named).dockerfile == "FROM a/b:1\n"
+    plain = read_task(write_task(tmp_path / "b"))
+    assert (plain.is_built({}), plain.is_built({"ubuntu:24.04": "base.tar"})) == (False, True)
+
+
+def test_bases_are_named_with_their_registry_and_here_documents_are_scripts():
+    text = ("ARG TAG=24.04\n# c\nFROM ubuntu:${TAG} AS one\nRUN apt-get update && \\\n  # c\n  true\n"
+            "FROM --platform=linux/amd64 ghcr.io/a/b\nFROM one\nFROM scratch\nRUN cat > f <<'EOF'\nRUN $x\nEOF\n"
+            "RUN <<X\necho 1\nX\nCOPY a b\n")
+    assert dockerfiles.bases(text) == ["ubuntu:24.04", "ghcr.io/a/b"]
+    assert dockerfiles.rewritten(text, {}).splitlines() == [
+        "ARG TAG=24.04", "FROM docker.io/library/ubuntu:24.04 AS one", "RUN apt-get update &&    true",
+        "FROM ghcr.io/a/b", "FROM one", "FROM scratch",
+        'RUN ["/bin/sh", "-c", "cat > f <<\'EOF\'\\nRUN $x\\nEOF\\n"]', 'RUN ["/bin/sh", "-c", "echo 1"]', "COPY a b"]
+    assert "FROM localhost/x AS one" in dockerfiles.rewritten(text, {"ubuntu:24.04": "localhost/x"})
+
+
+def test_the_identity_of_images_is_that_of_dockerfile_context_and_base(two, tmp_path):
+    base = tmp_path / "base.tar"
+    base.write_text("1")
+
+    def identities():
+        config = composed(two).merged({"environment": {"images": {"ubuntu:24.04": str(base)}}})
+        return {stage.name: stage.identity for stage in make_plan(config).stages}
+
+    found = [identities()]
+    for file, text in ((two / "one/instruction.md", "another"), (two / "two/tests/expected", "9"),
+                       (two / "one/environment/numbers.txt", "3\n"), (base, "2")):
+        file.write_text(text)
+        found.append(identities())
+    images, rft = ([one[name] for one in found] for name in ("images", "rft"))
+    assert [before == after for before, after in pairwise(images)] == [True, True, False, False]
+    assert len(set(rft)) == 5
+    assert "images" not in {stage.name for stage in make_plan(composed(two)).stages}
+
+
+def test_every_shape_of_public_tasks_is_accepted(tmp_path):
+    shapes = shapes_of_tasks()
+    assert sum(count for count, *_ in shapes) == 3566
+    for number, (_, *shape) in enumerate(shapes):
+        write_shape(tmp_path / str(number), shape, number)
+    tasks = [read_task(file.parent) for file in tasks_in(tmp_path)]
+    assert [task.unsupported for task in tasks if task.unsupported] == []
+    assert all(task.is_built({}) for task in tasks)

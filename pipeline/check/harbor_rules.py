@@ -1,0 +1,36 @@
+"""What `ouro config check` says of Harbor tasks: how many run, in how many images, and why others do not."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeline.plan.plan import Plan
+from pipeline.settings.config import Config
+from pipeline.settings.images import paths_of_sets
+from pipeline.store import files, images
+from pipeline.store.errors import Problem
+
+SHOWN = 5  # reasons
+
+
+def facts(config: Config) -> Iterator[tuple[str, str]]:
+    """Yields (path, sentence) of every directory of Harbor tasks."""
+    given, root = config.environment.images, config.checkpoint_root_dir
+    for path in dict.fromkeys(paths_of_sets(config.buffer)):
+        if tasks := images.tasks_below(path):
+            built = images.environments([path], given, root)
+            made = sum(images.place_of(root, one.key).exists() for one in built)
+            reasons = Counter(task.unsupported for task in tasks if task.unsupported)
+            others = f"; {reasons.total()} do not: {_listed(reasons)}" if reasons else ""
+            yield path, (f"{len(tasks) - reasons.total()} of {len(tasks)} Harbor tasks run, in {len(built)} images, of "
+                         f"which {made} are built{others}")
+
+
+def _listed(reasons: Counter) -> str:
+    shown = [f"{reason} ({count})" for reason, count in reasons.most_common(SHOWN)]
+    return "; ".join([*shown, *(["…"] if len(reasons) > SHOWN else [])])
+
+
+def unbuildable_images(plan: Plan) -> list[Problem]:
+    """Returns the problem of a stage that would build images on a machine that cannot."""
+    waiting = any(stage.kind.builds and not files.is_complete(stage.directory) for stage in plan.stages)
+    return [Problem("environment.images", reason)] if waiting and (reason := images.no_builder()) else []

@@ -1,0 +1,25 @@
+"""Settings of the environments that agents work in, and of building their images."""
+
+from pipeline.settings.kinds import SETS
+from pipeline.settings.setting import Section, setting, values_of
+from pipeline.store.digests import HubPath, below
+
+
+class Environments(Section):
+    images: dict[str, str] = setting(
+        {}, "base images of Harbor tasks that are on this machine: name after FROM, such as `ubuntu:24.04`, to an OCI "
+            "archive or directory; others come from their registry")
+
+
+class Images(Section):
+    max_gib: float = setting(10.0, "most that the files of an image, or what its build writes, may take; a larger one "
+                                   "is not built and its tasks are rejected rows, GiB", gt=0)
+    parallel: int = setting(2, "images that are built at once", ge=1, how=True)
+
+
+def paths_of_sets(buffer) -> list[str]:
+    """Returns the files and directories of all sets with their own, without those of the hub."""
+    found = zip(*([value for one in SETS for _, value in values_of(buffer, f"{one}.{name}".removeprefix("buffer."))]
+                  for name in ("path", "subset_name")), strict=True)
+    return [below(one, subset) for path, subset in found
+            for one in (path if isinstance(path, list) else [path]) if one and not isinstance(one, HubPath)]

@@ -1,0 +1,220 @@
+"""Builds an image with buildah, in a chroot, and unpacks its layers.
+
+Each builder has a store of its own, in which equal layers are built once. The programs of a Dockerfile run with the
+rights of root and the network of this machine: building is no boundary against them, attempts are
+(workflows/environments/sandbox.py). A build has namespaces of its own for mounts and processes, which end with it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.store import dockerfiles, files
+from pipeline.store.images import OWNER, Environment, Image
+
+APART = ("setpriv", "--pdeathsig", "KILL", "--",
+         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+POLICY = {"default": [{"type": "insecureAcceptAnything"}]}
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+POLL_SECONDS = 0.5
+SHOWN = 300  # characters of a reason
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"  # names in layers: of what is deleted; all that lies below is
+
+
+UNPACKING = threading.Lock()  # builders have layers in common
+
+
+class NotBuilt(Exception):
+    """Why an image could not be built."""
+
+
+class Builder:
+    """A store of buildah below `place`, for one build at a time. layers: where files are unpacked."""
+
+    def __init__(self, place: Path, layers: Path, max_gib: float):
+        self._place, self._layers, self._most = place.absolute(), layers.absolute(), int(max_gib * 2**30)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "policy.json").write_text(json.dumps(POLICY), encoding="utf-8")
+        self._call("rm", "--all")  # containers of a killed process
+
+    def build(self, one: Environment, log: Path) -> Image:
+        """Raises NotBuilt with the reason."""
+        begin = time.monotonic()
+        given = {name: self._loaded(path) for name, path in one.bases.items()}
+        recipe = self._place / "Dockerfile"
+        recipe.write_text(dockerfiles.rewritten(one.dockerfile, given), encoding="utf-8")
+        context = one.context if one.context.is_dir() else self._empty()
+        with open(log, "wb") as output:
+            self._watched(["bud", "--isolation", "chroot", "--layers", "--pull=false", "--file", str(recipe), "--tag",
+                           one.key, "--signature-policy", str(self._place / "policy.json"), str(context)], one.seconds,
+                          output)
+        digest, manifest, config = self._pushed(one.key)
+        found = [self._unpacked(layer["digest"]) for layer in manifest["layers"]]
+        distinct = dict(reversed(found))  # overlayfs takes a layer once: of equal ones the topmost hides the others
+        names, size = [*reversed(distinct)], sum(distinct.values())
+        if size > self._most:
+            raise NotBuilt(f"its files take {size / 2**30:.2f} GiB (images.max_gib)")
+        settings = config.get("config") or {}
+        user, home = _user(settings.get("User") or "", [self._layers / name for name in names])
+        variables = dict(pair.partition("=")[::2] for pair in settings.get("Env") or [])
+        os.sync()  # a layer that a power loss empties must not be that of a complete image
+        return Image(digest, names, variables, settings.get("WorkingDir") or "/", user, home, OWNER, size,
+                     time.monotonic() - begin)
+
+    def _empty(self) -> Path:
+        place = self._place / "nothing"
+        place.mkdir(exist_ok=True)
+        return place
+
+    def _command(self, *words: str) -> list[str]:
+        return ["buildah", "--root", str(self._place / "root"), "--runroot", str(self._place / "run"),
+                "--storage-driver", "overlay", *words]
+
+    def _call(self, *words: str) -> str:
+        ended = subprocess.run([*APART, *self._command(*words)], stdin=subprocess.DEVNULL, capture_output=True,
+                               text=True, errors="replace", env=self._variables(), check=False)
+        if ended.returncode:
+            raise NotBuilt(f"buildah {words[0]}: {ended.stderr.strip()[-SHOWN:]}")
+        return ended.stdout.strip()
+
+    def _variables(self) -> dict[str, str]:
+        return {"PATH": os.environ.get("PATH", PATH), "HOME": str(self._place), "TMPDIR": str(self._place),
+                "BUILDAH_ISOLATION": "chroot"}
+
+    def _loaded(self, path: Path) -> str:
+        """Returns the name that a base image has in the store."""
+        name = f"localhost/given-{files.hash_text(f'{path.resolve()}|{files.stamp(path)}')}"
+        if not self._call("images", "--quiet", "--filter", f"reference={name}"):
+            transport = "oci" if path.is_dir() else "oci-archive"
+            number = self._call("pull", "--quiet", "--signature-policy", str(self._place / "policy.json"),
+                                f"{transport}:{path.resolve()}")
+            self._call("tag", number.splitlines()[-1], name)
+        return name
+
+    def _watched(self, words: list[str], seconds: float, output) -> None:
+        """Runs a build, and ends it at its limits of time and of what it writes."""
+        overlay, reason = self._place / "root" / "overlay", ""
+        before = set(os.listdir(overlay)) if overlay.exists() else set()
+        deadline = time.monotonic() + seconds
+        with subprocess.Popen([*APART, *self._command(*words)], stdin=subprocess.DEVNULL, stdout=output,
+                              stderr=subprocess.STDOUT, env=self._variables()) as process:
+            while process.poll() is None and not reason:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+                if time.monotonic() > deadline:
+                    reason = f"the build took more than {seconds:g} s (environment.build_timeout_sec)"
+                elif overlay.exists() and written(overlay, before) > self._most:
+                    reason = f"the build wrote more than {self._most / 2**30:g} GiB (images.max_gib)"
+            if reason:
+                process.kill()  # and with it its namespaces
+        if reason or process.returncode:
+            raise NotBuilt(reason or last_words(Path(output.name)))
+
+    def _pushed(self, key: str) -> tuple[str, dict, dict]:
+        """Returns the digest of an image, its manifest and its configuration, from a layout of OCI beside the store."""
+        layout = self._place / "oci"
+        self._call("push", "--quiet", "--disable-compression", "--signature-policy",
+                   str(self._place / "policy.json"), key, f"oci:{layout}:{key}")
+        index = json.loads((layout / "index.json").read_bytes())["manifests"]
+        named = "org.opencontainers.image.ref.name"
+        digest = next(one["digest"] for one in index if one.get("annotations", {}).get(named) == key)
+        manifest = json.loads(self._blob(digest).read_bytes())
+        return digest, manifest, json.loads(self._blob(manifest["config"]["digest"]).read_bytes())
+
+    def _blob(self, digest: str) -> Path:
+        return self._place / "oci" / "blobs" / digest.replace(":", "/")
+
+    def _unpacked(self, digest: str) -> tuple[str, int]:
+        """Returns the name of an unpacked layer and the bytes of its files."""
+        name = digest.partition(":")[2]
+        place, temporary = self._layers / name, self._layers / f".{name}.tmp"
+        with UNPACKING:
+            if not place.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+                unpack(self._blob(digest), temporary)
+                temporary.rename(place)
+        return name, sum(one.lstat().st_size for one in place.rglob("*") if one.is_symlink() or not one.is_dir())
+
+
+def written(overlay: Path, before: set[str]) -> int:
+    """Returns the bytes below the directories of a store that were not there before."""
+    total = 0
+    for name in set(os.listdir(overlay)) - before:
+        for where, _, names in os.walk(overlay / name / "diff"):
+            for one in names:
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    total += os.lstat(os.path.join(where, one)).st_blocks * 512
+    return total
+
+
+def last_words(log: Path) -> str:
+    """Returns the last line of a build that failed, which names the instruction."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    shown = [line for line in lines if not re.match(r"(time=|level=)", line)] or lines or ["it printed nothing"]
+    return shown[-1].strip()[-SHOWN:]
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpacks a layer as overlayfs mounts it: all files of one owner without set-user-id, no devices, and marks for
+    what it deletes of the layers below. Raises NotBuilt for a file outside of it."""
+    marks: list[str] = []
+
+    def filtered(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        name = os.path.basename(member.name)
+        if name.startswith(WHITEOUT):
+            marks.append(member.name)
+            return None
+        if member.ischr() or member.isblk() or member.isfifo():
+            return None
+        return tarfile.tar_filter(member, path).replace(uid=OWNER, gid=OWNER, uname="", gname="",
+                                                        mode=member.mode & 0o1777, deep=False)
+
+    try:
+        with tarfile.open(archive) as opened:
+            opened.extractall(target, filter=filtered, numeric_owner=True)
+    except (tarfile.TarError, OSError) as error:
+        raise NotBuilt(f"a layer cannot be unpacked: {error}") from error
+    for mark in marks:
+        _delete(target / mark)
+    if target.stat().st_uid != OWNER:
+        os.chown(target, OWNER, OWNER)
+    target.chmod(0o755)
+
+
+def _delete(mark: Path) -> None:
+    """Marks what a layer deletes, as overlayfs reads it."""
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    if mark.name == OPAQUE:
+        os.setxattr(mark.parent, "user.overlay.opaque", b"y")
+    else:
+        os.mknod(mark.with_name(mark.name.removeprefix(WHITEOUT)), 0o020000, os.makedev(0, 0))
+
+
+def _user(named: str, layers: list[Path]) -> tuple[int, str]:
+    """Returns the number and the home of the user of an image (USER). Raises NotBuilt for one that it does not have."""
+    name = named.partition(":")[0]
+    if name in dockerfiles.ROOT:
+        return 0, "/root"
+    lines = next((text.splitlines() for text in _texts(layers, "etc/passwd")), [])
+    for entry in (line.split(":") for line in lines):
+        if len(entry) > 5 and name in (entry[0], entry[2]):
+            return int(entry[2]), entry[5]
+    if name.isdigit():
+        return int(name), "/"
+    raise NotBuilt(f"USER {named}: the image has no such user")
+
+
+def _texts(layers: list[Path], name: str) -> Iterator[str]:
+    """Yields the texts of a file, that of the topmost layer first."""
+    for file in (layer / name for layer in reversed(layers)):
+        if file.is_file() and not file.is_symlink():
+            yield file.read_text(encoding="utf-8", errors="replace")
