@@ -44,6 +44,7 @@ from pipeline.settings.config import Config, Slurm, users_code
 from pipeline.settings.model import Model
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files, launch
+from pipeline.store.architecture import text_part, windowed
 from pipeline.store.errors import ConfigError, OuroError, Problem
 from pipeline.store.model_shape import plain_config, room_problem, split_problem
 
@@ -222,6 +223,8 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
         judged.add(name, found, to)
     judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
+    window = None if plain is None or start.init.enable else windowed(text_part(plain), config.model.longest)
+    facts += [("attention", f"{window}.")] if window else []
     report.facts.append((name, facts))
     size = sizes and sizes.of(start, config.model.lora_configs)
     if size is None:

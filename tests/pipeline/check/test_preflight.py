@@ -157,6 +157,14 @@ def test_a_stage_begins_with_the_model_that_it_names_itself(model):
     assert "weights 0.9, optimizer 5.5, gradients 1.9" in facts(report, "rft")["memory"]
 
 
+@pytest.mark.parametrize(("window", "said"), [(8, True), (4096, False)])
+def test_a_window_that_is_shorter_than_rows_is_a_fact_of_the_stage(model, tmp_path, window, said):
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2 | {
+        "model_type": "mistral", "sliding_window": window}))
+    found = facts(check({**model, "explorer.rollout_model.engine_type": "transformers"}), "rft")
+    assert ("attention" in found) is said
+
+
 def test_without_the_sizes_of_models_memory_and_disk_are_not_judged(model):
     report = check({**model, **GPU, "cluster.gpu_memory_gib": 8.0}, data=False)
     assert report.problems == report.unjudged == []
