@@ -231,7 +231,8 @@ def explore(context: Context) -> None:
     with opening():
         explorer = Explorer(context, sets, schedule)
     engine = explorer.engine
-    context.log.info("%d x %s ready; starts at explorer step %d", engine.number, engine.version, first)
+    said = "is asked" if context.config.asks_server else "ready"
+    context.log.info("%d x %s %s; starts at explorer step %d", engine.number, engine.version, said, first)
     for step in range(first, schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(

@@ -1,5 +1,5 @@
-"""Asks MCP servers for their tools, and those of judges for their models, before a run, so that one that cannot be used
-is found before the warmup.
+"""Asks MCP servers for their tools, and those of judges and policies for their models, before a run, so that one that
+cannot be used is found before the warmup.
 
 A program is started once, with the processes, limits and variables that it has in an attempt. A judge judges nothing.
 """
@@ -18,13 +18,15 @@ from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
 from pipeline.store.errors import Problem
 
-SECONDS = 10.0  # for a judge's list of models
+EXTERNAL = "explorer.rollout_model.external"
+SECONDS = 10.0  # for a list of models
 Add = Callable[[str, list[Problem], str], None]
 
 
 def ask(stages: list[Config], functions: Functions, add: Add) -> list[tuple[str, list[tuple[str, str]]]]:
     """Returns facts by their title. add: receives problems, without a stage's name in front."""
-    return [("MCP servers", ask_servers(stages, functions, add)), ("judges", ask_judges(stages, add))]
+    return [("MCP servers", ask_servers(stages, functions, add)), ("judges", ask_judges(stages, add)),
+            ("servers", ask_policies(stages, add))]
 
 
 def ask_judges(stages: list[Config], add: Add) -> list[tuple[str, str]]:
@@ -38,6 +40,22 @@ def ask_judges(stages: list[Config], add: Add) -> list[tuple[str, str]]:
                 key = variables.get(given.get("judge_key_env") or "", "none")
                 asked.setdefault((given["judge_url"], given.get("judge_model"), key),
                                  f"buffer.explorer_input.{place}.reward_fn_args.judge_url")
+    return _asked(asked, "judge_model", add)
+
+
+def ask_policies(stages: list[Config], add: Add) -> list[tuple[str, str]]:
+    """Does the same for the servers whose models answer tasks."""
+    asked: dict[tuple, str] = {}
+    for settings in stages:
+        server = settings.explorer.rollout_model.external
+        if settings.asks_server and server.base_url:
+            key = os.environ.get(server.api_key_env or "", "none")
+            asked[server.base_url, server.model_name, key] = f"{EXTERNAL}.base_url"
+    return _asked(asked, "model_name", add)
+
+
+def _asked(asked: dict[tuple, str], name: str, add: Add) -> list[tuple[str, str]]:
+    """Asks each server. asked: (address, model, key) -> setting of the address. name: of the model's setting."""
     facts = []
     for (url, model, key), setting in asked.items():
         wrong, models = _models(url, key)
@@ -45,7 +63,7 @@ def ask_judges(stages: list[Config], add: Add) -> list[tuple[str, str]]:
             add("", [Problem(setting, wrong, "Start the server, correct the address or its key, or pass --no-call.",
                              found=url)], "problems")
         elif models and model not in models:
-            add("", [Problem(setting, f"the server lists {', '.join(models[:5])}, and not the judge_model {model}.",
+            add("", [Problem(setting, f"the server lists {', '.join(models[:5])}, and not the {name} {model}.",
                              "Name one of them, if it has no other names.")], "warnings")
         facts.append((url, wrong or f"answers; {len(models)} models"))
     return facts

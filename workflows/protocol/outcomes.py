@@ -266,6 +266,6 @@ def check_failures(rows: Sequence, allowed: float) -> None:
     if len(failed) > allowed * len(rows):
         raise StageError(
             f"{len(failed)} of {len(rows)} rollouts failed, allowed {allowed:.0%} (explorer.max_failed_ratio). "
-            f"The first, task {failed[0].task_id}: {failed[0].reason}. Mend the reward function or the workflow, or "
-            "allow more."
+            f"The first, task {failed[0].task_id}: {failed[0].reason.removesuffix('.')}. Mend what it names (a reward "
+            "function, a workflow, a server), or allow more."
         )

@@ -118,8 +118,10 @@ def test_servers_are_asked_before_a_run():
 @pytest.mark.parametrize(("status", "listed", "model", "word"), [
     (200, ["m"], "m", None), (200, ["other"], "m", "warnings"), (404, [], "m", None), (401, ["m"], "m", "problems"),
     (503, [], "m", "problems"), (None, [], "m", "problems")])
-def test_a_judge_is_asked_for_its_models_once(status, listed, model, word):
-    """Two stages and two sets name it; without a status no server is there."""
+@pytest.mark.parametrize("judge", [True, False], ids=["judge", "policy"])
+def test_a_server_is_asked_for_its_models_once(judge, status, listed, model, word, monkeypatch):
+    """Two stages name it; without a status no server is there."""
+    monkeypatch.setenv("OURO_TEST_POLICY", "hush-hush")
     asked, found = [], []
 
     async def models(request):
@@ -131,8 +133,13 @@ def test_a_judge_is_asked_for_its_models_once(status, listed, model, word):
         given = f"{{judge_url: '{address}/v1', judge_model: {model}, judge_key_env: OURO_TEST_JUDGE}}"
         settings = overridden(f"{SET}.default_reward_fn_type=judge_reward", f"{SET}.reward_fn_args={given}",
                               "explorer.env_vars={OURO_TEST_JUDGE: hush-hush}")
-        facts = server_call.ask_judges([settings, settings], lambda *added: found.append(added))
-    assert [key for key, _ in facts] == [f"{address}/v1"]
-    assert [(problems[0].key, words) for _, problems, words in found] == ([] if word is None else [
-        (f"{SET}.reward_fn_args.judge_url", word)])
+        ask, key = server_call.ask_judges, f"{SET}.reward_fn_args.judge_url"
+        if not judge:
+            ask, key = server_call.ask_policies, "explorer.rollout_model.external.base_url"
+            settings = overridden("mode=explore", "explorer.rollout_model.engine_type=openai",
+                                  f"explorer.rollout_model.external={{base_url: '{address}/v1', model_name: {model}, "
+                                  "api_key_env: OURO_TEST_POLICY}")
+        facts = ask([settings, settings], lambda *added: found.append(added))
+    assert [url for url, _ in facts] == [f"{address}/v1"]
+    assert [(problems[0].key, words) for _, problems, words in found] == ([] if word is None else [(key, word)])
     assert asked == (["Bearer hush-hush"] if status else [])
