@@ -13,7 +13,9 @@ import inspect
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import CellType, CodeType
@@ -26,7 +28,7 @@ from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
 from pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from pipeline.settings import secrets
-from pipeline.settings.arguments.users import GROUPS, Signature
+from pipeline.settings.arguments.users import GROUPS, STEPS, Signature
 from pipeline.settings.data import TaskFormat
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
@@ -69,7 +71,8 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
         return f"'{name}' {why}"
     if wrong := [fact for fact, value in (found.facts if found else {}).items() if not isinstance(value, bool)]:
         return f"'{name}' has the attribute {wrong[0]}, which is no bool; needed True or False."
-    return found and asdict(replace(found, reads_groups=_names(inspect.unwrap(function), {}, set())))
+    reads = partial(_names, inspect.unwrap(function), {})
+    return found and asdict(replace(found, reads_groups=reads(set(), GROUPS), reads_steps=reads(set(), STEPS)))
 
 
 def _never_answers(function: Any) -> str | None:
@@ -92,13 +95,13 @@ def _never_answers(function: Any) -> str | None:
     return f"returns {', '.join(map(repr, dict.fromkeys(only))) or 'nothing'} in any case; needed a Trajectory."
 
 
-def _names(value: Any, places: dict[str, Any], visited: set[int]) -> bool:
-    """Whether a text, or code with what it calls in the user's modules and ours, names one of GROUPS.
+def _names(value: Any, places: dict[str, Any], visited: set[int], words: Sequence[str]) -> bool:
+    """Whether a text, or code with what it calls in the user's modules and ours, names one of `words`.
 
     places: the globals of a piece of code that is no function.
     """
     if isinstance(value, str):
-        return any(word in value for word in GROUPS)
+        return any(word in value for word in words)
     code = value if inspect.iscode(value) else getattr(value, "__code__", None)
     module = getattr(value, "__module__", None) or ""
     if code is None or id(code) in visited or (visited and _of_a_library(code, module)):
@@ -113,7 +116,7 @@ def _names(value: Any, places: dict[str, Any], visited: set[int]) -> bool:
     called += [*(getattr(value, "__defaults__", None) or ()), *(getattr(value, "__kwdefaults__", None) or {}).values()]
     constants = [part for one in code.co_consts if one is None or one != doc
                  for part in (one if isinstance(one, tuple | frozenset) else (one,))]
-    return any(_names(one, places, visited) for one in (*code.co_names, *constants, *called))
+    return any(_names(one, places, visited, words) for one in (*code.co_names, *constants, *called))
 
 
 def _of_a_library(code: CodeType, module: str) -> bool:

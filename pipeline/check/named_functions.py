@@ -14,7 +14,7 @@ from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import GROUPS, Signature, batch_parameters, provided, wrong_first
-from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
+from pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
 from pipeline.settings.train_batch import REPLAY
@@ -31,10 +31,10 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
     wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config, known)
-    wrong += _cut_prefixes(config, known) + _without_models(config, known)
+    wrong += _cut_prefixes(config, known) + _without_models(config, known) + generator_problems(config)
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
-    wrong += generator_problems(config)
+    wrong += unweighed_steps(config, known.get(config.algorithm.advantage_fn or ""))
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
 
 

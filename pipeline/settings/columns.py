@@ -90,6 +90,19 @@ def ratio_problems(algorithm: Algorithm, required: Sequence[str], several: bool 
     return problems
 
 
+def unweighed_steps(c, advantage) -> list[Problem]:
+    """Reports weights of components under an advantage that reads what single turns earned, which has no components.
+
+    c: the settings of a stage. advantage: what declares whether it does; None: unknown.
+    """
+    weights = c.algorithm.reward_weights
+    if not (weights and c.kind.learns_from_rollouts and advantage and advantage.reads_steps):
+        return []
+    return [Problem("algorithm.reward_weights", f"with advantage_fn={c.algorithm.advantage_fn}, which reads "
+                    "step_reward: what a turn earned by itself has no components to weigh.", "Set {}, or choose "
+                    "another advantage.", found=weights)]
+
+
 def wrong_parameters(part: str, required: Sequence[str], algorithm: Algorithm) -> list[Problem]:
     """Lists problems with the parameters of the user's function for `part`.
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from pipeline.settings.algorithm import ADVANTAGES
 from pipeline.settings.algorithms import BY_COMPONENT, COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
-from pipeline.settings.arguments.experience import SHAPING
+from pipeline.settings.arguments.advantages import ADVANTAGES
+from pipeline.settings.arguments.experience import CHANGE_REWARDS
+from pipeline.settings.columns import unweighed_steps
 from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.reward_rules import overlong, resampled_by_accuracy, rewards
@@ -82,10 +83,21 @@ def components(c) -> Found:
     if a.reward_weights:
         yield Problem("algorithm.reward_weights", f"with advantage_fn={a.advantage_fn}, which has weights of its own: "
                       "advantage_fn_args.gdpo_reward_weights.", "Set those, or {}.", found=a.reward_weights)
-    if any(one.get("name") == SHAPING for one in operators):
-        yield Problem("data_processor.experience_pipeline.operators", f"{SHAPING} with algorithm.advantage_fn="
-                      f"{a.advantage_fn}, which reads the components of the reward, not the sum that it changes.",
-                      "Take it out, or choose another advantage.", found=SHAPING)
+    for name in (str(one.get("name")) for one in operators):
+        if name in CHANGE_REWARDS or ":" in name:
+            yield Problem("data_processor.experience_pipeline.operators", f"with algorithm.advantage_fn="
+                          f"{a.advantage_fn}, which reads the components of the reward: {name} "
+                          f"{'may change' if ':' in name else 'changes'} their sum alone.", "Take it out, or choose "
+                          "another advantage.", found=name)
+
+
+def weighed(c) -> Found:
+    """Weights of components reach the reward of a row alone."""
+    if c.kind.learns_from_rollouts and c.algorithm.reward_weights and c.algorithm.greedy_baseline:
+        yield Problem("algorithm.reward_weights", "with algorithm.greedy_baseline: the reward of the greedy response "
+                      "is compared as the plain sum.", "Set {}, or greedy_baseline=false with another advantage.",
+                      found=c.algorithm.reward_weights)
+    yield from unweighed_steps(c, ADVANTAGES.get(c.algorithm.advantage_fn))
 
 
 def token_budget(c) -> Found:
@@ -274,6 +286,6 @@ def server(c) -> Found:
             yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)
 
 
-RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components,
+RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, weighed,
          token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, passes,
          reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes, server)

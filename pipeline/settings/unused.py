@@ -1,25 +1,39 @@
-"""Settings not used by an algorithm's components: a critic's without ppo, arguments of an absent function.
+"""Settings not used by an algorithm's components: a critic's without ppo, arguments of an absent function, updates of
+a reference that nothing asks.
 
 They have their defaults when a stage is created, so they are in no identity, and no stage can read their values.
 """
 
-from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.settings.algorithms import DEMONSTRATED, WITH_CRITIC
+from pipeline.settings.arguments.losses import POLICY_LOSSES
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
 
 OF_A_CRITIC = ("trainer.critic", "trainer.critic_warmup", "model.critic_model_path")
+REFERENCE = "trainer.reference_update"
 MAY_BE_NONE = ("kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")  # optional components
 
 
 def unused(algorithm) -> list[str]:
     """Returns the settings unused by a stage with this filled section `algorithm`, sections as a whole."""
     none = [f"algorithm.{part}_args" for part in MAY_BE_NONE if getattr(algorithm, part) in (None, "none")]
-    return [*([] if algorithm.advantage_fn in WITH_CRITIC else OF_A_CRITIC), *none]
+    return [*([] if algorithm.advantage_fn in WITH_CRITIC else OF_A_CRITIC),
+            *([] if _may_ask_reference(algorithm) else [REFERENCE]), *none]
+
+
+def _may_ask_reference(algorithm) -> bool:
+    """Returns whether a component reads log-probs of the reference; a user's function may."""
+    loss, entropy = algorithm.policy_loss_fn or "", algorithm.entropy_loss_fn or ""
+    if algorithm.algorithm_type in DEMONSTRATED:
+        return False
+    return (":" in loss + entropy or (loss in POLICY_LOSSES and "ref_logprobs" in POLICY_LOSSES[loss].columns)
+            or any(part not in (None, "none") for part in (algorithm.kl_loss_fn, algorithm.kl_penalty_fn)))
 
 
 def without_unused(settings: Config) -> Config:
     """Returns the settings of a stage with unused ones at their defaults."""
     waits = [] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]
+    waits += [REFERENCE] if settings.trainer.reference_update.interval is None else []
     for key in unused(settings.algorithm) + waits:
         settings = settings.but(key, at(DEFAULTS, key))
     return settings

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.store import records, tables
-from pipeline.store.errors import ConfigError, DataError, StageError
+from pipeline.store.errors import ConfigError, StageError
 from stages.learner.actor import Result
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.engine.batch import Origin, Row
@@ -355,5 +355,14 @@ def test_components_count_by_their_weights_in_advantages_alone(stage):
     found = batch_of(Rollouts(context), 1)
     assert [one.columns["advantages"] for one in found.rows] == pytest.approx([3.2, 0.2, 0.2, 0.2])
     assert found.metrics.reward == pytest.approx(0.45)
-    with pytest.raises(DataError):
-        batch_of(Rollouts(stage("algorithm.reward_weights={wrong: 3.0}")), 1)
+
+
+def test_a_component_that_a_batch_lacks_adds_nothing_and_is_told_once(stage, caplog):
+    context = stage("algorithm.reward_weights={rare: 3.0}", "algorithm.advantage_fn=reinforce",
+                    "algorithm.advantage_fn_args={}")
+    for step in (1, 2):
+        explore(context, step, [1.0, 0.0, 1.0, 0.5])
+    source = Rollouts(context)
+    for step in (1, 2):
+        assert [one.columns["advantages"] for one in batch_of(source, step).rows] == pytest.approx([1, 0, 1, 0.5])
+    assert [one.args[0] for one in caplog.records if one.levelname == "WARNING"] == ["rare"]

@@ -18,6 +18,7 @@ class Gigpo(Arguments):
     """Group in group, for attempts of several turns: of whole attempts, and of turns from the same state."""
     compares_groups = True
     compares_states = True
+    reads_steps = True
     omega: float = Field(1.0, ge=0, description="weight of the advantage of the turn")
     gamma: float = Field(1.0, ge=0, description="discount from one turn to the next")
     fnorm: Literal["none", "std"] = Field("none", description="divisor of differences; std: the standard deviation + "

@@ -22,9 +22,10 @@ class Arguments(BaseModel):
     The first line of a model's docstring says what the function is. columns: what its caller gives it by name. Facts of
     advantages: compares_groups, undefined or without its baseline in a group of one; compares_states, turns that begin
     in the same state; chooses_rows, selects the rows to train on by dropping others; needs_values, of a critic;
-    needs_teacher, the log-probs of one; reads_components, of the reward, and not their sum. Of losses: compares_pairs,
-    rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair; chooses_tokens, over
-    the whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
+    needs_teacher, the log-probs of one; reads_components, of the reward, and not their sum; reads_steps, what single
+    turns earned (step_reward). Of operators on experience: changes_reward, the sum alone. Of losses: compares_pairs,
+    rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair; chooses_tokens, over the
+    whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
     judges only what has a truth of its form; reports_accuracy, says whether a task is solved. Of workflows:
     acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash).
     """
@@ -38,6 +39,8 @@ class Arguments(BaseModel):
     needs_values: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     reads_components: ClassVar[bool] = False
+    reads_steps: ClassVar[bool] = False
+    changes_reward: ClassVar[bool] = False
     compares_pairs: ClassVar[bool] = False
     chooses_tokens: ClassVar[bool] = False
     aggregation: ClassVar[str] = "token-mean"

@@ -19,6 +19,7 @@ class Shaping(Arguments):
 
 class RewardShaping(Arguments):
     """The reward plus, minus, times or divided by weight times a score, for each configuration in turn."""
+    changes_reward = True
     reward_shaping_configs: list[dict[str, Any]] = Field(description="stats_key, op_type and weight each")
 
 
@@ -34,11 +35,13 @@ class RewardStdFilter(Arguments):
 
 class QualityReward(Arguments):
     """The reward plus weight times the score quality, the mean of what operators before found of it, from 0 to 1."""
+    changes_reward = True
     weight: float = Field(1.0, description="factor of the score")
 
 
 class DiversityReward(Arguments):
     """The reward plus weight times the score diversity, from 0 to 1: how few words a response shares with its group."""
+    changes_reward = True
     weight: float = Field(1.0, description="factor of the score")
 
 
@@ -60,6 +63,7 @@ EXPERIENCE = {
     SHAPING: RewardShaping,
     "reward_std_filter": RewardStdFilter,
 }
+CHANGE_REWARDS = tuple(name for name, one in EXPERIENCE.items() if one.changes_reward)
 
 def asks_models(operators: list[dict[str, Any]]) -> bool:
     """Returns whether one of these operators asks a server's model, or draws at random: it may answer anew otherwise.

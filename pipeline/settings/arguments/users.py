@@ -11,6 +11,7 @@ from pipeline.store.errors import Problem
 OF_A_BATCH = ("responses", "completions")  # a reward function with such a parameter receives all responses together
 FACTS = ("compares_groups", "chooses_rows")  # what a user's advantage may declare as attributes
 GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare rollouts
+STEPS = ("step_reward",)  # columns of what a turn earned by itself
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "list": "a list",
          "dict": "a mapping", "None": "null"}  # plain types of annotations
 UNKNOWN = ("completion_ids", "trainer_state")  # further parameters in TRL that we do not provide
@@ -23,8 +24,9 @@ class Signature:
     positional: those that are given by position, and only_positional: by position alone, below its decorators.
     takes_others, takes_anything: whether it has *others and **anything. text, doc: as written, and the first line of
     its docstring. facts: attributes of the function that declare what base.Arguments does, those of FACTS.
-    reads_groups: whether its code names the column group_id or task_id; None: not looked for. types: parameter -> the
-    plain types that its annotation allows; others have no entry. undescribed: of a tool, what the model is not told.
+    reads_groups, reads_steps: whether its code names one of GROUPS, of STEPS; None: not looked for. types: parameter ->
+    the plain types that its annotation allows; others have no entry. undescribed: of a tool, what the model is not
+    told.
     """
 
     required: Sequence[str] = ()
@@ -37,6 +39,7 @@ class Signature:
     doc: str = ""
     facts: Mapping[str, bool] = field(default_factory=dict)
     reads_groups: bool | None = None
+    reads_steps: bool | None = None
     types: Mapping[str, Sequence[str]] = field(default_factory=dict)
     undescribed: Sequence[str] = ()
 

@@ -20,7 +20,7 @@ from pipeline.job.waiting import wait_for
 from pipeline.settings.routing import compares_routings
 from pipeline.settings.train_batch import train_batch
 from pipeline.store import files, records, routings, tables, versions
-from pipeline.store.errors import DataError, StageError, nearest
+from pipeline.store.errors import StageError, nearest
 from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
 from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
@@ -64,6 +64,7 @@ class Rollouts:
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.sampling = Sampling(context, self.session)
         self.curates = self._curates()
+        self.lacking: set[str] = set()  # components with a weight, of which the log said that a batch lacks them
         self.replay = self._replay()
 
     def _curates(self) -> bool:
@@ -218,7 +219,7 @@ class Rollouts:
         Raises StageError when no row, or no token to train on, is left.
         """
         table, kl, kl_coef = _with_estimates(batch), None, self.penalty.kl_coef
-        table = _weighed(table, self.context.config.algorithm.reward_weights)
+        table = self._weighed(table, batch.step)
         if self.penalty:
             table, kl = penalised(table, self.penalty)
             if kl is not None:
@@ -240,6 +241,22 @@ class Rollouts:
                           staleness_max=max(map(trained.staleness, rows)),
                           teacher_kl=divergence(rows) if "teacher_logprobs" in rows[0].columns else None)
         return replace(trained, metrics=metrics)
+
+    def _weighed(self, table: pa.Table, step: int) -> pa.Table:
+        """The table with each component of the reward counted by its weight; the log says once which have no row."""
+        weights = self.context.config.algorithm.reward_weights
+        if not weights:
+            return table
+        components = [dict(pairs) for pairs in table["reward_components"].to_pylist()]
+        known = sorted(set().union(*components))
+        for name in sorted(set(weights) - {*known, *self.lacking}):
+            self.context.log.warning("warning: algorithm.reward_weights.%s changes nothing in train step %d: no row "
+                                     "has that component of the reward.%s They have: %s.", name, step,
+                                     nearest(name, known), ", ".join(known) or "none")
+            self.lacking.add(name)
+        rewards = [reward + sum((weights[name] - 1) * value for name, value in one.items() if name in weights)
+                   for reward, one in zip(table["reward"].to_pylist(), components, strict=True)]
+        return table.set_column(table.column_names.index("reward"), "reward", pa.array(rewards, pa.float64()))
 
 
 def _rows(table: pa.Table, mixes: bool, usual: float) -> list[Row]:
@@ -278,20 +295,6 @@ def _joined(rows: list[Row], found: pa.Table) -> list[Row]:
             columns = row.columns | dict(zip(("advantages", "returns"), values, strict=False))
             made.append((places[id_], replace(row, columns=columns)))
     return [row for _, row in sorted(made, key=itemgetter(0))]
-
-
-def _weighed(table: pa.Table, weights: dict[str, float]) -> pa.Table:
-    """The table with each component of the reward counted by its weight. Raises DataError for a name no row has."""
-    if not weights:
-        return table
-    components = [dict(pairs) for pairs in table["reward_components"].to_pylist()]
-    known = sorted(set().union(*components))
-    if strangers := sorted(set(weights) - set(known)):
-        raise DataError(f"algorithm.reward_weights.{strangers[0]}: no row of the batch has that component of the "
-                        f"reward.{nearest(strangers[0], known)} They have: {', '.join(known) or 'none'}.")
-    rewards = [reward + sum((weights[name] - 1) * value for name, value in one.items() if name in weights)
-               for reward, one in zip(table["reward"].to_pylist(), components, strict=True)]
-    return table.set_column(table.column_names.index("reward"), "reward", pa.array(rewards, pa.float64()))
 
 
 def _without_truncated(rows: list[Row], table: pa.Table) -> list[Row]:

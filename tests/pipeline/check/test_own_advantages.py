@@ -67,12 +67,15 @@ def denied(batch):
     return sql(batch)
 denied.compares_groups = False
 
+def steps(batch):
+    return duckdb.sql("SELECT experience_id, step_reward AS advantage FROM batch")
+
 def wrong(batch):
     return alone(batch)
 wrong.compares_groups = "yes"
 """}
 COMPARING = ("sql", "constant", "tasks", "attribute", "ours", "inner", "wrapped", "keyed", "enclosed", "declared")
-OTHERS = ("alone", "library", "denied")
+OTHERS = ("alone", "library", "denied", "steps")
 
 
 def of(name: str, *more: str):
@@ -109,6 +112,12 @@ def test_recorded_groups_are_those_of_the_stage_that_explored(known, repeats, ex
     config, _ = judged([f"stages=[{look}, {learn}]"])
     assert places(recorded_rules.lonely_groups(Recipe(config), known[0])) == expected
     assert recorded_rules.lonely_groups(Recipe(config), {}) == []
+
+
+def test_weights_of_components_are_refused_where_step_rewards_are_read(known):
+    for name in ("alone", "sql", "steps"):
+        found = named_functions.wrong_arguments(of(name, "algorithm.reward_weights={a: 2.0}"), known[0])
+        assert [one.key for one in found] == ["algorithm.reward_weights"] * (name == "steps")
 
 
 def test_rows_that_an_advantage_of_the_users_chooses_need_no_advantage_in_the_loss(known):

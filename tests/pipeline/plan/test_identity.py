@@ -177,6 +177,15 @@ def test_what_the_parts_of_an_algorithm_leave_unused_makes_no_other_stage(tmp_pa
     assert identities(tmp_path, {**penalised, **coefficients})["rft"] != identities(tmp_path, penalised)["rft"]
 
 
+def test_updates_of_a_reference_that_nothing_asks_are_in_no_identity(tmp_path):
+    update, none = {"trainer.reference_update.interval": 2}, {"algorithm.kl_loss_fn": "none"}
+    assert identities(tmp_path, {**none, **update}) == identities(tmp_path, none)
+    for asks in ({"algorithm.kl_loss_fn": "k2"}, {**none, "algorithm.kl_penalty_fn": "k1"}):
+        mixed = {**asks, "trainer.reference_update.mix": 0.5}
+        assert identities(tmp_path, mixed) == identities(tmp_path, asks)
+        assert identities(tmp_path, {**mixed, **update})["rft"] != identities(tmp_path, {**asks, **update})["rft"]
+
+
 def test_steps_that_do_not_wait_for_all_tasks_are_another_stage_and_an_idle_wait_is_not(tmp_path):
     assert "rft" in re_run(tmp_path, {"explorer.over_rollout.ratio": 0.25})
     assert "sft" not in re_run(tmp_path, {"explorer.over_rollout.ratio": 0.25})

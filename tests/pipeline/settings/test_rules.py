@@ -16,6 +16,7 @@ from tests.configs import changed, check, composed, places
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 
+OPERATORS = "rft: data_processor.experience_pipeline.operators"
 EVAL = composed().buffer.explorer_input.eval_tasksets[0]
 
 
@@ -107,6 +108,13 @@ def test_a_setting_of_the_run_is_judged_in_the_stages_that_do_not_override_it():
     ({"algorithm.advantage_fn": "gdpo", "algorithm.kl_penalty_fn": "k1"}, ["rft: algorithm.kl_penalty_fn"]),
     ({"algorithm.advantage_fn": "gdpo", "algorithm.reward_weights": {"a": 2.0}}, ["rft: algorithm.reward_weights"]),
     ({"algorithm.advantage_fn": "gdpo"}, []),
+    *(({"algorithm.advantage_fn": "gdpo", "data_processor.experience_pipeline.operators": [{"name": name}]}, expected)
+      for name, expected in (("quality_reward", [OPERATORS]), ("diversity_reward", [OPERATORS]),
+                             ("mine.parts:shape", [OPERATORS]), ("reward_filter", []))),
+    ({"algorithm.algorithm_type": "remax", "algorithm.reward_weights": {"a": 2.0}}, ["rft: algorithm.reward_weights"]),
+    ({"algorithm.greedy_baseline": True, "algorithm.reward_weights": {"a": 2.0}}, ["rft: algorithm.reward_weights"]),
+    ({"algorithm.advantage_fn": "gigpo", "algorithm.reward_weights": {"a": 2.0}}, ["rft: algorithm.reward_weights"]),
+    ({"algorithm.advantage_fn": "grpo", "algorithm.reward_weights": {"a": 2.0}}, []),
     ({"trainer.shuffle_mini_batches": True}, ["trainer.shuffle_mini_batches"]),
     ({"trainer.shuffle_mini_batches": True, "trainer.ppo_mini_batch_size": 4, "trainer.ppo_epochs": 2}, []),
     ({"trainer.reference_update.interval": 2, "trainer.reference_update.mix": 0.5}, []),
