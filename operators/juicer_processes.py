@@ -10,24 +10,25 @@ from typing import Any
 
 from pipeline.store.errors import OuroError, StageError
 
+PROCESSES = "data_processor.task_pipeline.num_process"
 OF_THE_USER = ("python_file_mapper", "python_lambda_mapper")  # operators that call code of the user
 
 
 def apart(of_kind: Callable[[Any, list], tuple[list, list]], operator, rows: list) -> tuple[list, list]:
     """Runs an operator that calls code of the user in a process of its own. Raises StageError when that ends."""
     called = f" in {operator.function_name} of {operator.file_path}" if operator._name == OF_THE_USER[0] else ""
-    return share(partial(of_kind, operator), [rows], 1, called)[0]
+    return share(partial(of_kind, operator), [rows], 1, called=called)[0]
 
 
-def share(run: Callable[[Any], Any], items: Sequence, processes: int, called: str = "",
+def share(run: Callable[[Any], Any], items: Sequence, processes: int, subject: str = "its process", called: str = "",
           done: Callable[[], None] = lambda: None) -> list:
     """Answers of `run` to each item, in order, from forked processes, since our operator classes cannot be pickled.
 
-    called: whose code runs there, for messages. done: is called after each item. Raises StageError with exit code or
-    signal when a process ends.
+    subject, called: what a process is, and whose code runs there, for messages. done: is called after each item. Raises
+    StageError with exit code or signal when a process ends.
     """
     global _shared
-    _shared = run
+    outer, _shared = _shared, run  # in a worker, whose operator has a process of its own, it has other items to come
     before, workers, found = multiprocessing.active_children(), [], []
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_at_signals) as pool:
@@ -42,8 +43,9 @@ def share(run: Callable[[Any], Any], items: Sequence, processes: int, called: st
                     one.terminate()
                 raise
     except BrokenProcessPool as error:
-        raise StageError(f"its process {_how_ended([one.exitcode for one in workers])}{called}. Correct what it calls, "
-                         "or take it out of the recipe.") from error
+        raise StageError(f"{subject} {_how_ended([one.exitcode for one in workers], called)}") from error
+    finally:
+        _shared = outer
     return found
 
 
@@ -52,10 +54,13 @@ def _end_at_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _how_ended(codes: list[int]) -> str:
-    """How the first of several workers ended; the pool then ends the others with SIGTERM."""
+def _how_ended(codes: list[int], called: str) -> str:
+    """How the first of several workers ended, and what to do; the pool then ends the others with SIGTERM."""
     code = next((code for code in codes if code != -signal.SIGTERM), -signal.SIGTERM)
-    return f"ended with exit code {code}" if code >= 0 else f"ended by signal {signal.Signals(-code).name}"
+    how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    do = (f"Memory may be short, for which the kernel does this: lower {PROCESSES} if it is above 1."
+          if code == -signal.SIGKILL else "Correct what it calls, or take it out of the recipe.")
+    return f"ended {'with' if code >= 0 else 'by'} {how}{called}. {do}"
 
 
 _shared: Callable[[Any], Any] | None = None  # read by the forked processes

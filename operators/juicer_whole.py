@@ -25,7 +25,7 @@ Tables = Callable[[], Iterator[pa.Table]]  # the columns of the shards, in order
 @dataclass(frozen=True)
 class Verdicts:
     """On the rows of a shard. keep: bool [rows]. twin: int64 [rows], row that one repeats, or ALONE. hashes: names of
-    what was compared. edited: rows that the operator changed, by number; None: it changes none."""
+    what was compared. edited: those of them that the operator changed, by number; None: it changes none."""
 
     keep: np.ndarray
     twin: np.ndarray | None = None
@@ -58,16 +58,16 @@ class Whole:
     def judge(self, tables: Tables) -> list[Verdicts]:
         """The verdicts on each shard. tables: of `column`."""
         lengths = [len(table) for table in tables()]
-        if not sum(lengths):
+        if not any(lengths):
             return [Verdicts(np.zeros(0, bool)) for _ in lengths]
         own = {EXACT: _first_of_each, TOP: self._top}.get(self.operator._name)
         found = (own and own(tables)) or self._asked(tables)
         parts, begin = [], 0
-        for length in lengths:
-            part = slice(begin, begin + length)
+        for table in tables():
+            part = slice(begin, begin + len(table))
             parts.append(Verdicts(found.keep[part], None if found.twin is None else found.twin[part], found.hashes,
-                                  found.edited))
-            begin += length
+                                  found.edited and _edited(found.edited, table)))
+            begin += len(table)
         return parts
 
     def _top(self, tables: Tables) -> Verdicts | None:
@@ -116,6 +116,12 @@ class Whole:
                 reason = f"duplicate of row {verdicts.twin[place]}"
             dropped.append(Dropped(row["row"], name, reason))
         return kept, dropped
+
+
+def _edited(rows: dict[int, Row], table: pa.Table) -> dict[int, Row]:
+    """Those of the rows that are of one shard."""
+    numbers = table["row"].to_pylist() if len(table) else ()
+    return {number: rows[number] for number in numbers if number in rows}
 
 
 def _numbers(table: pa.Table, path: list[str]) -> np.ndarray | None:

@@ -63,7 +63,10 @@ def run(job: Job, processes: int, done: Callable[[], None]) -> None:
                 work(one)
                 done()
         else:
-            share(work, missing, min(processes, len(missing)), done=done)
+            names = [repr(one._name) for one in [*operators, *([last.operator] if last else [])]]
+            subject = "one of the processes that share rows"
+            subject = f"operators {', '.join(names)}: {subject}" if names else subject
+            share(work, missing, min(processes, len(missing)), subject, done=done)
         if last is not None and not job.file(phase, job.count - 1, "verdicts").exists():
             _judge(job, phase, last)
 

@@ -21,7 +21,6 @@ from workflows.engines import auxiliary
 from workflows.engines.remote import Remote, RequestFailed
 from workflows.protocol.engine import Engine, Failed, Request
 from workflows.protocol.prompts import conversation_text, prompt_tokens
-from workflows.protocol.trajectory import Endpoint
 
 TRIES = 3  # requests for a judgement that can be read
 RETRIED = 1.0  # temperature of all but the first, which is greedy: the same answer would be as unreadable again
@@ -83,15 +82,16 @@ class Unreadable(ValueError):
 class Judge:
     """A judge with its limits and its cache. Made and used on one event loop."""
 
-    def __init__(self, given: JudgeReward, policy: Callable[[], Policy], endpoint: Endpoint | None = None):
-        """policy: who judges where no model is named. endpoint: of a model that is served for this run."""
+    def __init__(self, given: JudgeReward, policy: Callable[[], Policy], served: auxiliary.Served | None = None):
+        """policy: who judges where no model is named. served: a model of this run."""
         self._given, self._policy = given, policy
+        endpoint = served and served.endpoint
         url, name = (endpoint.base_url, endpoint.model) if endpoint else (given.judge_url, given.judge_model)
         self._remote = url and Remote(Settings(
             base_url=url, model_name=name, api_key_env=given.judge_key_env,
             timeout=given.judge_timeout, max_retries=given.judge_retries, concurrency=given.judge_concurrency,
             requests_per_minute=given.judge_requests_per_minute, tokens_per_minute=given.judge_tokens_per_minute),
-            endpoint and endpoint.api_key)
+            endpoint and endpoint.api_key, *([served.check] if served else []))
         self._cache = None
         if given.judge_cache is not None:
             import diskcache
@@ -164,7 +164,7 @@ def judge_reward(rewards, **given: Any):
 
     async def asked(*rows: Sequence | None) -> list[Judgement | str]:
         if not opened:  # here, because its client belongs to the event loop
-            opened.append(Judge(arguments, rewards.judge, named and named.endpoint))
+            opened.append(Judge(arguments, rewards.judge, named))
         return await work(opened[0], *rows)
 
     def judged(prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths,

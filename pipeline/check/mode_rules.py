@@ -40,7 +40,7 @@ def unfit_order(recipe: Recipe) -> list[Problem]:
 
 
 def _unmeasured(recipe: Recipe, name: str) -> Iterator[Problem]:
-    """Yields a problem for each feature that no stage measures before this one."""
+    """Yields a problem for each feature that no stage measures before this one, or that one measures of other sets."""
     able = [one for one in recipe.ancestors(name) if recipe.kinds[one].explores and not recipe.kinds[one].trains]
     for place, one in train_places(recipe.settings[name].buffer.explorer_input):
         for key in one.data_selector.feature_keys:
@@ -49,6 +49,16 @@ def _unmeasured(recipe: Recipe, name: str) -> Iterator[Problem]:
                               f"mode=explore before this one; there {'is ' + ', '.join(able) if able else 'is none'}.",
                               "Put one there, which attempts every task, and set the selector in this stage alone.",
                               found=key)
+            elif measured:
+                yield from _another_name(recipe, measured[0], place, one.name)
+
+
+def _another_name(recipe: Recipe, source: str, place: str, name: str) -> Iterator[Problem]:
+    """Yields a problem where an earlier stage explored no set of that name, by which its tasks are found again."""
+    theirs = [one.name for _, one in train_places(recipe.settings[source].buffer.explorer_input)]
+    if name not in theirs:
+        yield Problem(f"buffer.explorer_input.{place}.name", f"'{source}' explored {', '.join(theirs)}.",
+                      "Needed a set of that name.", found=name)
 
 
 def _scored_problems(recipe: Recipe, name: str) -> Iterator[Problem]:
@@ -61,8 +71,7 @@ def _scored_problems(recipe: Recipe, name: str) -> Iterator[Problem]:
     for place, one in train_places(recipe.settings[name].buffer.explorer_input):
         key = f"buffer.explorer_input.{place}"
         if one.name not in theirs:
-            yield Problem(f"{key}.name", f"'{source}' explored {', '.join(theirs)}.", "Needed a set of that name.",
-                          found=one.name)
+            yield from _another_name(recipe, source, place, one.name)
             continue
         for part in ("path", "subset_name", "split", "format", "limit"):
             if (here := getattr(one, part)) != getattr(theirs[one.name], part):

@@ -142,13 +142,20 @@ def _features(taskset: Any, tasks: Sequence[records.Task], rates: Rates) -> np.n
         rate := rate_of(key, taskset.name, task.task_id, rates)) is not None} for task in tasks]
     for key in keys:
         if lacking := sum(key not in one for one in found):
-            why = ("that stage did not attempt them: its buffer.total_steps must be the number of tasks divided by "
-                   "batch_size, rounded up, with selector_type shuffle or sequential" if profiled(key) else
-                   "needed a number in each record of its files: a generator makes none")
             raise DataError(f"taskset '{taskset.name}': {lacking} of {len(tasks)} tasks have no {key} "
-                            f"(data_selector.feature_keys); {why}.")
+                            f"(data_selector.feature_keys); {_why_lacking(key, taskset.name, rates)}.")
     made = np.array([[one[key] for key in keys] for one in found])
     if taskset.data_selector.selector_type == DIFFICULTY and not ((made >= 0) & (made <= 1)).all():
         raise DataError(f"taskset '{taskset.name}': {KEY}={DIFFICULTY} reads solve rates, from 0 to 1, found "
                         f"{made.min():g} to {made.max():g} under {', '.join(keys)}.")
     return made
+
+
+def _why_lacking(key: str, taskset: str, rates: Rates) -> str:
+    if (named := profiled(key)) is None:
+        return "needed a number in each record of its files: a generator makes none"
+    explored = dict.fromkeys(name for name, _ in rates[named[0]])
+    if taskset not in explored:
+        return f"stage '{named[0]}' explored {', '.join(map(str, explored))}, and needed a set of that name"
+    return (f"stage '{named[0]}' did not attempt them: it must read the same tasks, and its buffer.total_steps be "
+            "their number divided by batch_size, rounded up, with selector_type shuffle or sequential")

@@ -1,7 +1,11 @@
+import os
+import signal
+
 import pytest
 
 from operators import juicer, shards
 from operators.curation import Dropped, countdown_problem, hash_share
+from operators.juicer_processes import PROCESSES
 from operators.juicer_recipes import read_recipe
 from operators.task_priority import Priority
 from pipeline.store.errors import ConfigError, DataError, StageError
@@ -20,8 +24,8 @@ def countdown_row(row, question, solution=None):
     return {"row": row, "question": question, "answer": answer, "solution": solution}
 
 
-def run(rows, *process, **others):
-    return run_recipe(rows, {"process": list(process), **others})
+def run(rows, *process, processes=1, size=1000, **others):
+    return run_recipe(rows, {"process": list(process), **others}, processes, size)
 
 
 def test_a_filter_says_what_it_saw_and_what_it_keeps():
@@ -205,6 +209,27 @@ def test_an_operator_that_ends_its_process_is_named(tmp_path, line, processes, w
         run_recipe(rows_of("a", "b"), recipe, processes, size=1)
 
 
+@pytest.mark.parametrize("kind", ["python_file_mapper", "python_lambda_mapper"])
+def test_a_process_runs_code_of_the_user_on_one_shard_after_the_other(tmp_path, kind):
+    (tmp_path / "mine.py").write_text("def twice(sample):\n    return {**sample, 'question': sample['question'] * 2}\n")
+    given = {"file_path": str(tmp_path / "mine.py"), "function_name": "twice"} if kind == "python_file_mapper" else {
+        "lambda_str": "lambda sample: {**sample, 'question': sample['question'] * 2}"}
+    kept, dropped = run_recipe(rows_of(*"abcdef"), {"process": [{kind: given}]}, 2, size=1)
+    assert [(row["row"], row["question"]) for row in kept] == [*enumerate(["aa", "bb", "cc", "dd", "ee", "ff"])]
+    assert dropped == []
+
+
+def test_a_process_that_is_killed_is_told_with_the_operators_of_its_phase(monkeypatch):
+    """The phase after the deduplicator has no part in it."""
+    monkeypatch.setattr(juicer, "run", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(StageError) as error:
+        run(rows_of("a", "b"), {"text_length_filter": {}}, {"document_deduplicator": {}}, {"words_num_filter": {}},
+            processes=2, size=1)
+    said = str(error.value)
+    assert all(one in said for one in ("text_length_filter", "document_deduplicator", "SIGKILL", PROCESSES))
+    assert "words_num_filter" not in said
+
+
 def test_nothing_is_installed_at_run_time():
     from data_juicer.utils.lazy_loader import LazyLoader
 
@@ -275,6 +300,14 @@ def test_rows_in_shards_have_the_fate_of_rows_together(process):
     assert {(one.row, one.operator, one.reason) for one in together[1]} == {
         (one.row, one.operator, one.reason) for one in apart[1]}
     assert together != (rows_of(*TEXTS), [])
+
+
+def test_the_verdicts_on_a_shard_hold_the_edited_rows_of_that_shard():
+    (operator,) = juicer.build({"process": [{"document_line_deduplicator": {"frequency_threshold": 1}}]})
+    judging, rows = juicer.whole(operator), juicer.required(rows_of(*"abcd"))[0]
+    columns = [judging.column(part) for part in (rows[:3], [], rows[3:])]
+    verdicts = judging.judge(lambda: iter(columns))
+    assert [sorted(one.edited) for one in verdicts] == [[0, 1, 2], [], [3]]
 
 
 def test_the_rows_with_the_greatest_numbers_are_those_that_data_juicer_keeps(monkeypatch):

@@ -119,12 +119,13 @@ def test_rates_that_an_earlier_stage_measured_are_features(stage, tmp_path, tiny
     context.inputs["profile_look"] = look.directory
     explore(context, 1, 1)
     assert [one["score"] for one in chosen(context, 1)] == sorted(rates.values(), reverse=True)
-    tables.write(look.directory / "profile.parquet", records.Profile, [
-        records.Profile(**one) for one in table[1:]])
     late = stage(selector, life="late")
     late.inputs["profile_look"] = look.directory
-    with pytest.raises(DataError):
-        publish_model(late, 0)
+    for left, is_of_steps in ((table[1:], True), ([one | {"taskset": "sums"} for one in table], False)):
+        tables.write(look.directory / "profile.parquet", records.Profile, [records.Profile(**one) for one in left])
+        with pytest.raises(DataError) as error:
+            publish_model(late, 0)
+        assert ("buffer.total_steps" in str(error.value), "sums" in str(error.value)) == (is_of_steps, not is_of_steps)
 
 
 def test_an_attempt_that_failed_does_not_count_and_a_task_of_such_alone_has_no_rate(tmp_path):

@@ -1,16 +1,21 @@
 """Chat models of explorer.auxiliary_models, asked by judge_reward and by workflows; copies share an address."""
 
+import asyncio
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
+from pipeline.settings.arguments.judging import JudgeReward
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.settings.data import RolloutArgs
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, StageError
 from tests.configs import element
 from tests.workflows.test_isolated import roll
 from tests.workflows.test_retry import TASK, Characters
 from workflows.engines import auxiliary
+from workflows.judge import Judge
 from workflows.protocol.outcomes import Outcome, add_rewards
 from workflows.protocol.trajectory import Trajectory
 from workflows.rewards import Rewards
@@ -63,3 +68,27 @@ def test_a_judge_and_workflows_ask_the_copies_of_one_model(consulting):
 def test_a_name_that_no_chat_model_has_is_a_mistake(consulting):
     with pytest.raises(ConfigError, match="judge_model=large"):
         auxiliary.served(consulting, "large")
+
+
+def test_a_server_that_has_ended_is_not_asked_again():
+    """A judge and a workflow tell it at once, the judge without its retries, which would take minutes."""
+    says = 'print(\'{"base_url": "http://127.0.0.1:9/v1", "model": "m"}\', flush=True); input()'
+    process = subprocess.Popen([sys.executable, "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    one = auxiliary.Served("explorer.auxiliary_models.0", process, "token")
+    given = JudgeReward(judge_model="small", judge_retries=9, rubric=[{"name": "fine", "question": "?"}])
+
+    async def rated():
+        judge = Judge(given, None, one)
+        process.kill()
+        process.wait()
+        return await judge.rate(PLAY, "a", "2")
+
+    with pytest.raises(StageError) as of_judge:
+        asyncio.run(rated())
+    with pytest.raises(StageError) as of_workflow:
+        _ = one.endpoint
+    for said in (str(of_judge.value), str(of_workflow.value)):
+        assert one.name in said
+        assert "SIGKILL" in said
+    process.stdin.close()
+    process.stdout.close()

@@ -39,9 +39,21 @@ class Served:
     process: subprocess.Popen
     token: str
 
-    @cached_property
+    @property
     def endpoint(self) -> Endpoint:
-        """How it is asked. Waits until it is loaded; raises StageError when it cannot be."""
+        """How it is asked. Waits until it is loaded; raises StageError when it cannot be, or has ended since."""
+        found = self._loaded
+        self.check()
+        return found
+
+    def check(self) -> None:
+        """Raises StageError where its process has ended: nobody answers at its address any more."""
+        if (code := self.process.poll()) is not None:
+            raise StageError(f"{self.name}: its server {ending(code)}; what it wrote into the log of this stage says "
+                             "why")
+
+    @cached_property
+    def _loaded(self) -> Endpoint:
         if not select.select([self.process.stdout], [], [], START_SECONDS)[0]:
             self.process.kill()
             raise StageError(f"{self.name} was not loaded after {START_SECONDS:g} s")

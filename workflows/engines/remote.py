@@ -22,8 +22,9 @@ class RequestFailed(StageError):
 class Remote:
     """A model of a server. Its requests share the limits; they must be made on one event loop."""
 
-    def __init__(self, settings, key: str | None = None):
+    def __init__(self, settings, key: str | None = None, check: Callable[[], None] = lambda: None):
         """settings: pipeline.settings.remote.Remote. key: of a server of ours; None: the one that the settings name.
+        check: raises StageError when that server has ended, since no other request would be answered.
 
         Raises ConfigError when it has no address, model or key."""
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
@@ -38,7 +39,7 @@ class Remote:
         key = key or (os.environ[settings.api_key_env] if settings.api_key_env else "none")
         self.client = AsyncOpenAI(base_url=settings.base_url, api_key=key, organization=None, project=None,
                                   max_retries=0, timeout=settings.timeout, http_client=http)
-        self.model, self._settings = settings.model_name, settings
+        self.model, self._settings, self._check = settings.model_name, settings, check
         self._free = asyncio.Semaphore(settings.concurrency)
         self._begun: deque[float] = deque()  # in the last minute
         self._used: deque[tuple[float, int]] = deque()  # tokens, likewise
@@ -65,11 +66,13 @@ class Remote:
             async with self._free:
                 return await attempts(self._once, request)
         except openai.OpenAIError as error:
+            self._check()
             words = " ".join(str(error).split())[:300]
             raise RequestFailed(f"{self._settings.base_url} did not answer: {type(error).__name__}: {words}") from error
 
     async def _once(self, request: Callable[[], Awaitable]) -> Any:
         await self._allowed()
+        self._check()
         self._begun.append(time.monotonic())
         reply = await request()
         if reply.usage:

@@ -142,6 +142,17 @@ def test_features_that_an_earlier_stage_measures_are_its_table(tmp_path):
         assert found.endswith(f"{key}.feature_keys")
 
 
+def test_a_measured_feature_of_a_set_with_another_name_has_no_rates():
+    def found(theirs, ours):
+        chosen = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k"]}
+        return places(unfit_order(recipe(
+            {"stage_name": "look", "mode": "explore", "buffer": {"explorer_input": {"taskset": {"name": theirs}}}},
+            {"stage_name": "rft", "buffer": {"explorer_input": {"taskset": {"name": ours, "data_selector": chosen}}}})))
+
+    assert found("sums", "sums") == []
+    assert found("sums", "more") == ["rft: buffer.explorer_input.taskset.name"]
+
+
 def test_tasks_are_the_same_with_and_without_a_measured_feature(tmp_path):
     def tasks(*keys):
         selector = {"selector_type": "offline_easy2hard", "feature_keys": [*keys]} if keys else {}
