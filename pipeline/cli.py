@@ -207,8 +207,9 @@ class _Sql(click.Command):
 def sql(question, runs, root, every, form, out, joined, timeout):
     """Ask the tables of runs or sweeps one read-only question.
 
-    QUESTION is SQL over raw, tasks, rejected, experience, curated, selection, profile, rollouts, calls, tool_calls,
-    feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or name; default: the latest.
+    QUESTION is SQL over images, raw, tasks, rejected, experience, curated, selection, profile, rollouts, calls,
+    tool_calls, feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or name; default: the
+    latest.
     """
     from pipeline.results import query, sweep_view, view
     from pipeline.store.files import is_complete

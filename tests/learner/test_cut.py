@@ -31,7 +31,8 @@ def rows() -> list[Row]:
     for i in range(12):
         prompt, response = source.randint(1, 4), source.randint(3, 8)
         mask = [int(source.random() < 0.8) for _ in range(response - 1)] + [1]
-        columns = {"advantages": [source.gauss(0, 1) for _ in range(response)], "is_expert": i % 3 == 1}
+        columns = {"advantages": [source.gauss(0, 1) for _ in range(response)], "is_expert": i % 3 == 1,
+                   "chosen": [(i + j) % 2 for j in range(response)]}
         for name in ("old_logprobs", "rollout_logprobs", "ref_logprobs"):
             columns[name] = [source.gauss(-2.4, 0.5) for _ in range(response)]
         tokens = [source.randrange(WORDS) for _ in range(prompt + response)]

@@ -41,7 +41,19 @@ def test_a_function_of_the_page_is_a_reward(name, rewards):
 
 
 def test_every_function_of_the_page_is_called():
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     names: dict = {}
     exec(BLOCKS[0], names)
     assert Rule(names["score"], {}, 0)([[]], [" 4 "], ["4"], [1]) == [{"reward": 1.0}]
+
+
+@pytest.mark.parametrize(("said", "reward"), [("Yes.", 1.0), ("No.", 0.0)])
+def test_the_workflow_of_the_page_asks_the_policy_and_the_judge(said, reward):
+    def client(text, **more):
+        reply = SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=text))])
+        return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=lambda **_: reply)), **more)
+
+    workflow = of_page("polite")
+    workflow.__globals__["OpenAI"] = lambda **_: client("Thank you.")
+    endpoint = SimpleNamespace(base_url="http://127.0.0.1:9/v1", api_key="none", model="policy")
+    assert workflow(SimpleNamespace(messages=[]), endpoint, [client(said, model_path="judge")]) == {"polite": reward}

@@ -85,7 +85,7 @@ def test_flash_attn_has_to_import(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     engine_rules._unusable.cache_clear()
-    (problem,) = host_rules.problems(asked, ONE)
+    (problem,) = host_rules.unfit_host(asked, ONE)
     assert "_ZN3c10" in problem.needed
     (tmp_path / "flash_attn.py").write_text("")
     engine_rules._unusable.cache_clear()
