@@ -30,6 +30,7 @@ from pipeline.store.weights import weights_problem
 
 FILES = ("data_processor.task_pipeline.config_path", RECIPES, "model.chat_template_path", "model.lora_configs.*.path")
 AUXILIARY = "explorer.auxiliary_models"
+IMAGES = "environment.images"  # base image -> file or directory
 OTHER_MODELS = ("model.critic_model_path", f"{AUXILIARY}.*.model_path")
 
 
@@ -43,6 +44,8 @@ def missing(config: Config, start: Model) -> list[Problem]:
              if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
     lines += [Problem(key, f"{path} {address(path) or f'{looked}.'}") for single in FILES
               for key, path in values_of(config, single) if path and not resolve(path).exists()]
+    lines += [Problem(f"{IMAGES}.{name}", f"{path} {address(path) or f'{looked}.'}")
+              for name, path in config.environment.images.items() if not resolve(path).exists()]
     lines += [Problem(key, f"{path} is {'a directory' if resolve(path).is_dir() else 'no file'}; needed a file.")
               for single in FILES[:3] for key, path in values_of(config, single)
               if path and resolve(path).exists() and not resolve(path).is_file()]

@@ -74,15 +74,18 @@ class Answer:
 def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
     """ppo has a critic; grpo has none, and what is said of one is no path of that stage."""
     named = {"model.chat_template_path": "/cluster/chat.jinja", "model.critic_model_path": "/cluster/critic",
-             "explorer.auxiliary_models": [element(AuxiliaryModel, {"model_path": "/cluster/judge"})]}
+             "explorer.auxiliary_models": [element(AuxiliaryModel, {"model_path": "/cluster/judge"})],
+             "environment.images": {"ubuntu:24.04": "/cluster/ubuntu"}}
     assert places(absent({**named, "algorithm.advantage_fn": "ppo"})) == [
-        "model.chat_template_path", "model.critic_model_path", "explorer.auxiliary_models.0.model_path"]
+        "model.chat_template_path", "environment.images.ubuntu:24.04", "model.critic_model_path",
+        "explorer.auxiliary_models.0.model_path"]
     assert not any("critic" in line for line in absent(named))
 
 
 def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
     """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
-    known = (*references.FILES, *references.OTHER_MODELS, *PATHS, "data_processor.task_pipeline.inputs")
+    known = (*references.FILES, *references.OTHER_MODELS, references.IMAGES, *PATHS,
+             "data_processor.task_pipeline.inputs")
     assert {key for kind in ROWS for key in kind.external} <= set(known)
 
 
