@@ -231,7 +231,7 @@ def explore(context: Context) -> None:
     with opening():
         explorer = Explorer(context, sets, schedule)
     engine = explorer.engine
-    said = "is asked" if context.config.asks_server else "ready"
+    said = "is asked" if context.config.explorer.rollout_model.engine_type == "openai" else "ready"
     context.log.info("%d x %s %s; starts at explorer step %d", engine.number, engine.version, said, first)
     for step in range(first, schedule.explorer_steps + 1):
         rollout = explorer.step(step)
