@@ -42,7 +42,7 @@ class Job:
 
 
 def size(rows: int, processes: int) -> int:
-    """Rows of a shard: so many that each of the processes has some."""
+    """Returns the number of rows of a shard, small enough that each process has rows."""
     return min(max(-(-rows // processes), LEAST), MOST)
 
 

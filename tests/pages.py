@@ -1,4 +1,4 @@
-"""Command blocks of README.md and docs/: which there are, and what the comment above one says of it.
+"""Lists the command blocks of README.md and docs/, each with the comment above it.
 
 A block of `sh` is commands, one of `console` has them after `$ `, with what they print. The comment is one of
 

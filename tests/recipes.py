@@ -7,7 +7,7 @@ from operators import juicer, shards
 
 
 def run_recipe(rows, recipe, processes=1, size=1000, priority=()):
-    """Kept rows and dropped ones, through shards of so many rows."""
+    """Returns the kept and the dropped rows of a recipe that runs over shards of `size` rows."""
     parts = [rows[begin:begin + size] for begin in range(0, len(rows), size)] or [[]]
     with tempfile.TemporaryDirectory() as directory:
         done = Path(directory) / "done"

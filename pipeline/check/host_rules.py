@@ -77,3 +77,15 @@ def _rows(config: Config) -> Problem | None:
     return Problem(f"buffer.{key}", f"a step holds {rows:,} experiences, at least {needed / 2**30:,.0f} GiB, and this "
                    f"machine has {room / 2**30:,.0f} GiB of memory.", "Lower it, or algorithm.repeat_times.",
                    found=getattr(buffer, key))
+
+
+def unknown_gpus(gpus: list[Gpus]) -> list[Problem]:
+    """Reports unknown properties of the GPUs available to the stages."""
+    found = []
+    if any(one.count is None for one in gpus):
+        found.append(Problem("cluster.gpu_per_node", "is not set: whether there are enough GPUs is unknown. Jobs of "
+                             "SLURM ask for none without it where the machine that submits them shows none."))
+    if any(one.any and not one.gib for one in gpus):
+        found.append(Problem("cluster.gpu_memory_gib", "is not set, and no GPU shows its own: whether the memory "
+                             "estimates fit is unknown."))
+    return found

@@ -175,7 +175,7 @@ def _without_tools(config: Config, functions: Functions) -> list[Problem]:
 
 
 def _without_models(config: Config, functions: Functions) -> list[Problem]:
-    """Reports a workflow that asks auxiliary models, of which there are none."""
+    """Reports a workflow that asks auxiliary models where explorer.auxiliary_models is empty."""
     asking = [name for _, _, name in _attempted(config) if "auxiliary_models" in (
         functions[name].names() if functions.get(name) else ())]
     return [Problem("explorer.auxiliary_models", f"is empty, and {asking[0]} asks the models there.",

@@ -78,7 +78,7 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
         report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, call) if code else {}
     report.add("", recorded_rules.lonely_groups(recipe, functions))
-    _gpus(report, list(gpus.values()))
+    report.add("", host_rules.unknown_gpus(list(gpus.values())), "unjudged")
     needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes)
               for name, settings in stages.items()]
     for name, settings in ({} if elsewhere else stages).items():
@@ -186,17 +186,6 @@ def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bo
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
         report.facts += server_call.ask(waiting, functions, report.add)
     return functions
-
-
-def _gpus(report: Report, gpus: list[Gpus]) -> None:
-    """Reports unknown properties of the GPUs available to the stages."""
-    if any(one.count is None for one in gpus):
-        report.add("", [Problem("cluster.gpu_per_node", "is not set: whether there are enough GPUs is unknown. Jobs of "
-                                "SLURM ask for none without it where the machine that submits them shows none.")],
-                   "unjudged")
-    if any(one.any and not one.gib for one in gpus):
-        report.add("", [Problem("cluster.gpu_memory_gib", "is not set, and no GPU shows its own: whether the memory "
-                                "estimates fit is unknown.")], "unjudged")
 
 
 def _stage(report: Report, config: Config, models: tuple[Model, Model | None], name: str, gpus: Gpus,
