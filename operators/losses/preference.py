@@ -32,7 +32,7 @@ def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=DPO.beta, los
     if loss_type == "hinge":
         loss = torch.relu(1.0 - margin)
     else:
-        right, wrong = -(1.0 - label_smoothing) * logsigmoid(margin), -label_smoothing * logsigmoid(-margin)
+        right, wrong = _smoothed(margin, label_smoothing)
         loss = (right - wrong) / (1.0 - 2.0 * label_smoothing) if loss_type == "robust" else right + wrong
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
 
@@ -62,7 +62,8 @@ def simpo(logprobs: Tensor, rows: Tensor, beta=SIMPO.beta, simpo_gamma=SIMPO.sim
     """
     chosen, rejected = _log_ratios(logprobs, torch.zeros_like(logprobs), rows, normalized=True)
     margin = beta * (chosen - rejected) - simpo_gamma
-    loss = -(1.0 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
+    right, wrong = _smoothed(margin, label_smoothing)
+    loss = right + wrong
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
 
 
@@ -79,6 +80,11 @@ def orpo(logprobs: Tensor, rows: Tensor, beta=ORPO.beta) -> Loss:
     loss = -chosen - beta * logsigmoid(log_odds)
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows) | {
         "log_odds_ratio": log_odds.detach()[rows // 2], "sft_loss": -chosen.detach()[rows // 2]}
+
+
+def _smoothed(margin: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """The losses of a right and of a wrong label, each weighted by its share, [pairs] each."""
+    return -(1.0 - label_smoothing) * logsigmoid(margin), -label_smoothing * logsigmoid(-margin)
 
 
 def _log_of_the_rest(logprobs: Tensor) -> Tensor:
