@@ -25,10 +25,15 @@ TASKS = "data_processor.task_pipeline"
 GPU = {"cluster.gpu_per_node": 2, "cluster.gpu_memory_gib": 80.0}
 
 
+def disk_of(free: int):
+    return lambda path: namedtuple("usage", "total used free")(free, 0, free)
+
+
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, tmp_path):
-    """One without GPUs, at whose present directory nothing lies."""
+    """One without GPUs and with a large disk, at whose present directory nothing lies."""
     monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
+    monkeypatch.setattr(shutil, "disk_usage", disk_of(1 << 50))
     monkeypatch.chdir(tmp_path)
 
 
@@ -203,10 +208,6 @@ def test_without_the_memory_of_a_gpu_the_estimate_is_told_and_not_judged(model):
     assert report.problems == []
     assert places(report.unjudged) == ["cluster.gpu_memory_gib"]
     assert facts(report, "rft")["memory"].startswith("trainer about ")
-
-
-def disk_of(free: int):
-    return lambda path: namedtuple("usage", "total used free")(free, 0, free)
 
 
 def test_a_disk_that_is_too_small_is_a_problem(monkeypatch):
