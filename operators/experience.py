@@ -81,7 +81,7 @@ def _prepared(name: str, given: dict[str, Any], resolve: Callable[[str], Path]) 
 def misfits(recipe: dict[str, Any]) -> list[str]:
     """Faults in a Data-Juicer recipe for experience, one line each, without running any operator."""
     return [f"operator '{name}': {UNFIT[name]}" for name, _ in items(recipe) if name in UNFIT] or (
-        juicer.problems(recipe, TEXT))
+        juicer.faults(recipe, TEXT))
 
 
 def curate(rows: Sequence[Row], operators: Sequence[Operator], compared: bool) -> dict[int, Verdict]:

@@ -45,7 +45,7 @@ def required(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
     return kept, dropped
 
 
-def problems(recipe: dict, text_key: str = "question") -> list[str]:
+def faults(recipe: dict, text_key: str = "question") -> list[str]:
     """Faults in a recipe's operators and arguments, one line each, without running any. text_key: as for `build`."""
     found, each = [], items(recipe)
     while True:

@@ -31,8 +31,8 @@ from stages.judged_rows import unjudgeable
 from stages.model_size import overridden_problem, sizes
 from stages.overlap import compare
 from stages.sampled_rows import SHOWN, asked, has_no_json, is_answered, is_conversation, is_text, prompt_of, value_at
-from stages.sampled_rows import problems as row_problems
 from stages.sampled_rows import range_of as spread
+from stages.sampled_rows import unusable as unusable_rows
 from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
 from stages.unusable_rows import Written, as_read, judged, limited_memory, measured, tokenizer_of_init, wanted
@@ -111,7 +111,7 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        wrong, read = row_problems(source, drawn), as_read(source, drawn.rows)
+        wrong, read = unusable_rows(source, drawn), as_read(source, drawn.rows)
         written, reasons = Written(), [(at, one.problem) for at, one in enumerate(read) if one.problem is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
@@ -261,8 +261,8 @@ class Preview:
         from operators.experience import TEXT, misfits
         from operators.juicer_recipes import inline_recipe
 
-        made = [(path, partial(_recipe, Path(path)), juicer.problems) for path in self.request["recipes"]]
-        made += [("data_processor.task_pipeline.operators", partial(inline_recipe, *given), juicer.problems)
+        made = [(path, partial(_recipe, Path(path)), juicer.faults) for path in self.request["recipes"]]
+        made += [("data_processor.task_pipeline.operators", partial(inline_recipe, *given), juicer.faults)
                  for given in self.request["operators"]]
         made += [(key, partial(_recipe, Path(path)) if path else partial(inline_recipe, operators, [TEXT]),
                   misfits) for key, path, operators in on_experience]

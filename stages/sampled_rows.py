@@ -21,7 +21,7 @@ SHOWN = 160  # characters of a prompt in a message
 REPEATED = 0.1  # share of sampled rows that equal others, above which they are reported
 
 
-def problems(source: dict[str, Any], drawn: Sample) -> list[str]:
+def unusable(source: dict[str, Any], drawn: Sample) -> list[str]:
     """A line for each empty file and each column that files lack; without any, for pairs that are never complete and
     Harbor tasks that cannot run here, unless these are skipped."""
     return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows),

@@ -48,7 +48,7 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     problems += stage_problems(config)
     names, written = stage_names(whole["stages"]), plain(config)
     problems = [_by_name(problem, names) for problem in problems]
-    if unread := own_algorithms.problems(config):  # no rule applies to an algorithm whose definition is invalid
+    if unread := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *unread], written)]
     recipe, ordered = Recipe(config), are_ordered(config.stages)
     problems += broken_rules(recipe, problems, ordered)

@@ -13,7 +13,7 @@ from pipeline.settings.setting import at
 from pipeline.store.errors import Problem, nearest
 
 
-def problems(config: Config) -> list[Problem]:
+def wrong_files(config: Config) -> list[Problem]:
     """Lists problems with the files of the algorithms that a run and its stages name."""
     named = [at(settings, "algorithm.algorithm_type") for settings in [config, *config.stages]]
     return [problem.but(file=f"conf/algorithm/{path.name}") for name, path in own().items() if name in named

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.settings.data import MEASURING, train_places
+from pipeline.settings.data import train_places
 from pipeline.settings.train_batch import rows_of_step, train_batch
 from pipeline.store.errors import ConfigError, DataError, Problem
 
@@ -178,7 +178,7 @@ def first_explored(config, step: int) -> int:
 
 def measures(explorer_input) -> bool:
     """Returns whether a training set has a selector that reads the experience of earlier steps."""
-    return any(one.data_selector.selector_type in MEASURING for _, one in train_places(explorer_input))
+    return any(one.data_selector.reads_rates for _, one in train_places(explorer_input))
 
 
 def _refuse_none(task_count: int) -> None:

@@ -82,7 +82,7 @@ def _broken_line(stage: Node, damaged: set[str]) -> Iterator[str]:
     inputs = {role: Path(d) for role, d in spec["inputs"].items()}
     if any(inputs[role].name in damaged for role in ("tasks", "experience") if role in inputs):
         return
-    yield from consistency.problems(stage.directory, stage.kind.writes, inputs, manifest)
+    yield from consistency.inconsistencies(stage.directory, stage.kind.writes, inputs, manifest)
     if stage.kind.trains and manifest["steps"] not in checkpoints.complete_checkpoints(stage.directory):
         yield f"the checkpoint of step {manifest['steps']}, its last, is missing from checkpoints/"
     made = manifest["weights_hash"] if stage.kind.trains else None

@@ -19,7 +19,8 @@ from pipeline.store.files import CONF
 
 # types, and losses, that train on pairs of a preferred and a rejected response
 PAIR_TYPES = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
-DEMONSTRATED = ("sft", "cpt")  # their loss is the likelihood of given tokens, whatever the run's other settings
+# their loss is the likelihood of given tokens, whatever the run's other settings
+DEMONSTRATED = tuple(kind for one in POLICY_LOSSES.values() for kind in one.types)
 GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without exploring
 # losses for batches with expert rows
 MIXED_LOSSES = tuple(name for name, one in POLICY_LOSSES.items() if "is_expert" in one.columns)

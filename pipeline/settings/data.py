@@ -10,9 +10,6 @@ from pipeline.store.errors import Problem
 
 WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
 SELECTORS = arguments.SELECTORS
-EASY2HARD, DIFFICULTY, POOLS = "offline_easy2hard", "difficulty_based", "solve_rate_pools"
-FEATURES = {EASY2HARD: "at least one", DIFFICULTY: "two"}  # selectors that read feature_keys -> how many
-MEASURING = (DIFFICULTY, POOLS)  # selectors that read the experience of earlier steps
 PRIORITIES = tuple(arguments.PRIORITIES)
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
@@ -127,16 +124,28 @@ class DataSelector(Section):
     @rule
     def _of_selector(self):
         name, keys = self.selector_type, self.feature_keys
-        needed, count = FEATURES.get(name), len(set(keys))
-        if name in SELECTORS:
-            yield from problems("kwargs", name, [SELECTORS[name]], self.kwargs)
-        if len(keys) != count or not all(keys):
+        if name not in SELECTORS:
+            return
+        least, most = SELECTORS[name].feature_keys
+        yield from problems("kwargs", name, [SELECTORS[name]], self.kwargs)
+        if len(keys) != len(set(keys)) or not all(keys):
             yield Problem("feature_keys", "needed each key once.", found=keys)
-        elif needed is None and keys:
-            yield Problem("feature_keys", f"selector_type={name} reads none.", f"{' and '.join(FEATURES)} do.",
+        elif most == 0 and keys:
+            readers = " and ".join(other for other, one in SELECTORS.items() if one.feature_keys != (0, 0))
+            yield Problem("feature_keys", f"selector_type={name} reads none.", f"{readers} do.", found=keys)
+        elif not least <= len(keys) <= (len(keys) if most is None else most):
+            yield Problem("feature_keys", f"selector_type={name} needs {least}{' or more' * (most is None)}.",
                           found=keys)
-        elif needed and (count != 2 if needed == "two" else not count):
-            yield Problem("feature_keys", f"selector_type={name} needs {needed}.", found=keys)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the selector needs numbers under feature_keys."""
+        return SELECTORS[self.selector_type].feature_keys != (0, 0)
+
+    @property
+    def reads_rates(self) -> bool:
+        """Whether the selector reads the experience of earlier steps."""
+        return SELECTORS[self.selector_type].reads_rates
 
 
 class Rows(Section):

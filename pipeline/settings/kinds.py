@@ -7,6 +7,8 @@ Whatever plans, checks, runs or shows stages asks the row of a stage's kind. `mo
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from pipeline.settings.algorithm import RolloutRejection
+
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 RECIPES = "data_processor.experience_pipeline.operators.*.args.config_path"
@@ -238,9 +240,8 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
          "trainer.reference_update": {"interval": None, "mix": 1.0},
          "algorithm.reward_weights": {}, "algorithm.top_entropy_quantile": 1.0,
          "algorithm.mask_truncated_completions": False,
-         **{f"algorithm.rollout_rejection{name}": unset for name, unset in (
-             *((f".{level}_{estimate}", None) for level in ("token", "seq_sum", "seq_mean", "seq_max")
-               for estimate in ("k1", "k2", "k3")), ("", {}))},
+         **{f"algorithm.rollout_rejection.{name}": None for name in RolloutRejection.model_fields},
+         "algorithm.rollout_rejection": {},
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (

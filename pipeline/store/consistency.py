@@ -40,7 +40,8 @@ LINE = (
 NUMBERED = (("rollouts", "explorer_steps", "explorer"), ("steps", "steps", "optimizer"))
 
 
-def problems(stage: Path, written: Collection[str], inputs: Mapping[str, Path], manifest: Mapping) -> Iterator[str]:
+def inconsistencies(stage: Path, written: Collection[str], inputs: Mapping[str, Path],
+                    manifest: Mapping) -> Iterator[str]:
     """Yields what is inconsistent among the rows of a finished stage and those of its inputs.
 
     written: tables that every stage of its kind writes. manifest: its `steps` or `explorer_steps` are the last that
@@ -77,8 +78,8 @@ def _some(steps: set[int]) -> str:
 
 
 def require(stage: Path, written: Collection[str], inputs: Mapping[str, Path], manifest: Mapping) -> None:
-    """Raises StageError where `problems` finds one: the stage is then not complete."""
-    if found := list(problems(stage, written, inputs, manifest)):
+    """Raises StageError where `inconsistencies` finds one: the stage is then not complete."""
+    if found := list(inconsistencies(stage, written, inputs, manifest)):
         raise StageError(f"the rows of {stage} do not belong together: {'; '.join(found)}. The stage is not complete. "
                          "Run the same command again: missing steps are made again. If it ends so again, "
                          f"{hashes.ANEW}.")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.job.selection import Selector, redraw, select
-from pipeline.settings.data import DIFFICULTY, EASY2HARD, FEATURES, MEASURING, POOLS, SELECTORS
+from pipeline.settings.data import SELECTORS
 from pipeline.settings.profiles import profiled
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
@@ -36,7 +36,7 @@ class Selections:
         self.sets = [taskset for taskset, _ in prompts.given]
         self.sizes = [len(tasks) for _, tasks in prompts.given]
         self.features = {index: _features(*given, rates or {}) for index, given in enumerate(prompts.given)
-                         if given[0].data_selector.selector_type in FEATURES}
+                         if given[0].data_selector.reads_features}
         self.selectors = [self._selector(index) for index in range(len(self.sets))]
         self.measuring = {index: made for index in range(len(self.sets)) if (made := self._measuring(index))}
         self.explains = bool(self.features or self.measuring)
@@ -75,17 +75,18 @@ class Selections:
 
     def _selector(self, index: int) -> Selector:
         settings = self.sets[index].data_selector
-        order = by_features(self.features[index]).tolist() if settings.selector_type == EASY2HARD else ()
+        ordered = settings.reads_features and not settings.reads_rates
+        order = by_features(self.features[index]).tolist() if ordered else ()
         return Selector(self.sizes[index], settings.selector_type, self._seed(index), tuple(order))
 
     def _measuring(self, index: int) -> DifficultyBased | SolveRatePools | None:
         settings = self.sets[index].data_selector
-        if settings.selector_type not in MEASURING:
+        if not settings.reads_rates:
             return None
         given = SELECTORS[settings.selector_type].bind(settings.selector_type, settings.kwargs, "data_selector.kwargs")
-        if settings.selector_type == POOLS:
-            return SolveRatePools(self.sizes[index], self._seed(index), **given)
-        return DifficultyBased(self.features[index], self._seed(index), **given)
+        if settings.reads_features:
+            return DifficultyBased(self.features[index], self._seed(index), **given)
+        return SolveRatePools(self.sizes[index], self._seed(index), **given)
 
     def _seed(self, index: int) -> int:
         own = self.sets[index].data_selector.seed
@@ -145,9 +146,9 @@ def _features(taskset: Any, tasks: Sequence[records.Task], rates: Rates) -> np.n
             raise DataError(f"taskset '{taskset.name}': {lacking} of {len(tasks)} tasks have no {key} "
                             f"(data_selector.feature_keys); {_why_lacking(key, taskset.name, rates)}.")
     made = np.array([[one[key] for key in keys] for one in found])
-    if taskset.data_selector.selector_type == DIFFICULTY and not ((made >= 0) & (made <= 1)).all():
-        raise DataError(f"taskset '{taskset.name}': {KEY}={DIFFICULTY} reads solve rates, from 0 to 1, found "
-                        f"{made.min():g} to {made.max():g} under {', '.join(keys)}.")
+    if taskset.data_selector.reads_rates and not ((made >= 0) & (made <= 1)).all():
+        raise DataError(f"taskset '{taskset.name}': {KEY}={taskset.data_selector.selector_type} reads solve rates, "
+                        f"from 0 to 1, found {made.min():g} to {made.max():g} under {', '.join(keys)}.")
     return made
 
 

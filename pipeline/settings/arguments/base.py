@@ -27,7 +27,9 @@ class Arguments(BaseModel):
     rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair; chooses_tokens, over the
     whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
     judges only what has a truth of its form; reports_accuracy, says whether a task is solved. Of workflows:
-    acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash).
+    acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash). Of
+    selectors: feature_keys, how many they read at least, and at most (None: any number); reads_rates, of the experience
+    of earlier steps. Of losses too: types, the algorithm types that always have it, whatever else is set.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
@@ -48,6 +50,9 @@ class Arguments(BaseModel):
     reports_accuracy: ClassVar[bool] = False
     acts_by_itself: ClassVar[bool] = False
     tells_states: ClassVar[bool] = False
+    feature_keys: ClassVar[tuple[int, int | None]] = (0, 0)
+    reads_rates: ClassVar[bool] = False
+    types: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def summary(cls) -> str:

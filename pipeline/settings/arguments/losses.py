@@ -255,7 +255,7 @@ POLICY_LOSSES = {
     "importance_sampling": described(Arguments, "The unclipped surrogate: -A times the ratio.", *RATIO),
     "ipo": Ipo, "kl_cov": KlCov, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd,
     "orpo": Orpo, "ppo": Ppo, "rec": Rec, "sapo": Sapo,
-    "sft": described(Arguments, "Negative log-likelihood of the given tokens.", "logprobs"),
+    "sft": described(Arguments, "Negative log-likelihood of the given tokens.", "logprobs", types=("sft", "cpt")),
     "sft_is": described(Arguments, "Likelihood weighted by the token's probability (dynamic fine-tuning).", "logprobs"),
     "sft_phi": SftPhi, "simpo": Simpo, "sppo": Sppo, "topr": Topr,
 }

@@ -7,6 +7,8 @@ from pipeline.settings.arguments.base import Arguments, described
 
 class DifficultyBased(Arguments):
     """Tasks with an estimated solve rate near a target: two feature_keys, rates of a weak and a strong model."""
+    feature_keys = (2, 2)
+    reads_rates = True
     m: int = Field(16, ge=1, description="attempts that one measured rate counts as")
     lamb: float = Field(0.2, ge=0, le=1, description="share of an estimate that each measured step forgets")
     rho: float = Field(0.2, ge=0, le=1, description="weight of the rate interpolated between the features beside the "
@@ -20,6 +22,7 @@ class DifficultyBased(Arguments):
 
 class SolveRatePools(Arguments):
     """Tasks drawn by the pool of their last measured solve rate: unseen, hard, medium or solved."""
+    reads_rates = True
     hard: float = Field(0.1, ge=0, le=1, description="rate up to which a task is hard")
     solved: float = Field(0.9, ge=0, le=1, description="rate from which a task is solved")
     unseen_weight: float = Field(1.0, ge=0, description="weight in the draw of a task without a measured rate")
@@ -32,7 +35,8 @@ SELECTORS = {
     "sequential": described(Arguments, "As in the file, again and again."),
     "shuffle": described(Arguments, "Another permutation each epoch."),
     "random": described(Arguments, "Drawn again each step, none twice in a step."),
-    "offline_easy2hard": described(Arguments, "By feature_keys, the largest first: large is easy; again and again."),
+    "offline_easy2hard": described(Arguments, "By feature_keys, the largest first: large is easy; again and again.",
+                                   feature_keys=(1, None)),
     "difficulty_based": DifficultyBased,
     "solve_rate_pools": SolveRatePools,
 }

@@ -27,7 +27,7 @@ def rft(tmp_path):
 
 
 def problems(rft, **made):
-    return list(consistency.problems(rft[0], KINDS["rft"].writes, rft[1], made))
+    return list(consistency.inconsistencies(rft[0], KINDS["rft"].writes, rft[1], made))
 
 
 def test_rows_as_they_were_written_belong_together(rft):

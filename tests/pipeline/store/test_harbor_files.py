@@ -19,7 +19,7 @@ from pipeline.store.errors import DataError
 from pipeline.store.harbor import read_task, tasks_in
 from pipeline.store.records import RawTask
 from stages import tasks as tasks_stage
-from stages.sampled_rows import problems, warnings
+from stages.sampled_rows import unusable, warnings
 from tests.harbor_kit import FILES, shapes_of_tasks, write_shape, write_task
 
 SET = "buffer.explorer_input.taskset"
@@ -107,10 +107,10 @@ def test_what_cannot_run_here_is_refused_by_name_or_skipped_with_the_reason(tmp_
     source = {"key": "set", "path": "tasks", "format_key": "format", "optional": (),
               "columns": {"response_key": "answer"}}
     drawn = sample(tmp_path, "train", 5, ["question"])
-    assert reason in problems(source, drawn)[-1]
+    assert reason in unusable(source, drawn)[-1]
     assert not warnings(source, drawn.rows)
     assert reason in warnings(source | {"skips": True}, drawn.rows)[-1]
-    assert not problems(source | {"skips": True}, drawn)
+    assert not unusable(source | {"skips": True}, drawn)
     rows = list(tasks_stage.read_sets(composed(tmp_path, f"{SET}.format.unsupported=skip")))
     assert rows[0].problem is None
     assert reason in rows[1].problem
