@@ -15,7 +15,7 @@ from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, nam
 from pipeline.process_commands import logs, name_and_overrides, status, stop, timeline
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message, shortened
 from pipeline.store.secret_names import conceal_secrets
-from pipeline.store_commands import evaluate, export, gc, verify, weights
+from pipeline.store_commands import evaluate, export, gc, verify, view, weights
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
 RUNS = words("runs", "[RUN]...", names)
@@ -173,6 +173,7 @@ def init(directory, name, **given):
 @click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
 @click.option("--update-hub", is_flag=True, help="take the newest commits of its Hugging Face repositories")
 @click.option("-d", "--detach", is_flag=True, help="run in the background; the end of this terminal does not end it")
+@click.option("--view", is_flag=True, help="show it in a browser meanwhile, as `ouro view` does")
 @click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
 @click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.pass_obj
@@ -183,6 +184,9 @@ def run(extra, **given):
     """
     from pipeline.run import invoke
 
+    if given["detach"] and given["view"]:
+        raise click.UsageError("the page of --view ends with this command, which --detach ends at once; `ouro view` "
+                               "shows a run in the background.")
     return invoke.run(extra=extra, **given)
 
 
@@ -211,11 +215,12 @@ def sql(question, runs, root, every, form, out, joined, timeout):
     tool_calls, feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or name; default: the
     latest.
     """
-    from pipeline.results import query, sweep_view, view
+    from pipeline.results import query, sweep_view
+    from pipeline.results.view import views
     from pipeline.store.files import is_complete
 
     named = [] if every else [sweep_view.find(root, name) for name in runs or [None]]
-    shown = view.views(root) if every else [run for one in named for run in sweep_view.runs_of(one)]
+    shown = views(root) if every else [run for one in named for run in sweep_view.runs_of(one)]
     if wrong := [word for word in joined if not all(word.partition("=")[::2])]:
         raise QueryError(f"--with {wrong[0]}: needed name=FILE, such as --with labels=labels.csv")
     tables = {name: Path(os.path.expanduser(file)) for name, _, file in (word.partition("=") for word in joined)}
@@ -322,8 +327,8 @@ def completion(shell):
                          'COMP_CWORD=$((COMP_CWORD + $([[ ${COMP_WORDS[COMP_CWORD]} != "=" ]]; echo $?)))'))
 
 
-for command in (init, run, status, logs, stop, sql, report, timeline, compare, replay, weights, export, evaluate, serve,
-                debug, verify, gc, config, import_, stages, completion):
+for command in (init, run, status, logs, stop, view, sql, report, timeline, compare, replay, weights, export, evaluate,
+                serve, debug, verify, gc, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

@@ -1,8 +1,36 @@
-"""The commands of `ouro` about what a run has stored: verify, gc, weights, evaluate."""
+"""The commands of `ouro` about what a run has stored: view, verify, gc, weights, export, evaluate."""
 
 import click
 
 from pipeline.config_commands import HERE, PATH, RUN
+
+
+@click.command()
+@RUN
+@HERE
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="default: 0, a free one")
+@click.option("--open", "browse", is_flag=True, help="open it in a browser")
+@click.option("--export", "out", type=PATH, metavar="DIR", help="write the page of the run to a new directory, to be "
+                                                                "opened from disk: all curves, a sample of rollouts")
+def view(name, root, port, browse, out):
+    """Show runs in a browser: stages live, curves, evaluations, every rollout, SQL.
+
+    A page that only this machine can open, at the address that is printed; from another one, with
+    `ssh -L PORT:localhost:PORT`. Ctrl-C ends it. RUN is what it begins with; default: the latest.
+    """
+    import webbrowser
+
+    from pipeline.web import app, export
+
+    def opened(address: str) -> None:
+        print(address, flush=True)
+        if browse and not webbrowser.open(address):
+            click.echo("ouro: no browser was found here; open the address by hand.", err=True)
+
+    if out is not None:
+        print(export.write(root, name, out))
+    else:
+        app.serve(root, port, opened, name)
 
 
 @click.command()

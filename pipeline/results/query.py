@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,12 @@ def time_limit(connection, seconds: int) -> Iterator[None]:
                              "rows.") from error
 
 
-def ask(connection, question: str) -> Answer:
-    """Returns the answer to one query. Raises QueryError with DuckDB's message, the views and their columns; DataError
-    when a file cannot be read."""
+def ask(connection, question: str, most: int | None = None) -> Answer:
+    """Returns the answer to one query, at most `most` of its rows. Raises QueryError with DuckDB's message, the views
+    and their columns; DataError when a file cannot be read."""
     done = _checked(connection, question, lambda: connection.execute(question))
-    return Answer([column[0] for column in done.description or []], _checked(connection, question, done.fetchall))
+    fetch = done.fetchall if most is None else partial(done.fetchmany, most)
+    return Answer([column[0] for column in done.description or []], _checked(connection, question, fetch))
 
 
 def relation(connection, question: str):

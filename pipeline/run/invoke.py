@@ -1,5 +1,6 @@
 """`ouro run`: runs a recipe with snakemake and reports what was learnt."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,12 +34,12 @@ PRINTS_ONLY = re.compile(  # arguments with which snakemake runs nothing
 
 
 def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool, detach: bool = False,
-        profile: str | None = None, dry: bool = False) -> int:
+        profile: str | None = None, dry: bool = False, view: bool = False) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
     extra: arguments for snakemake. detach: a process in a session of its own does so. profile: `slurm` submits stages
-    as jobs. dry: only print where each stage would run. A problem that is known without reading data must not appear
-    after a stage has run.
+    as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that is known
+    without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
@@ -71,8 +73,24 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         return start_detached(plan, shown, typed(words, extra, profile, verbose))
     before = _made(plan)
     begin = partial(start, words, plan=plan, verbose=verbose)
-    ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
+    with watched(plan, shown) if view else contextlib.nullcontext():
+        ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
     return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+
+
+@contextlib.contextmanager
+def watched(plan: "Plan | Sweep", shown: "View | SweepView") -> Iterator[None]:
+    """Shows a run in a browser within the block: `ouro view`, which prints its address, as a process of its own."""
+    plan.freeze()
+    first = [] if hasattr(shown, "entries") else [shown.run]  # of a sweep no point is preferred
+    command = launch.command("pipeline.cli", "view", *first, "--root", str(shown.path.parents[2]))
+    page = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,
+                            env=os.environ | {"PYTHONPATH": launch.python_path()})
+    try:
+        yield
+    finally:
+        page.terminate()
+        page.wait()
 
 
 def start_detached(plan: "Plan | Sweep", shown: "View | SweepView", command: list[str]) -> int:

@@ -1,0 +1,232 @@
+"""The server of `ouro view`: who may ask, which address answers what, and how errors are said.
+
+It listens on this machine alone. A browser is let in by the token of the address that is printed, and keeps it in a
+cookie; requests of other web pages, and under other names of the host, are refused (workflows/endpoint/guard.py).
+"""
+
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pipeline.results import query, sweep_view, view
+from pipeline.results.view import Node, View
+from pipeline.store.errors import DataError, OuroError, QueryError, message
+from pipeline.web import curves, details, overview, rollouts
+from workflows.endpoint.guard import LOOPBACK, protect
+
+STATIC = Path(__file__).parent / "static"
+SCRIPTS = ("basics.js", "charts.js", "rollouts.js", "view.js")
+FILES = {"view.css": "text/css", **dict.fromkeys(SCRIPTS, "text/javascript")}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+                               "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
+}
+ANSWER_ROWS = 1000  # of the SQL box
+SQL_SECONDS = 60
+FIELDS = ("run", "stage", "table", "start", "latest", "text")  # of an address, besides the columns to choose rows by
+
+
+class App:
+    """What the addresses answer, over the runs below `root`."""
+
+    def __init__(self, root: Path, token: str, port: int):
+        self.root, self.token, self.cookie = root, token, f"ouro-view-{port}"
+
+    def asgi(self) -> Starlette:
+        answers = {"runs": lambda _: overview.runs(self.root), "machine": lambda _: overview.machine(),
+                   "run": lambda request: overview.run(self._run(request)),
+                   "scores": lambda request: overview.scores(self._run(request)),
+                   "columns": self._columns, "curves": self._curves, "rows": self._rows, "row": self._row}
+        app = Starlette(routes=[
+            Route("/", self._page), Route("/static/{name}", self._static),
+            *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
+            Route("/api/search", self._search), Route("/api/sql", self._sql, methods=["POST"]),
+        ])
+        protect(app, LOOPBACK)
+        return app
+
+    def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
+        def respond(request: Request) -> Response:
+            if not self._let_in(request):
+                return _refused()
+            try:
+                return _json(answer(request))
+            except (OuroError, OSError) as error:
+                return _json({"error": message(error)}, 400)
+
+        return respond
+
+    def _let_in(self, request: Request) -> bool:
+        given = request.cookies.get(self.cookie, "")
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+    def _page(self, request: Request) -> Response:
+        if "token" in request.query_params:
+            if not hmac.compare_digest(request.query_params["token"].encode(), self.token.encode()):
+                return _refused()
+            answer = RedirectResponse("/", headers=HEADERS)  # so that the token is in no history
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            return answer
+        return FileResponse(STATIC / "index.html", headers=HEADERS) if self._let_in(request) else _refused()
+
+    def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in FILES:
+            return _json({"error": f"no file {name}"}, 404)
+        return FileResponse(STATIC / name, media_type=FILES[name], headers=HEADERS)
+
+    # ------------------------------------------------------------------------------------------------ runs and stages
+
+    def _run(self, request: Request) -> View:
+        return self._run_of(_one(request, "run"))
+
+    def _run_of(self, name: str) -> View:
+        found = sweep_view.find(self.root, name)
+        if not isinstance(found, View):
+            raise DataError(f"{name} is a sweep; needed one of its points.")
+        return found
+
+    def _stage(self, request: Request) -> Node:
+        run, name = self._run(request), _one(request, "stage")
+        if found := [stage for stage in run.stages if stage.name == name]:
+            return found[0]
+        raise QueryError(f"{run.run} has no stage '{name}'; it has {', '.join(one.name for one in run.stages)}.")
+
+    def _columns(self, request: Request) -> list[dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for name in request.query_params.getlist("run"):
+            for one in curves.columns(self._run_of(name)):
+                known = found.setdefault(one["name"], one)
+                known["stages"] = list(dict.fromkeys([*known["stages"], *one["stages"]]))
+        return list(found.values())
+
+    def _curves(self, request: Request) -> list[dict[str, Any]]:
+        column, axis = _one(request, "column"), request.query_params.get("axis", "step")
+        return [{"run": run.run, **made} for name in request.query_params.getlist("run")
+                for run in [self._run_of(name)] for stage in run.stages
+                if (made := curves.curve(stage, column, axis))]
+
+    # ------------------------------------------------------------------------------------------------ rollouts
+
+    def _rows(self, request: Request) -> dict[str, Any]:
+        stage, table, asked = self._stage(request).directory, _table(request), request.query_params
+        given = {name: value for name, value in asked.items() if name not in (*FIELDS, "train_step") and value != ""}
+        wanted = rollouts.Wanted.read(table, given)
+        if step := asked.get("train_step"):
+            wanted = wanted.trained_by(rollouts.trained_in(stage, _number(step, "train_step")))
+        start = rollouts.Address.read(asked["start"]) if asked.get("start") else None
+        return rollouts.page(stage, table, wanted, start, asked.get("latest") == "1")
+
+    def _row(self, request: Request) -> dict[str, Any]:
+        node, table = self._stage(request), _table(request)
+        at = (rollouts.address_of(node.directory, request.query_params["id"]) if "id" in request.query_params
+              else rollouts.Address.read(_one(request, "row")))
+        return details.of_row(self._run(request), node, table, at)
+
+    def _search(self, request: Request) -> Response:
+        if not self._let_in(request):
+            return _refused()
+        try:
+            stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
+            wanted = rollouts.Wanted.read(table, {name: value for name, value in request.query_params.items()
+                                                  if name not in FIELDS and value != ""})
+        except (OuroError, OSError) as error:
+            return _json({"error": message(error)}, 400)
+        return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
+                                 media_type="application/x-ndjson", headers=HEADERS)
+
+    # ------------------------------------------------------------------------------------------------ SQL
+
+    async def _sql(self, request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+
+        if not self._let_in(request):
+            return _refused()
+        try:
+            asked = await request.json()
+            runs, question = [self._run_of(name) for name in asked["runs"]], str(asked["question"])
+        except (ValueError, KeyError, TypeError):
+            return _json({"error": "needed {runs: [NAME], question: SQL}"}, 400)
+        except OuroError as error:
+            return _json({"error": message(error)}, 400)
+        return await run_in_threadpool(_answered, runs, question)
+
+
+def _answered(runs: list[View], question: str) -> Response:
+    try:
+        session = query.session(runs)
+        query.require_read_only(session, question)
+        with query.time_limit(session, SQL_SECONDS):
+            found = query.ask(session, question, ANSWER_ROWS + 1)
+    except (OuroError, OSError) as error:
+        return _json({"error": message(error)}, 400)
+    rows = [[query.plain(value) for value in row] for row in found.rows[:ANSWER_ROWS]]
+    return _json({"columns": found.columns, "rows": rows, "more": len(found.rows) > ANSWER_ROWS})
+
+
+def _lines(found: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """Each as a line of JSON; a damaged file ends the search with the reason."""
+    try:
+        for one in found:
+            yield json.dumps(one, allow_nan=False) + "\n"
+    except (OuroError, OSError) as error:
+        yield json.dumps({"error": message(error)}) + "\n"
+
+
+def _one(request: Request, name: str) -> str:
+    if not (value := request.query_params.get(name)):
+        raise QueryError(f"needed {name}=… in the address.")
+    return value
+
+
+def _number(text: str, name: str) -> int:
+    if not text.isdecimal():
+        raise QueryError(f"{name}={text}: needed a number.")
+    return int(text)
+
+
+def _table(request: Request) -> str:
+    table = request.query_params.get("table", "experience")
+    if table not in rollouts.KEYS:
+        raise QueryError(f"no table '{table}' of rollouts; needed {' or '.join(rollouts.KEYS)}.")
+    return table
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return JSONResponse(query.plain(content), status, headers=HEADERS)
+
+
+def _refused() -> Response:
+    return _json({"error": "this page is opened with the address that `ouro view` printed."}, 403)
+
+
+def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None = None) -> None:
+    """Answers until it is interrupted. opened: called with the address, token included, before the first request.
+
+    run: that the page begins with. Raises DataError where there is no run, or no such run, or the port is taken.
+    """
+    import socket
+
+    import uvicorn
+
+    shown = view.find_view(root, run)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DataError(f"port {port} cannot be used ({error.strerror}). Give another one: --port 0 takes a free "
+                            "one.") from error
+        port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
+        opened(f"http://127.0.0.1:{port}/?token={token}#/run/{shown.run}")
+        app = App(root, token, port).asgi()
+        uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)).run([listening])

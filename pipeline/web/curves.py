@@ -1,0 +1,100 @@
+"""Curves of the page: columns of the steps of several runs, by step, tokens or seconds.
+
+A stage may have many thousand files of steps: those that were read are kept, for they are never rewritten.
+"""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.results.charts import thin
+from pipeline.results.view import Node, View
+from pipeline.store import tables
+from pipeline.store.errors import QueryError, nearest
+from pipeline.store.records import TABLES
+from pipeline.web.rollouts import steps_of
+
+AXES = ("step", "tokens", "seconds")
+POINTS = 600  # of a curve; more are averaged in equal bins
+# what a step costs, by axis and table
+COSTS = {("tokens", "steps"): ("rollout_tokens", "trained_tokens"), ("seconds", "steps"): ("seconds",),
+         ("tokens", "rollouts"): ("tokens",),
+         ("seconds", "rollouts"): ("rollout_seconds", "sync_seconds", "other_seconds", "evaluate_seconds",
+                                   "wait_seconds")}
+
+
+@dataclass
+class Read:
+    """What was read of a table of a stage: its steps, and each column by name; null is NaN."""
+
+    steps: list[int] = field(default_factory=list)
+    columns: dict[str, list[float]] = field(default_factory=dict)
+
+
+_kept: dict[tuple[Path, str], Read] = {}
+
+
+def read(stage: Path, table: str) -> Read:
+    """Returns all steps of a table, ascending. Columns of `statistics` are named statistics.NAME."""
+    kept = _kept.get((stage, table), Read())
+    present = steps_of(stage, table)
+    if kept.steps != present[: len(kept.steps)]:  # the stage was made again
+        kept = Read()
+    if new := present[len(kept.steps):]:
+        rows = [_numbers(one) for one in tables.read_steps(stage, table, new)]
+        names = dict.fromkeys([*kept.columns, *(name for one in rows for name in one)])
+        before = [np.nan] * len(kept.steps)
+        kept = Read([*kept.steps, *new], {name: [*kept.columns.get(name, before), *(one.get(name, np.nan)
+                                                                                   for one in rows)] for name in names})
+    _kept[stage, table] = kept
+    return kept
+
+
+def _numbers(row: Any) -> dict[str, float]:
+    found = {}
+    for one in fields(row):
+        value = getattr(row, one.name)
+        if isinstance(value, dict | list):
+            found |= {f"{one.name}.{name}": float(number) for name, number in dict(value).items() if number is not None}
+        elif isinstance(value, int | float) and one.name != "step":
+            found[one.name] = float(value)
+    return found
+
+
+def table_of(stage: Node) -> str:
+    """The table that has a stage's steps: of the optimizer, or of the explorer alone."""
+    return "steps" if stage.kind.trains else "rollouts"
+
+
+def columns(run: View) -> list[dict[str, Any]]:
+    """Returns the columns that have a number in any stage of a run: `name`, `meaning`, `stages`."""
+    found: dict[str, dict[str, Any]] = {}
+    for stage in run.stages:
+        made = read(stage.directory, table_of(stage))
+        meanings = {one.name: one.metadata["doc"] for one in fields(TABLES[table_of(stage)])}
+        for name, values in made.columns.items():
+            if np.isfinite(values).any():
+                one = found.setdefault(name, {"name": name, "meaning": meanings.get(name, ""), "stages": []})
+                one["stages"].append(stage.name)
+    return list(found.values())
+
+
+def curve(stage: Node, column: str, axis: str) -> dict[str, Any] | None:
+    """Returns the points of a column of a stage, `x` and `y`; None where it has none.
+
+    axis: step; tokens: rolled out and trained until then, or seconds until then. Raises QueryError for another one.
+    """
+    if axis not in AXES:
+        raise QueryError(f"no axis '{axis}'.{nearest(axis, AXES)} Needed one of {', '.join(AXES)}.")
+    table = table_of(stage)
+    made = read(stage.directory, table)
+    if column not in made.columns or not np.isfinite(made.columns[column]).any():
+        return None
+    x = np.array(made.steps, float)
+    if axis != "step":
+        costs = [np.nan_to_num(made.columns[name]) for name in COSTS[axis, table] if name in made.columns]
+        x = np.cumsum(np.sum(costs, axis=0)) if costs else x
+    x, y = thin(x, np.array(made.columns[column]), POINTS)
+    return {"stage": stage.name, "x": x.tolist(), "y": y.tolist()}

@@ -1,0 +1,51 @@
+"""A row of the page with all that is known of it: tokens, group, turns, calls, truth, and the steps that trained it."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.results.query import plain
+from pipeline.results.view import Node, View
+from pipeline.store import files, tables
+from pipeline.web import rollouts, tokens
+from pipeline.web.rollouts import Address
+
+LONG = ("prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "weights_versions", "train_logprobs",
+        "advantages")
+
+
+def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
+    """Returns `row` (its columns, token lists apart), `row_address`, `group`, `task`, and of `experience` `tokens`
+    (as in tokens.py), `prompt_pieces`, `trained`, `curated`, `attempt`. Raises QueryError for an absent row."""
+    row, place = rollouts.row(stage.directory, table, at), stage.directory
+    found = {"address": str(at), "row": {name: value for name, value in row.items() if name not in LONG},
+             "group": rollouts.group(place, table, row), "task": _task(run, stage, row["task_id"])}
+    if table == "experience":
+        trained = rollouts.trained_on(place, row["experience_id"], at.step, _replays(place))
+        found |= {"tokens": tokens.signals(row, trained[-1] if trained else None),
+                  "trained": [{name: one[name] for name in one if name not in LONG} for one in trained],
+                  "curated": rollouts.curated(place, row["experience_id"], at.step),
+                  "attempt": rollouts.attempt(place, row["experience_id"], at.step)}
+    if (tokenizer := tokens.tokenizer_of(place)) is not None:
+        found["pieces"] = tokens.pieces(tokenizer, row["response_tokens"])
+    return found
+
+
+def _replays(stage: Path) -> bool:
+    config = files.read_json(stage / "stage.json")["config"]
+    buffer = config.get("buffer", {}).get("trainer_input", {}).get("experience_buffer", {})
+    return bool(buffer.get("replay_buffer", {}).get("enable"))
+
+
+def _task(run: View, stage: Node, task_id: str) -> dict[str, Any] | None:
+    """The row of `tasks` that a stage of the run curated; None where none has it (rows of `ouro serve`)."""
+    import duckdb
+
+    paths = [one.directory / "tasks.parquet" for one in run.stages if (one.directory / "tasks.parquet").exists()]
+    for path in paths:
+        with duckdb.connect() as session, tables.blamed(path.parent):
+            done = session.execute(f"SELECT * FROM read_parquet({tables.literal(path)}) WHERE task_id = ? LIMIT 1",
+                                   [task_id])
+            names = [column[0] for column in done.description]
+            if row := done.fetchone():
+                return dict(zip(names, map(plain, row), strict=True))
+    return None

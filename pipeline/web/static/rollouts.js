@@ -1,0 +1,178 @@
+// Rollouts: pages of rows, a search in the texts, and a row with its tokens, its group and its attempt.
+"use strict";
+
+const OuroRollouts = (() => {
+  const {h} = Ouro;
+  // [name of the field, label, values to choose from]
+  const FIELDS = {
+    experience: [["steps", "steps"], ["train_step", "trained in step"], ["group_id", "group"], ["run_index", "number"], ["taskset", "set"], ["task_id", "task"],
+      ["status", "status", ["ok", "no_variance", "baseline", "late", "prompt_too_long", "reward_failed", "workflow_failed", "no_feedback"]],
+      ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"], ["finish_reason", "end", ["stop", "length"]], ["experience_id", "id"]],
+    samples: [["steps", "steps"], ["model", "model"], ["taskset", "set"], ["task_id", "task"], ["decoding", "decoding", ["greedy", "sampled"]], ["run_index", "number"],
+      ["status", "status", ["ok", "prompt_too_long", "reward_failed", "workflow_failed"]], ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"]],
+  };
+  const COLOURS = [["logprob", "log-prob"], ["advantage", "advantage"], ["mismatch", "rollout less training"], ["mask", "who wrote it"], ["", "none"]];
+  let searching = null;
+
+  const verdict = (row) => {
+    if (row.status !== "ok") return h("span.tag.plain", {title: row.reason}, row.status);
+    if (row.accuracy === null) return "";
+    return h(`span.tag.${row.accuracy >= 1 ? "good" : "bad"}`, null, row.accuracy >= 1 ? "solved" : Ouro.number(row.accuracy));
+  };
+
+  // where: {run, stage, table, filters, start, latest}; go: (changed) -> address of the page with other fields
+  function list(where, stage, go) {
+    const form = fields(where, stage, go), shown = h("div");
+    const place = h("section", null, form, shown);
+    if (where.text) search(where, shown, go);
+    else Ouro.part(shown, async () => rows(where, await Ouro.ask("rows", asked(where, {start: where.start, latest: where.latest})), go));
+    return place;
+  }
+
+  const asked = (where, more) => ({run: where.run, stage: where.stage, table: where.table, ...where.filters, ...more});
+
+  function fields(where, stage, go) {
+    const inputs = FIELDS[where.table].map(([name, label, choices]) => h("label", null, h("span", null, label), choices
+      ? h("select", {name}, h("option", {value: ""}, "all"), choices.map((one) => h("option", {value: one, selected: where.filters[name] === one}, one)))
+      : h("input", {name, value: where.filters[name] || "", size: /id|task|model/.test(name) ? 16 : 7, autocomplete: "off", placeholder: name === "steps" ? "12 or 3-40" : ""})));
+    const text = h("input", {name: "text", type: "search", value: where.text || "", placeholder: "text in prompts and responses", autocomplete: "off"});
+    const latest = h("input", {type: "checkbox", name: "latest", checked: where.latest === "1"});
+    const submit = (event) => {
+      event.preventDefault();
+      const given = new FormData(event.currentTarget), filters = {};
+      for (const [name] of FIELDS[where.table]) if (given.get(name)) filters[name] = given.get(name).trim();
+      location.hash = go({filters, text: given.get("text"), latest: given.get("latest") ? "1" : "", start: ""});
+    };
+    const tables = stage.tables.length > 1 ? h("p.tabs", null, stage.tables.map((one) => h(one === where.table ? "a.here" : "a", {href: go({table: one, filters: {}, start: "", text: ""})}, one === "samples" ? "evaluations" : "rollouts"))) : null;
+    return h("form.filters", {onsubmit: submit, "aria-label": "Choose rows"}, tables,
+      h("div.row", null, window.OURO_DATA ? null : h("label.wide", null, h("span", null, "search"), text), inputs, h("label", null, h("span", null, "latest first"), latest)),
+      h("div.row", null, h("button", {type: "submit"}, "show"), h("a.button", {href: go({filters: {}, text: "", start: "", latest: ""})}, "all rows")));
+  }
+
+  const columns = (where, go) => [
+    ["step", (row) => row.step, "number"],
+    [where.table === "samples" ? "task" : "group", (row) => h("a", {href: go({row: row.row})}, where.table === "samples" ? row.task_id : row.group_id)],
+    ["number", (row) => row.turn ? `${row.run_index}, turn ${row.turn}` : row.run_index, "number"],
+    ["set", (row) => row.taskset],
+    ["reward", (row) => Ouro.number(row.reward), "number"],
+    ["", verdict],
+    ["prompt", (row) => h("span.text", null, end(row.prompt, row.prompt_letters))],
+    ["response", (row) => h("a.text", {href: go({row: row.row})}, end(row.response, row.response_letters) || "(empty)")],
+  ];
+
+  const end = (text, letters) => (letters > text.length ? `${text}…` : text);
+
+  function rows(where, found, go) {
+    const next = found.next && h("a.button", {href: go({start: found.next, row: ""}), rel: "next"}, found.rows.length ? "next rows" : "go on looking");
+    const first = where.start ? h("a.button", {href: go({start: "", row: ""})}, "first rows") : null;
+    return h("div", null, found.rows.length ? Ouro.table(columns(where, go), found.rows) : h("p.note", null, found.next ? `no such row up to step ${found.next.split(":")[0]}` : "no such row"),
+      h("div.row", null, first, next));
+  }
+
+  // a line of JSON for each hit, and one for how far it is
+  function search(where, shown, go) {
+    stop();
+    searching = new AbortController();
+    const {signal} = searching, found = [], told = h("p.note", {role: "status"}, "searches…"), place = h("div");
+    const end = h("button", {type: "button", onclick: () => { stop(); told.textContent += "; stopped"; end.remove(); }}, "stop");
+    shown.append(h("div.row", null, told, end), place);
+    const draw = () => place.replaceChildren(found.length ? Ouro.table(columns(where, go), found) : "");
+    (async () => {
+      const answer = await fetch(`api/search?${Ouro.query(asked(where, {text: where.text}))}`, {signal});
+      if (!answer.ok) await Ouro.read(answer);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let rest = "", more = await reader.read(); !more.done; more = await reader.read()) {
+        const lines = (rest + more.value).split("\n");
+        rest = lines.pop();
+        const known = found.length;
+        for (const one of lines.map((line) => JSON.parse(line))) {
+          if (one.error) throw new Error(one.error);
+          if (one.row) found.push(one.row);
+          if (one.of !== undefined) told.textContent = `${found.length} rows in ${one.steps} of ${one.of} steps`;
+          if (one.full) told.textContent += "; there may be more: choose fewer steps";
+        }
+        if (found.length > known) draw();
+      }
+      end.remove();
+      if (!found.length) told.textContent += ": no such text";
+    })().catch((error) => { if (error.name !== "AbortError") place.replaceChildren(Ouro.failed(error)); end.remove(); });
+  }
+
+  const stop = () => { if (searching) searching.abort(); searching = null; };
+
+  // -------------------------------------------------------------------------------------------------- a row
+
+  function row(where, go) {
+    const place = h("section");
+    Ouro.part(place, async () => drawn(where, await Ouro.ask("row", {run: where.run, stage: where.stage, table: where.table, row: where.row}), go));
+    return place;
+  }
+
+  function drawn(where, found, go) {
+    const one = found.row, tokens = found.tokens && found.pieces;
+    const steps = (found.trained || []).map((step) => h("a", {href: go({row: "", filters: {train_step: String(step.train_step)}, start: "", text: ""})}, `step ${step.train_step}`));
+    const facts = [["reward", Ouro.number(one.reward)], ...Object.entries(one.reward_components || {}).map(([name, value]) => [name, Ouro.number(value)]),
+      ["status", one.reason ? `${one.status}: ${one.reason}` : one.status], ["task", h("a", {href: go({row: "", filters: {task_id: one.task_id}, start: "", text: ""})}, one.task_id)],
+      found.trained ? ["trained in", steps.length ? steps.flatMap((step) => [step, " "]) : "no step"] : null,
+      ...(found.trained || []).slice(-1).map((step) => ["advantage", Ouro.number(step.advantage)]),
+      found.curated ? ["curated", found.curated.operator ? `dropped by ${found.curated.operator}: ${found.curated.reason}` : `kept, reward ${Ouro.number(found.curated.reward)}`] : null,
+      one.finish_reason ? ["end", one.finish_reason] : null, one.weights_version === undefined ? null : ["weights", `version ${one.weights_version}`], ["seed", one.seed]].filter(Boolean);
+    return h("article", null,
+      h("p", null, h("a", {href: go({row: ""})}, "all rows"), "  ", h("span.note", null, one.experience_id || `${one.model}, ${one.task_id}`)),
+      h("dl.facts", null, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
+      found.task ? h("details", {open: true}, h("summary", null, "task"), h("pre", null, found.task.question), h("p.label", null, "truth"), h("pre", null, found.task.answer)) : null,
+      h("h3", null, "prompt"), h("pre", null, one.prompt),
+      h("h3", null, "response"), tokens ? coloured(found.tokens, found.pieces, where, go) : h("pre", null, one.response),
+      one.notes ? h("details", null, h("summary", null, "notes of the reward"), h("pre", null, one.notes)) : null,
+      Object.entries(found.attempt || {}).map(([name, calls]) => h("details", {open: name === "tool_calls"}, h("summary", null, `${name.replace("_", " ")} (${calls.length})`), calls.map(call))),
+      h("h3", null, where.table === "samples" ? "responses to the same task" : "group"), group(where, found, go),
+      h("details", null, h("summary", null, "all columns"), h("pre", null, JSON.stringify(one, null, 1))));
+  }
+
+  const call = (one) => h("div.call", null, one.name ? h("p", null, h("b", null, one.name), ` ${one.arguments}`, one.failed ? h("span.tag.bad", null, "failed") : null) : null,
+    one.result === undefined ? h("pre", null, JSON.stringify(one)) : h("pre", null, one.result));
+
+  function group(where, found, go) {
+    const known = [["number", (row) => row.row === found.address ? h("b", null, row.run_index) : h("a", {href: go({row: row.row})}, row.run_index), "number"],
+      ["turn", (row) => row.turn, "number"], ["reward", (row) => Ouro.number(row.reward), "number"], ["", verdict],
+      ["response", (row) => h("a.text", {href: go({row: row.row})}, end(row.response, row.response_letters) || "(empty)")]];
+    return Ouro.table(where.table === "samples" ? known.filter(([name]) => name !== "turn") : known, found.group);
+  }
+
+  function coloured(tokens, pieces, where, go) {
+    const place = h("pre.tokens"), told = h("p.note.values", null, "\u00a0");
+    const by = where.colour === undefined ? "logprob" : where.colour;
+    const choose = h("p.tabs", {role: "group", "aria-label": "Colour tokens by"}, COLOURS.filter(([name]) => !name || tokens.some((one) => one[name] !== undefined && one[name] !== null)).map(
+      ([name, label]) => h(name === by ? "a.here" : "a", {href: go({colour: name})}, label)));
+    const scale = Math.max(...tokens.map((one) => Math.abs(one[by] || 0)), 1e-9);
+    tokens.forEach((one, at) => place.append(h("span", {title: said(one), style: colour(one, by, scale), onpointerenter: () => { told.textContent = said(one); }}, pieces[at] || "\u200b")));
+    return h("div", null, choose, place, told);
+  }
+
+  const said = (one) => [`token ${one.id}`, ["logprob", "log-prob"], ["train_logprob", "in training"], ["mismatch", "rollout less training"], ["advantage", "advantage"]].map(
+    (name) => (Array.isArray(name) ? (one[name[0]] === undefined || one[name[0]] === null ? null : `${name[1]} ${Ouro.number(one[name[0]])}`) : name)).filter(Boolean).join(", ") + (one.mask ? "" : "; not the policy's own");
+
+  function colour(one, by, scale) {
+    if (by === "mask") return {background: one.mask ? "var(--own)" : "var(--given)"};
+    const value = one[by];
+    if (!by || value === undefined || value === null) return {};
+    if (by === "logprob") return {background: `color-mix(in srgb, var(--bad) ${Math.min(-value / 6, 1) * 55}%, transparent)`};
+    return {background: `color-mix(in srgb, var(${value < 0 ? "--bad" : "--good"}) ${Math.min(Math.abs(value) / scale, 1) * 55}%, transparent)`};
+  }
+
+  // rows of an exported page, chosen here: the sample is small
+  function exportedRows(fields) {
+    const {run, stage, table, start, latest, steps, least_reward: least, most_reward: most, train_step: trained, ...equal} = fields;
+    const all = window.OURO_DATA[`rows ${run} ${stage} ${table}`];
+    if (!all) throw new Error("not part of this exported page");
+    const [first, last] = (steps || "").includes("-") ? steps.split("-").map((one) => one.trim()) : [steps, steps];
+    const kept = all.filter((row) => Object.entries(equal).every(([name, value]) => value === "" || value === undefined || String(row[name]) === value)
+      && (!first || row.step >= Number(first)) && (!last || row.step <= Number(last)) && (!least || row.reward >= Number(least)) && (!most || row.reward <= Number(most))
+      && (!trained || (row.trained_in || []).includes(Number(trained))));
+    if (latest) kept.reverse();
+    const at = start ? Number(start) : 0;
+    return {rows: kept.slice(at, at + 50), next: at + 50 < kept.length ? String(at + 50) : null};
+  }
+
+  return {list, row, stop, exportedRows};
+})();
