@@ -209,7 +209,7 @@ def linked(stage: Path, directory: Path) -> None:
         if path.is_dir():
             (directory / path.name).mkdir()
         for file in path.iterdir() if path.is_dir() else [path]:
-            if file.name in (hashes.LIST, hashes.OLD_LIST):  # appended to
+            if hashes.is_list(file):  # appended to
                 shutil.copyfile(file, directory / file.relative_to(stage.resolve()))
                 continue
             (directory / file.relative_to(stage.resolve())).symlink_to(file)

@@ -30,6 +30,7 @@ from workflows.attempts.user_reward import Rule
 from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
 from workflows.engines.open import open_one
+from workflows.engines.vllm_tools import import_parsers
 from workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
 from workflows.protocol.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
@@ -136,8 +137,10 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         watched = Watched(engine)
         stack.callback(watched.close)
         rewards = (opener := _TracedRewards(settings)).by_task(taskset, [task])[0]
+        sampling, (texts, reasons) = Sampling.of(settings.model), task_prompts(tokenizer, [task], settings)
+        workflow = unwritable(reasons[0]) if reasons else _workflow(settings, taskset, place, task, tokenizer, rewards)
         begin = time.perf_counter()
-        [outcome] = _attempt(settings, taskset, place, task, tokenizer, watched, rewards)
+        [outcome] = roll_out(watched, [workflow], prompt_tokens(tokenizer, texts), [settings.seed], [sampling])
         decode([outcome], tokenizer)
         with opener.judged_by(engine, tokenizer):
             add_rewards([outcome], [task_turns(task, settings)], [task.answer], rewards)
@@ -225,16 +228,14 @@ def _replies(script: str, task: Task) -> list[str]:
     return texts
 
 
-def _attempt(settings: Config, taskset: Taskset, place: str, task: Task, tokenizer, engine: Engine,
-             rewards: list[RewardFunction]) -> list[Outcome]:
+def _workflow(settings: Config, taskset: Taskset, place: str, task: Task, tokenizer, rewards: list[RewardFunction]):
+    """The workflow of a set, for the task."""
     name = workflow_of(taskset, settings.buffer.explorer_input, place)
     [loaded] = load_workflows(name, [task], taskset.workflow_args, settings.explorer.max_timeout)
+    if getattr(loaded, "speaks", False) and settings.explorer.rollout_model.engine_type != "openai":
+        import_parsers()  # takes seconds, and is no part of the attempt
     traced = replace(loaded, function=Traced(loaded.function)) if isinstance(loaded, Isolated) else Traced(loaded)
-    texts, reasons = task_prompts(tokenizer, [task], settings)
-    workflow = (unwritable(reasons[0]) if reasons else
-                bound(traced, lambda: TaskAtHand(task, rewards, tokenizer, settings)))
-    return roll_out(engine, [workflow], prompt_tokens(tokenizer, texts), [settings.seed],
-                    [Sampling.of(settings.model)])
+    return bound(traced, lambda: TaskAtHand(task, rewards, tokenizer, settings))
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown
@@ -252,9 +253,8 @@ def _calls(watched: Watched, tokenizer, settings: Config) -> list[str]:
         if call.reply is None or not call.reply.tokens:
             lines.append("[no reply]")
             continue
-        text = tokenizer.decode(call.reply.tokens)
         lines.append(f"[reply] {len(call.reply.tokens)} tokens, {call.reply.finish_reason}, {call.seconds:.2f} s\n"
-                     f"{_short(text)}")
+                     f"{_short(tokenizer.decode(call.reply.tokens))}")
         said = tokenizer.decode([one for one in call.reply.tokens if one != turn_end(tokenizer)])
         lines += [f"[tool call] {name}({arguments})" for name, arguments in _tools(said, tokenizer, settings)]
         before = [*prompt, *call.reply.tokens]

@@ -25,13 +25,15 @@ def unjudgeable(source: dict[str, Any], drawn: Sample, rows: Sequence[RawTask]) 
         found = [(at, row, why) for at, row in judged if (why := _why_not(reward, row.answer))]
         if found:
             _, row, why = min(found, key=lambda one: drawn.places[one[0]])
-            to = warnings if reward["optional"] else problems
+            rewarder = reward["optional"]
+            to = warnings if rewarder else problems
+            unless = f" Nothing is wrong where {rewarder} returns every reward itself." if rewarder else ""
             to.append(
                 f"{source['key']}: {reward['name']} ({reward['key']}) can reward no answer to {len(found)} of "
                 f"{len(judged)} sampled rows ({drawn.named(at for at, _, _ in found)}). The first, whose prompt ends "
                 f"with {row.question[-SHOWN:]!r} and whose truth is {row.answer[:SHOWN]!r}: {why}. Correct or leave "
                 f"out such rows, take the truth from another column ({source['format_key']}.response_key), or name a "
-                "function that reads it.")
+                f"function that reads it.{unless}")
     return warnings, problems
 
 

@@ -19,7 +19,7 @@ PIPELINE = "data_processor.task_pipeline"
 def of_source(source: Source, stages: Iterable[Config]) -> list[dict[str, Any]]:
     """Returns the functions that judge the rows of a source in any stage, each once, with their arguments.
 
-    key: the setting that names it. optional: whether a workflow may reward the attempts itself.
+    key: the setting that names it. optional: the workflow, or environment, that may reward attempts itself; else None.
     """
     found: list[dict[str, Any]] = []
     for settings in stages:
@@ -48,6 +48,6 @@ def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             continue
         named = f"{SECTION}.{place}" if one.default_reward_fn_type else SECTION
         asked = [{"name": name, "arguments": one.reward_fn_args, "key": f"{named}.default_reward_fn_type",
-                  "optional": ":" in workflow or bool(one.workflow_args.get("environment_class"))}
+                  "optional": workflow if ":" in workflow else one.workflow_args.get("environment_class") or None}
                  for name in reward_functions(one, explorer) if name in REWARDS and REWARDS[name].reads_truths]
         yield (f"{SECTION}.{place}.path" if one.path else f"{PIPELINE}.{POOL}"), asked

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pipeline.check.row_counts import most_rows
 from pipeline.compose.recipe import Recipe
 from pipeline.job.schedule import Schedule
 from pipeline.settings.data import SHOWN, train_places
@@ -51,6 +52,22 @@ def _unmeasured(recipe: Recipe, name: str) -> Iterator[Problem]:
                               found=key)
             elif measured:
                 yield from _another_name(recipe, measured[0], place, one.name)
+
+
+def partly_measured(recipe: Recipe) -> Iterator[Problem]:
+    """Yields a warning where a stage reads rates of every task, and the stage that measures them attempts fewer."""
+    for name, settings in recipe.settings.items():
+        places = train_places(settings.buffer.explorer_input) if recipe.kinds[name].explores else ()
+        measured = {found[0] for _, one in places for key in one.data_selector.feature_keys if (found := profiled(key))}
+        for source in measured & recipe.settings.keys():
+            theirs, buffer = recipe.settings[source], recipe.settings[source].buffer
+            tasks = most_rows(theirs)
+            steps = buffer.total_steps or (tasks and max(buffer.total_epochs * tasks // buffer.batch_size, 1))
+            if tasks and steps * buffer.batch_size < tasks:
+                yield Problem("buffer.total_steps", f"{steps:,} steps of {buffer.batch_size:,} tasks attempt "
+                              f"{steps * buffer.batch_size:,} of up to {tasks:,}; {name} stops where one has no rate "
+                              "(data_selector.feature_keys).", f"{-(-tasks // buffer.batch_size)} attempts them all.",
+                              found=buffer.total_steps, stages=[source])
 
 
 def _another_name(recipe: Recipe, source: str, place: str, name: str) -> Iterator[Problem]:

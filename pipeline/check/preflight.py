@@ -105,7 +105,8 @@ def _of_run(report: Report, recipe: Recipe, stages: dict[str, Config], elsewhere
     report.add("", [*monitor_problems(monitor.monitor_type, monitor.monitor_args), *stage_rules.without_data(recipe)])
     unusable = [] if elsewhere else stage_rules.unusable_root(config.checkpoint_root_dir)
     report.add("", unusable)
-    report.add("", [*stage_rules.unread(recipe), *stage_rules.idle_pool(recipe)], "warnings")
+    report.add("", [*stage_rules.unread(recipe), *stage_rules.idle_pool(recipe), *mode_rules.partly_measured(recipe)],
+               "warnings")
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
     report.add("", [] if elsewhere else [installation.absent_engine(stages), 
                                           *launch.hidden_modules(name for _, name in users_code(config))])

@@ -175,10 +175,12 @@ def _of_columns(drawn: Sampled, prompt: str | None, answer: str | None) -> Guess
                            f"sampled ones do not ({drawn.named(others)}): keep one kind.")
         if len(others) <= ALLOWED * count:
             return Guess("sft", _messages(prompt), [f"demonstrations: the last turns of {prompt}, the assistant's"])
-        return _answered(drawn, prompt, answer or prompt, _messages(prompt))
-    if answer is None and len(table) > 1:
+        columns, ours = _messages(prompt), {prompt, TOOLS}
+    else:
+        columns, ours = {"prompt_key": prompt}, {prompt}
+    if answer is None and {name.split(".")[0] for name in table} - ours:
         raise _unclear(table, f"{prompt} is the prompt; which column is the answer? If none is, name {prompt} twice.")
-    return _answered(drawn, prompt, answer or prompt, {"prompt_key": prompt})
+    return _answered(drawn, prompt, answer or prompt, columns)
 
 
 def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any]) -> Guess:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from pipeline.job.progress import FILE_ONLY
 from pipeline.settings.kinds import REPORT, Kind
-from pipeline.store import checkpoints, files, hashes, recovery, tables
+from pipeline.store import checkpoints, files, hashes, recovery
 from pipeline.store.errors import DataError
-
-TABLES = {f"{location.partition('/')[0]}/{hashes.LIST}" for location in tables.LOCATIONS.values() if "/" in location}
+from pipeline.store.locations import PER_STEP
 
 
 def require_intact(kind: Kind, inputs: dict[str, Path], root: str, verify: str, log: logging.Logger) -> None:
@@ -21,10 +20,10 @@ def require_intact(kind: Kind, inputs: dict[str, Path], root: str, verify: str, 
     made = {place: role for role, place in inputs.items() if files.in_store(place, root)}
     unknown = []
     for place, role in made.items():
-        lists = _lists_read(kind, role)
+        read = _homes_read(kind, role)
         if role == "experience":
             _require_whole(place)
-        entries = hashes.contents(place, lambda name, lists=lists: name in lists)
+        entries = hashes.contents(place, lambda home, read=read: home in read)
         if entries is None:
             unknown.append(place.name)
             continue
@@ -47,10 +46,10 @@ def _require_whole(place: Path) -> None:
         raise DataError(f"{place} has lost {', '.join(gone)}, which this stage reads. {hashes.advice(place / gone[0])}")
 
 
-def _lists_read(kind: Kind, role: str) -> set[str]:
-    """Returns the names of the lists of files that a stage reads of an input."""
+def _homes_read(kind: Kind, role: str) -> set[str]:
+    """Returns the directories within an input whose listed files a stage reads; an empty name is that of the input."""
     if kind == REPORT:
-        return TABLES | {hashes.LIST}
+        return {"", *PER_STEP}
     if role == "experience":
-        return {f"{table}/{hashes.LIST}" for table in ("experience", "rollouts")}
-    return {hashes.LIST}  # tasks, or a model
+        return {"experience", "rollouts"}
+    return {""}  # tasks, or a model

@@ -70,7 +70,7 @@ def _verdict(stage: Node, damaged: set[str]) -> Verdict:
 
 def _so_far(place: Path) -> dict[str, hashes.Entry]:
     """Returns the files in the lists of a stage that is not complete."""
-    return {f"{home.name}/{name}": entry for home in place.iterdir() if home.is_dir()
+    return {str((home / name).relative_to(place)): entry for home in hashes.homes(place)[1:]
             for name, entry in hashes.recorded(home).items()}
 
 

@@ -40,7 +40,8 @@ def what_failed(shown: View | SweepView, code: int, command: str = "the same com
     if not failed:
         lines.append(f"ouro: snakemake {ending(code)}")
     where = f"; all output: {place}" if place else ""
-    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  to go on: {command}"])
+    when = "to go on, once the cause is corrected" if failed else "to go on"
+    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  {when}: {command}"])
 
 
 def interrupted(shown: View | SweepView, since: float) -> list[str]:

@@ -13,8 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import files, hashes, tables
+from pipeline.store import files, hashes
 from pipeline.store.errors import ModelError, StageError
+from pipeline.store.locations import PER_STEP, ROUTINGS
 
 WEIGHTS = "model.safetensors"
 ASIDE = "damaged-step="
@@ -138,7 +139,7 @@ def copy_model_files(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         weights = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
-        ours = path.name in hashes.WORKING or path.suffix in hashes.LOGS
+        ours = path.name in hashes.WORKING or hashes.is_list(path) or path.suffix in hashes.LOGS
         if path.is_file() and not weights and not ours and not path.name.startswith("."):
             shutil.copyfile(path, target / path.name)
 
@@ -161,7 +162,7 @@ def begin_anew(stage: Path) -> None:
 
     Checkpoints first: should it be interrupted, none may remain without the rows before it.
     """
-    made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
-    for name in ("checkpoints", "weights", *made, "model", "adapter"):
+    for name in ("checkpoints", "weights", *PER_STEP, ROUTINGS, "model", "adapter"):
+        hashes.forget_all(stage / name)
         files.remove_tree(stage / name)
     (stage / LOST).unlink(missing_ok=True)

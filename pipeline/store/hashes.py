@@ -1,8 +1,9 @@
 """Sizes and hashes of stored files: recorded when a file is written, compared before it is used.
 
-A directory of tables has a list, `_hashes.jsonl` (readers of Parquet directories skip names that begin so; older
-releases wrote `hashes.jsonl`), with a line [name, bytes, xxh3, crc32 of the line's first three] per file; a later line
-of the same name replaces an earlier one, and nulls mean that the file was deleted. A checkpoint's list is in its
+A stage has a list, `_hashes.jsonl`, and each table of steps one beside its directory, `experience_hashes.jsonl`:
+polars reads no directory with files of two kinds. (Older releases wrote `_hashes.jsonl` and `hashes.jsonl` inside.)
+A line is [name, bytes, xxh3, crc32 of the line's first three]; a later line of the same name replaces an earlier one,
+and nulls mean that the file was deleted. A checkpoint's list is in its
 manifest. A complete stage also has a list of its other files (model, report), and its manifest has the hashes of all
 its lists.
 This detects damage, not tampering. Files of older releases have no hashes, and pass.
@@ -23,13 +24,14 @@ import xxhash
 
 from pipeline.store import files
 from pipeline.store.errors import DataError
+from pipeline.store.locations import PER_STEP
 
 LIST, OLD_LIST = "_hashes.jsonl", "hashes.jsonl"
 FILES = "files"  # key of a manifest: name -> [bytes, xxh3]
 CHUNK = 4 << 20
 THREADS = 4
 ANEW = "add continue_from_checkpoint=false to it: the stage then restarts at step 1"
-WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json", LIST, OLD_LIST}  # of a stage, read by no other
+WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json"}  # of a stage, read by no other
 LOGS = (".log", ".error")
 PARTS = ("model", "adapter")  # directories of a stage that other stages read
 
@@ -63,8 +65,18 @@ def in_threads(work: Callable, items: Iterable) -> list:
 # --------------------------------------------------------------------------------------------------- lists of files
 
 
+def lists_of(directory: Path) -> list[Path]:
+    """Returns where the list of a directory is, and then where older releases had it."""
+    beside = [directory.with_name(directory.name + LIST)] if directory.name in PER_STEP else []
+    return [*beside, directory / LIST, directory / OLD_LIST]
+
+
+def is_list(path: Path) -> bool:
+    return path.name.endswith(OLD_LIST)
+
+
 def listed_as(path: Path) -> tuple[Path, str]:
-    """Returns the directory whose list has a file, and its name there: experience has a directory for each step."""
+    """Returns the directory whose list has a file, and its name there: experience had a directory for each step."""
     home = path.parent.parent if path.parent.name.startswith("step=") else path.parent
     return home, str(path.relative_to(home))
 
@@ -97,12 +109,19 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+def forget_all(directory: Path) -> None:
+    """Deletes the list of a directory."""
+    for path in lists_of(directory):
+        path.unlink(missing_ok=True)
+
+
 def add(directory: Path, entries: dict[str, tuple]) -> None:
     """Appends lines to a directory's list and flushes it: after a power loss a complete file has its line."""
     lines = "".join(_line([name, *entry]) for name, entry in entries.items())
-    if (directory / OLD_LIST).exists() and not (directory / LIST).exists():
-        (directory / OLD_LIST).rename(directory / LIST)
-    with files.explained(directory / LIST), open(directory / LIST, "ab+") as file:
+    path, *older = lists_of(directory)
+    if not path.exists() and (found := next(filter(Path.exists, older), None)):
+        found.rename(path)
+    with files.explained(path), open(path, "ab+") as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             lines = f"\n{lines}"
         file.write(lines.encode())
@@ -140,12 +159,12 @@ _READING = threading.Lock()
 
 def _entries(directory: Path) -> dict[str, Entry]:
     """Returns the entries of a list. Only what was appended since the last call is read: a long stage has many."""
-    path = Path(os.path.abspath(directory)) / LIST
-    if not path.exists():
-        path = path.with_name(OLD_LIST)
+    lists = lists_of(Path(os.path.abspath(directory)))
     with _READING:
-        if not path.exists():
-            _READ.pop(path, None)
+        path = next(filter(Path.exists, lists), None)
+        if path is None:
+            for gone in lists:
+                _READ.pop(gone, None)
             return {}
         with open(path, "rb") as file:
             inode, known = os.fstat(file.fileno()).st_ino, _READ.get(path, _Read(-1, 0, b"", {}))
@@ -242,16 +261,20 @@ def seal(stage: Path) -> dict[str, Entry]:
     """
     known = recorded(stage)
     direct = [path for path in stage.iterdir() if path.is_file() and not path.name.startswith(".")
-              and path.name not in WORKING and path.suffix not in LOGS]
+              and path.name not in WORKING and not is_list(path) and path.suffix not in LOGS]
     inside = [path for part in PARTS for path in (stage / part).rglob("*") if path.is_file()]
     names = sorted(str(path.relative_to(stage)) for path in (*direct, *inside))
     linked = _linked(stage)
     if new := [name for name in names if name not in known]:
         entries = in_threads(lambda name: linked.get(name) or hash_of(stage / name), new)
         add(stage, dict(zip(new, entries, strict=True)))
-    lists = [path for place in (stage, *sorted(stage.glob("*/"))) for path in (place / LIST, place / OLD_LIST)
-             if path.exists()]
+    lists = [path for place in homes(stage) for path in lists_of(place) if path.exists()]
     return {str(path.relative_to(stage)): hash_of(path) for path in lists}
+
+
+def homes(stage: Path) -> list[Path]:
+    """Returns the directories of a stage that may have lists, also those of tables that were deleted."""
+    return [stage, *sorted({*stage.glob("*/"), *(stage / table for table in PER_STEP)})]
 
 
 def _linked(stage: Path) -> dict[str, Entry]:
@@ -265,15 +288,15 @@ def _linked(stage: Path) -> dict[str, Entry]:
 def contents(stage: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Entry] | None:
     """Maps the files of a complete stage to what was written; None for one of a release without hashes.
 
-    wanted: chooses lists by name, such as `steps/_hashes.jsonl`, whatever an older release called them.
+    wanted: chooses directories with a list by name, such as `steps`; that of the stage itself is empty.
     """
     lists = files.read_json(stage / files.MANIFEST).get(FILES)
     if lists is None:
         return None
     found: dict[str, Entry] = {}
     for name, entry in lists.items():
-        if wanted(str(Path(name).with_name(LIST))):
-            home = (stage / name).parent
+        home = "" if name == OLD_LIST else name.partition("/")[0].removesuffix(LIST)
+        if wanted(home):
             found[name] = entry
-            found |= {str((home / file).relative_to(stage)): listed for file, listed in recorded(home).items()}
+            found |= {str(Path(home, file)): listed for file, listed in recorded(stage / home).items()}
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from pipeline.store import checkpoints, files, hashes, tables
 from pipeline.store import versions as weights
 from pipeline.store.errors import StageError
+from pipeline.store.locations import step_of
 
 OF_TRAINER = ("steps", "trained")
 OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls")
@@ -154,11 +155,7 @@ def _report(damage: Damage, repair: str, warn: Callable[[str], None]) -> None:
 
 def _steps(stage: Path, table: str) -> set[int]:
     """Returns the steps of a table that are there, or were written."""
-    return {*tables.steps_present(stage, table), *map(_step_of, hashes.recorded(stage / table))}
-
-
-def _step_of(name: str) -> int:
-    return int(Path(name).parts[0].removeprefix("step=").removesuffix(".parquet"))
+    return {*tables.steps_present(stage, table), *map(step_of, map(Path, hashes.recorded(stage / table)))}
 
 
 def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None) -> Damage:
@@ -167,14 +164,14 @@ def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None
     begins: table -> the first step whose file is compared by hash, those before only by size; by default all.
     """
     found: Damage = {}
-    for table in (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location):
+    for table in tables.PER_STEP:
         home, begin = stage / table, (begins or {}).get(table, 0)
         later: dict[bool, dict[str, hashes.Entry]] = {False: {}, True: {}}
         for name, entry in hashes.recorded(home).items():
-            later[_step_of(name) >= begin][name] = entry
+            later[step_of(Path(name)) >= begin][name] = entry
         differing = hashes.differences(home, later[True], verify) | hashes.differences(home, later[False], "size")
         for name, words in differing.items():
-            found[table, _step_of(name)] = f"{home / name} is damaged: {words}"
+            found[table, step_of(Path(name))] = f"{home / name} is damaged: {words}"
     for table in COUNTED:
         present = {*tables.steps_present(stage, table)}
         for step in {*range(1, max(present, default=0))} - present:

@@ -11,12 +11,13 @@ import numpy as np
 
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError
-
-NAME = "routings.npz"
+from pipeline.store.locations import ROUTINGS
 
 
 def file_of(stage: Path, step: int) -> Path:
-    return tables.step_file(stage, "experience", step).with_name(NAME)
+    name = f"step={step:06d}"
+    older = stage / "experience" / name / "routings.npz"  # of an earlier release
+    return older if older.exists() else stage / ROUTINGS / f"{name}.npz"
 
 
 def write(stage: Path, step: int, found: Mapping[str, np.ndarray]) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pipeline.store import hashes, records
 from pipeline.store.errors import DataError
 from pipeline.store.foreign_text import escaped_all
+from pipeline.store.locations import LOCATIONS, PER_STEP, step_file, steps_present  # noqa: F401  here for other modules
 
 # Dictionary pages make the small files of single steps larger and slower to write.
 FORMAT = {"compression": "zstd", "use_dictionary": False}
@@ -120,29 +121,6 @@ def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[
 
 # ---------------------------------------------------------------------------------------------------- DuckDB
 
-# Location of each table inside a stage directory.
-LOCATIONS = {
-    "images": "images.parquet",
-    "raw": "raw.parquet",
-    "tasks": "tasks.parquet",
-    "rejected": "rejected.parquet",
-    "experience": "experience/step=*/*.parquet",
-    "curated": "curated/step=*.parquet",
-    "selection": "selection/step=*.parquet",
-    "profile": "profile.parquet",
-    "trained": "trained/step=*.parquet",
-    "reference": "reference/step=*.parquet",
-    "teacher": "teacher/step=*.parquet",
-    "steps": "steps/step=*.parquet",
-    "rollouts": "rollouts/step=*.parquet",
-    "calls": "calls/step=*.parquet",
-    "tool_calls": "tool_calls/step=*.parquet",
-    "feedback": "feedback/step=*.parquet",
-    "samples": "samples/step=*.parquet",
-    "scores": "scores/step=*.parquet",
-}
-
-
 DATA = ("images", "raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
 
 
@@ -181,25 +159,6 @@ def read_scores(stage: Path, step: int) -> list[records.Score]:
     return [records.Score(**row) for row in read(step_file(stage, "scores", step), records.Score).to_pylist()]
 
 
-def step_file(stage: Path, table: str, step: int) -> Path:
-    """Returns the file of one step of a per-step table."""
-    if table == "experience":
-        return Path(stage) / "experience" / f"step={step:06d}" / "part-0.parquet"
-    return Path(stage) / table / f"step={step:06d}.parquet"
-
-
-def steps_present(stage: Path, table: str) -> list[int]:
-    """Returns the steps whose file of `table` exists, ascending."""
-    pattern = LOCATIONS[table]
-    found = {
-        int(part.removeprefix("step=").removesuffix(".parquet"))
-        for path in Path(stage).glob(pattern)
-        for part in path.relative_to(stage).parts
-        if part.startswith("step=")
-    }
-    return sorted(found)
-
-
 def read_steps(stage: Path, table: str, steps: Iterable[int]) -> Rows:
     """Returns the rows of these steps of a table, in ascending order. Their files are read in one scan: a resumed stage
     has thousands."""
@@ -210,7 +169,8 @@ def read_steps(stage: Path, table: str, steps: Iterable[int]) -> Rows:
         return Rows(to_arrow([], record), record)
     scan = source(paths).removesuffix(")") + ", union_by_name=true, filename=file)"
     try:
-        found = duckdb.sql(f"SELECT * FROM {scan} ORDER BY length(file), file").to_arrow_table()
+        found = duckdb.sql(f"SELECT * FROM {scan} ORDER BY "
+                           "regexp_extract(file, '.*step=([0-9]+)', 1)::BIGINT").to_arrow_table()
     except duckdb.Error as error:
         refuse_damaged(error)
         raise
@@ -261,7 +221,7 @@ def refuse_damaged(error: Exception, stages: Iterable[Path] = ()) -> None:
     if named and (path := Path(named[1])).exists():
         raise DataError(f"{path} is not a readable Parquet file ({words}). {hashes.advice(path)}") from error
     for stage in stages:
-        for home in (Path(stage), *(Path(stage) / one.partition("/")[0] for one in LOCATIONS.values() if "/" in one)):
+        for home in (Path(stage), *(Path(stage) / table for table in PER_STEP)):
             for name, found in hashes.differences(home, hashes.recorded(home)).items():
                 raise hashes.damaged(home / name, found) from error
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.store import tables
+from pipeline.store.locations import same_step
 
 DROPPED = "dropped"  # the status of a row that an operator dropped
 
@@ -15,12 +16,8 @@ def judged(files: Iterable[Path]) -> str:
     Raises DataError for a file that is not what was written.
     """
     paths = list(files)
-    verdicts = tables.source(tables.step_file(path.parents[2], "curated", _step(path)) for path in paths)
+    verdicts = tables.source(same_step(path, "curated") for path in paths)
     return f"""(SELECT e.* REPLACE (coalesce(c.reward, e.reward) AS reward,
                        CASE WHEN c.operator IS NULL THEN e.status ELSE '{DROPPED}' END AS status,
                        coalesce(c.operator || ': ' || c.reason, e.reason) AS reason)
                 FROM {tables.source(paths)} AS e LEFT JOIN {verdicts} AS c USING (experience_id))"""
-
-
-def _step(path: Path) -> int:
-    return int(path.parent.name.removeprefix("step="))

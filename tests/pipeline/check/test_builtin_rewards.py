@@ -19,7 +19,7 @@ OF_SET = "buffer.explorer_input.taskset.default_reward_fn_type"
 RUBRIC = json.dumps([{"name": "polite", "question": "Is it?"}])
 
 
-def judged(name, truths, optional=False, **arguments):
+def judged(name, truths, optional=None, **arguments):
     rows = [{"question": f"question {i}", "answer": truth} for i, truth in enumerate(truths)]
     source = {"key": "buffer.explorer_input.taskset.path", "format_key": "buffer.explorer_input.taskset.format",
               "rewards": [{"name": name, "arguments": arguments, "key": KEY, "optional": optional}]}
@@ -68,8 +68,9 @@ def test_rows_for_a_function_are_no_problem(name, truth, arguments):
 
 
 def test_where_the_workflow_may_reward_it_is_a_warning():
-    [line], problems = judged("countdown_reward", ["42"], optional=True)
+    [line], problems = judged("countdown_reward", ["42"], optional="mine:play")
     assert KEY in line
+    assert "mine:play" in line
     assert not problems
 
 
@@ -93,13 +94,13 @@ def asked(stages):
 def test_each_source_is_judged_by_the_functions_of_its_sets(rows):
     place = "buffer.explorer_input.taskset"
     default = stages_of(f"{place}.path={rows}")
-    assert asked(default) == {f"{place}.path (countdown_train)": [("countdown_reward", KEY, False)]}
+    assert asked(default) == {f"{place}.path (countdown_train)": [("countdown_reward", KEY, None)]}
     own = stages_of(f"{place}.path={rows}", f"{place}.default_reward_fn_type=[accuracy_reward,overlong_penalty]")
-    assert asked(own) == {f"{place}.path (countdown_train)": [("accuracy_reward", OF_SET, False)]}
+    assert asked(own) == {f"{place}.path (countdown_train)": [("accuracy_reward", OF_SET, None)]}
     users = stages_of(f"{place}.path={rows}", f"{place}.default_reward_fn_type=my.module:score")
     assert asked(users) == {f"{place}.path (countdown_train)": []}
     workflow = stages_of(f"{place}.path={rows}", f"{place}.default_workflow_type=my.module:agent")
-    assert asked(workflow) == {f"{place}.path (countdown_train)": [("countdown_reward", KEY, True)]}
+    assert asked(workflow) == {f"{place}.path (countdown_train)": [("countdown_reward", KEY, "my.module:agent")]}
 
 
 def test_a_generator_that_makes_no_expressions_does_not_suit_countdown_reward():

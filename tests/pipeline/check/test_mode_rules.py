@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.judge import rules_of_stage
-from pipeline.check.mode_rules import unfit_order
+from pipeline.check.mode_rules import partly_measured, unfit_order
 from pipeline.compose.recipe import Recipe
 from tests import plans
 from tests.configs import changed, check, overridden, places
@@ -151,6 +151,19 @@ def test_a_measured_feature_of_a_set_with_another_name_has_no_rates():
 
     assert found("sums", "sums") == []
     assert found("sums", "more") == ["rft: buffer.explorer_input.taskset.name"]
+
+
+@pytest.mark.parametrize(("buffer", "told"), [
+    ({"total_steps": None}, 1), ({"total_steps": 2}, 1), ({"total_steps": 3}, 0),
+    ({"total_steps": None, "total_epochs": 2}, 0)])
+def test_tasks_that_a_measuring_stage_leaves_out_are_told(tmp_path, buffer, told):
+    """Ten tasks by four: one pass has two steps of four; two passes have five steps."""
+    (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": "1"}\n' * 10)
+    rows = {"buffer": {"batch_size": 4, **buffer, "explorer_input": {"taskset": {"path": str(tmp_path / "a.jsonl")}}}}
+    chosen = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k"]}
+    found = partly_measured(recipe({"stage_name": "look", "mode": "explore", **rows}, {
+        "stage_name": "rft", "buffer": {"explorer_input": {"taskset": {"data_selector": chosen}}}}))
+    assert places(found) == ["look: buffer.total_steps"] * told
 
 
 def test_tasks_are_the_same_with_and_without_a_measured_feature(tmp_path):

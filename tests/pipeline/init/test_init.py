@@ -554,6 +554,14 @@ def test_texts_that_a_label_calls_bad_are_not_imitated():
             guess([{"prompt": q, "completion": text, "label": a == "2"} for q, a in SUMS])
 
 
+def test_a_column_that_may_be_the_answer_to_conversations_is_asked_for():
+    rows = [{"messages": [said("user", q)], "capital": a} for q, a in SUMS]
+    with pytest.raises(DataError, match="capital"):
+        guess(rows)
+    assert guess(rows, response_key="capital").format["response_key"] == "capital"
+    assert guess(rows, response_key="messages").format["response_key"] == "messages"
+
+
 # ----------------------------------------------------------------------------------------------- files of other kinds
 
 

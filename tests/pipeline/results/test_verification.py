@@ -59,9 +59,9 @@ def test_a_run_as_it_was_written_is_intact(run, capsys):
 
 @pytest.mark.parametrize(("name", "file", "damage"), [
     ("curate", "tasks.parquet", flip), ("sft", "model/model.safetensors", cut_short),
-    ("rft", "experience/step=000002/part-0.parquet", flip), ("rft", "trained/step=000001.parquet", cut_short),
-    ("curate", "_hashes.jsonl", flip), ("rft", "steps/_hashes.jsonl", lambda path: path.unlink()),
-    ("rft", "experience/step=000003", shutil.rmtree), ("sft", "checkpoints", shutil.rmtree)])
+    ("rft", "experience/step=000002.parquet", flip), ("rft", "trained/step=000001.parquet", cut_short),
+    ("curate", "_hashes.jsonl", flip), ("rft", "steps_hashes.jsonl", lambda path: path.unlink()),
+    ("rft", "experience/step=000003.parquet", lambda path: path.unlink()), ("sft", "checkpoints", shutil.rmtree)])
 def test_a_damaged_or_missing_file_is_named_and_the_exit_code_is_1(run, capsys, name, file, damage):
     directory = stage(run, name)
     damage(directory / file)

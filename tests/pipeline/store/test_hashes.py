@@ -31,10 +31,10 @@ def test_a_table_is_listed_with_its_size_and_hash(tmp_path):
 def test_experience_of_all_steps_has_one_list(tmp_path):
     for step in (1, 2):
         tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [])
-    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000001/part-0.parquet",
-                                                              "step=000002/part-0.parquet"]
+    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000001.parquet",
+                                                              "step=000002.parquet"]
     hashes.remove(tables.step_file(tmp_path, "experience", 1))
-    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000002/part-0.parquet"]
+    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000002.parquet"]
     assert tables.steps_present(tmp_path, "experience") == [2]
 
 
@@ -61,17 +61,34 @@ def test_a_list_of_an_older_release_is_read_and_goes_on_under_the_new_name(tmp_p
     assert not old.exists()
 
 
-def test_other_readers_of_parquet_directories_skip_the_list(tmp_path):
+@pytest.mark.parametrize("table", ["experience", "trained"])
+def test_other_programs_read_a_directory_of_steps(tmp_path, table):
+    record = records.TABLES[table]
+    for step in (1, 2):
+        tables.write(tables.step_file(tmp_path, table, step), record, [row(record)])
+    assert len(pandas.read_parquet(tmp_path / table)) == 2
+    assert len(pyarrow.dataset.dataset(tmp_path / table).to_table()) == 2
+    assert len(duckdb.sql(f"FROM '{tmp_path}/{table}/*.parquet'").fetchall()) == 2
+    # polars reads no directory with files of two kinds, and takes a directory `step=000001` for a column
+    assert [path.name for path in sorted((tmp_path / table).rglob("*"))] == [
+        "step=000001.parquet", "step=000002.parquet"]
+
+
+def test_steps_of_an_older_release_are_read_and_go_on_in_the_new_layout(tmp_path):
+    old, lists = tmp_path / "experience" / "step=000001" / "part-0.parquet", hashes.lists_of(tmp_path / "experience")
+    tables.write(old, records.Experience, [row(records.Experience, step=1)])
+    lists[0].rename(lists[1])
+    known = hashes.entry_of(old)
     for step in (1, 2):
         tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [
             row(records.Experience, step=step)])
-    for step in (1, 2):
-        tables.write(tables.step_file(tmp_path, "trained", step), records.Trained, [row(records.Trained)])
-    assert len(pandas.read_parquet(tmp_path / "trained")) == 2
-    # directories of names such as step=000001 would be a second column `step`
-    assert len(pandas.read_parquet(tmp_path / "experience", partitioning=None)) == 2
-    assert len(pyarrow.dataset.dataset(tmp_path / "experience").to_table()) == 2
-    assert len(duckdb.sql(f"FROM '{tmp_path}/experience/**/*.parquet'").fetchall()) == 2
+    assert tables.step_file(tmp_path, "experience", 1) == old
+    assert tables.steps_present(tmp_path, "experience") == [1, 2]
+    assert [one.step for one in tables.read_steps(tmp_path, "experience", [1, 2])] == [1, 2]
+    assert [path.exists() for path in lists] == [True, False, False]
+    assert (hashes.entry_of(old), len(hashes.recorded(tmp_path / "experience"))) == (known, 2)
+    found = tables.connect([("mine", tmp_path)]).sql("SELECT step FROM experience ORDER BY step").fetchall()
+    assert found == [(1,), (2,)]
 
 
 def test_a_file_that_is_written_again_has_its_new_hash(tmp_path):
@@ -121,7 +138,7 @@ def trained(tmp_path):
 
 def test_the_manifest_of_a_stage_covers_its_model_and_its_tables(trained):
     assert set(hashes.contents(trained)) == {
-        "_hashes.jsonl", "model/config.json", "model/model.safetensors", "steps/_hashes.jsonl",
+        "_hashes.jsonl", "model/config.json", "model/model.safetensors", "steps_hashes.jsonl",
         "steps/step=000001.parquet", "steps/step=000002.parquet"}
     assert hashes.differences(trained, hashes.contents(trained)) == {}
 
@@ -178,11 +195,12 @@ def test_a_list_is_read_on_from_where_it_was_read_to_and_again_when_it_is_anothe
     for name in ("a", "b"):
         hashes.write(table / name, lambda path: path.write_text("x"))
     assert sorted(hashes.recorded(table)) == ["a", "b"]
-    with open(table / hashes.LIST, "a") as file:
+    with open(hashes.lists_of(table)[0], "a") as file:
         file.write('["c", 1')  # cut short by a power loss
     hashes.remove(table / "a")
     assert sorted(hashes.recorded(table)) == ["b"]
     shutil.rmtree(table)
+    hashes.forget_all(table)
     assert hashes.entry_of(table / "b") is None
     for name in ("d", "e", "f"):
         hashes.write(table / name, lambda path: path.write_text("y"))

@@ -119,7 +119,7 @@ def test_steps_present_are_ascending_and_ignore_what_is_being_written(tmp_path):
         tables.write(tables.step_file(tmp_path, "steps", step), records.Step, [])
     (tmp_path / "steps" / ".step=000003.parquet.77.tmp").touch()
     (tmp_path / "experience" / "step=000004").mkdir()
-    (tmp_path / "experience" / "step=000004" / ".part-0.parquet.77.tmp").touch()
+    (tmp_path / "experience" / ".step=000004.parquet.77.tmp").touch()
     assert tables.steps_present(tmp_path, "experience") == [2, 11]
     assert tables.steps_present(tmp_path, "steps") == [2, 11]
     assert tables.steps_present(tmp_path, "rollouts") == []
