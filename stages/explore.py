@@ -185,7 +185,8 @@ class Explorer:
             seed=group.greedy_seed if greedy else group.seeds[run],
             unix_seconds=time.time(),
             notes=outcome.noted,
-            weights_versions=done.versions if done else None,
+            weights_versions=done.versions if done else None, min_p=sampling.min_p,
+            kept_tokens=done.kept.sets() if done and done.kept else None,
         )
 
     def _oldest(self, step: int, sampled: list[int | None] | None) -> int:

@@ -5,13 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 
+OFF = {"top_p": 1.0}  # 0 would keep nothing
+
 
 def row(record: type, **given: Any):
-    """A row of `record`; a column that is not given is null where it may be, else empty or 0."""
+    """A row of `record`; a column that is not given is null where it may be, else off, empty or 0."""
     fields = dataclasses.fields(record)
     unknown = set(given) - {f.name for f in fields}
     assert not unknown, f"{record.__name__} has no column {sorted(unknown)}"
-    return record(**{f.name: given.get(f.name, _plain(f.metadata)) for f in fields})
+    return record(**{f.name: (OFF | given).get(f.name, _plain(f.metadata)) for f in fields})
 
 
 def _plain(column: dict) -> Any:

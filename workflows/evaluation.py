@@ -167,7 +167,7 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
 
 def _sampling(config, taskset, decoding: str) -> Sampling:
     own = taskset.rollout_args
-    return Sampling.of(config.model, 0.0, 1.0, -1, own.max_tokens) if decoding == "greedy" else Sampling.of_set(
+    return Sampling.of(config.model, 0.0, 1.0, -1, own.max_tokens, 0.0) if decoding == "greedy" else Sampling.of_set(
         config.model, own)
 
 

@@ -196,8 +196,6 @@ def unfit(key: str, value: Any) -> str | None:
     """Returns why a value is invalid for our key: a secret, another type, a number out of bounds, null."""
     if why := kept_out(key, value):
         return why
-    if key in UNCUT and value != UNCUT[key]:
-        return said("cut_distribution")
     item, is_number = SETTINGS.get(general(key)), isinstance(value, (int, float)) and not isinstance(value, bool)
     if item is None:
         return None
@@ -237,4 +235,3 @@ def cut_to_limit(name: str) -> str:
 
 SETTINGS = dict(walk())
 BOUNDS = (("ge", operator.ge, "at least"), ("gt", operator.gt, "more than"), ("le", operator.le, "at most"))
-UNCUT = {"model.top_p": 1, "model.top_k": -1, "model.repetition_penalty": 1}

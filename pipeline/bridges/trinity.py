@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.bridges import (
     arguments,
+    sampling,
     trinity_data,
     trinity_older,
     trinity_services,
@@ -15,8 +16,7 @@ from pipeline.bridges import (
 )
 from pipeline.bridges.source import Given
 from pipeline.bridges.tables import keys, said
-from pipeline.bridges.translation import SETTINGS, UNCUT, Entry, Path, Translation, directory_name, off
-from pipeline.bridges.trinity_values import TRAINING_SET
+from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.settings import guide
 from pipeline.settings.config import walk
 from pipeline.settings.guide_keys import MEANT, Always, Fate, Refused, Renamed, Works
@@ -25,7 +25,6 @@ from pipeline.store.errors import nearest
 from pipeline.store.yaml_values import scalar
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(top_p|top_k)")
 
 
 def translate(given: list[Given], source: str, place: File | None = None) -> Translation:
@@ -66,6 +65,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     trinity_whole.budget(made)
     trinity_whole.complete_stages(made, values)
     arguments.leave_out_unknown(made)
+    sampling.leave_out_untrainable(made)
     made.keep_secrets_out()
     return made
 
@@ -135,8 +135,6 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.rename(given, given.path, name, f"{value} there: it names a rule")
     elif given.key in ("project", "name") and directory_name(value) != value:
         made.rename(given, given.path, directory_name(value), f"{value} there: it becomes a directory")
-    elif SAMPLED_BY.fullmatch(general) and value not in (None, UNCUT[f"model.{path[-1]}"]):
-        made.leave(given, said("cut_distribution"))
     else:
         made.keep(given)
 

@@ -8,7 +8,7 @@ section in verl_rows.yaml turn them into lines. Nothing is executed.
 import re
 from typing import Any
 
-from pipeline.bridges import arguments, verl_data, verl_distillation, verl_objective, verl_rules, verl_sft
+from pipeline.bridges import arguments, sampling, verl_data, verl_distillation, verl_objective, verl_rules, verl_sft
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.source import Given, read_yaml
 from pipeline.bridges.tables import keys, table
@@ -70,6 +70,7 @@ def translate(launch: Launch, made: Translation) -> Translation:
             verl.say(key, keys(name)[key].to, value, default=True)
     _decode_numbers(made)
     arguments.leave_out_unknown(made)
+    sampling.leave_out_untrainable(made)
     made.keep_secrets_out()
     return made
 

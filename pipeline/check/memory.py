@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 
 from pipeline.check.model_size import Layer, Size
-from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.settings.algorithms import GIVEN, WITH_CRITIC
 from pipeline.settings.config import Config
+from pipeline.settings.setting import at
 from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles
 
 GIB = 2**30
@@ -117,7 +118,9 @@ def activations(size: Size, config: Config, element: int) -> float:
         kept += tokens * count * (element * size.width if recomputed else saved)
         backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))
     chunk, own = min(settings.logprob_chunk_tokens, tokens), 0 if adapters else element
-    of_head = kernel(size, tokens, own) if compiled and element == 2 else head(size, chunk, own)
+    given = at(config, "algorithm.algorithm_type") in GIVEN
+    whole = given or not at(config, "model.top_k", -1) > 0  # the kernel sums over all tokens
+    of_head = kernel(size, tokens, own) if compiled and element == 2 and whole else head(size, chunk, own)
     return kept + max(of_head, backward)
 
 

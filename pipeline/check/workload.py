@@ -18,11 +18,13 @@ from pipeline.settings.explorer import because_of_time, depends_on_time
 from pipeline.settings.kinds import Kind
 from pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
 from pipeline.settings.trainer import Trainer, publishes_deltas
+from pipeline.settings.truncation import most_kept
 from pipeline.store import records
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
 # half, a token's text takes about 2, and an action mask next to nothing.
 ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
+OF_KEPT = 4.0  # an id of what a token was sampled among, at most
 TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly equal in consecutive rows
 
 
@@ -95,13 +97,18 @@ def _beside(config: Config) -> int:
     return (taken * rounds + asked - taken) * algorithm.repeat_times + (asked + taken * rounds) * greedy
 
 
-def row_bytes(prompt: int, response: int) -> float:
-    """Returns the disk bytes of one experience with the columns training adds, at these lengths in tokens."""
+def row_bytes(prompt: int, response: int, kept: int = 0) -> float:
+    """Returns the disk bytes of one experience with the columns training adds, at these lengths in tokens.
+
+    kept: tokens that each was sampled among, where the column holds them.
+    """
     columns = [f for record in (records.Experience, records.Trained) for f in dataclasses.fields(record)]
     total = 0.0
     for column in columns:
         length = prompt if column.name.startswith("prompt") else response
-        if column.name in ("prompt", "response"):
+        if column.name == "kept_tokens":
+            total += OF_KEPT * kept * response
+        elif column.name in ("prompt", "response"):
             total += TEXT * length
         elif column.name != "weights_versions":  # null, or runs of equal numbers, which are compressed to nothing
             total += ENTRY[column.metadata["arrow"]] * length if column.metadata["arrow"] in ENTRY else FIXED
@@ -147,7 +154,8 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     kept = _checkpoints(config.trainer, work.trainer_steps)
     turns, response = most_turns(config), model.max_response_tokens
     prompt = model.max_prompt_tokens if turns == 1 else work.longest - response  # later turns include earlier ones
-    rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
+    row = row_bytes(prompt, response, most_kept(config))
+    rows = None if work.experiences is None else work.experiences * turns * row
     return Disk(rows, checkpoint, None if kept is None else kept * checkpoint,
                 _versions(config, work, element) * version)
 
@@ -199,6 +207,9 @@ def described(config: Config) -> list[tuple[str, str]]:
         return [kind.shown]
     work = workload(config)
     lines = [("explorer", _explorer(config, work))] if work.explored else []
+    if kept := most_kept(config):
+        lines.append(("kept tokens", f"what each token was sampled among is kept with its row: at most "
+                                     f"{OF_KEPT * kept:,.0f} bytes a token (column kept_tokens)"))
     if keys := depends_on_time(kind, config):
         lines.append(("repeated", f"rows may differ, {because_of_time(keys)}"))
     return [*lines, *_trainer(config, work, kind)] if kind.trains else lines

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from pipeline.settings import truncation
 from pipeline.settings.algorithms import BY_COMPONENT, COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.advantages import ADVANTAGES
 from pipeline.settings.arguments.experience import CHANGE_REWARDS
@@ -16,7 +17,6 @@ from pipeline.store.errors import Problem
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 LONGEST_NAME = 200  # bytes; file systems take 255, and names of files are made of it
-CUTS = "cuts the sampling distribution, which the trainer does not: its ratios would be biased."
 Found = Iterator[Problem]
 
 
@@ -108,10 +108,8 @@ def token_budget(c) -> Found:
 
 
 def sampling_of_training(c) -> Found:
-    for name, off in (("top_p", 1), ("top_k", -1)) if c.kind.explores else ():
-        if getattr(c.model, name) != off:
-            yield Problem(f"model.{name}", CUTS, f"Leave it at {off}; evaluation sets have their own rollout_args.",
-                          found=getattr(c.model, name))
+    """What each token was sampled among is kept, where that is not the whole vocabulary."""
+    yield from truncation.unfit(c) if c.kind.explores else ()
 
 
 def groups(c) -> Found:
@@ -216,7 +214,7 @@ def texts(c) -> Found:
 
 
 def sampling_of_sets(c) -> Found:
-    """Sets that are trained on have one number of responses, and whole distributions; no set has longer responses."""
+    """Sets that are trained on have one number of responses, and sample them; no set has longer responses."""
     for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
         key, group = f"buffer.explorer_input.{place}", c.algorithm.repeat_times
         if one.repeat_times not in (None, group):
@@ -225,10 +223,6 @@ def sampling_of_sets(c) -> Found:
         if one.rollout_args.temperature == 0:
             yield Problem(f"{key}.rollout_args.temperature", "rollouts to train on are sampled: greedy ones are "
                           "identical in a group, and no log-prob is theirs.", "Set a number above 0.", found=0)
-        for name, off in (("top_p", 1), ("top_k", -1)):
-            if (value := getattr(one.rollout_args, name)) not in (None, off):
-                yield Problem(f"{key}.rollout_args.{name}", CUTS, f"Leave it at {off}; evaluation sets have their own.",
-                              found=value)
     for place, one in (*train_places(c.buffer.explorer_input), *eval_places(c.buffer.explorer_input)):
         if (one.rollout_args.max_tokens or 0) > c.model.max_response_tokens:
             yield Problem(f"buffer.explorer_input.{place}.rollout_args.max_tokens", "is longer than "

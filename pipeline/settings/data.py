@@ -103,9 +103,11 @@ class RolloutArgs(Section):
     temperature: float | None = setting(
         None, "sampling temperature of this set, at which the trainer scores its rows; null: model.temperature. 0, the "
               "likeliest tokens: evaluation sets alone", ge=0)
-    top_p: float | None = setting(None, "nucleus sampling bound of this evaluation set; null: model.top_p", gt=0, le=1)
-    top_k: int | None = setting(None, "number of likeliest tokens to sample from for this evaluation set; null: "
-                                      "model.top_k", ge=-1)
+    top_p: float | None = setting(None, "nucleus sampling bound of this set; null: model.top_p", gt=0, le=1)
+    top_k: int | None = setting(None, "number of likeliest tokens to sample from for this set; null: model.top_k",
+                                ge=-1)
+    min_p: float | None = setting(None, "least probability of a token to sample for this set, as a share of the "
+                                        "likeliest one's; null: model.min_p", ge=0, le=1)
     max_tokens: int | None = setting(None, "longest reply to a task of this set, tokens, at most "
                                            "model.max_response_tokens; null: that", ge=1)
 

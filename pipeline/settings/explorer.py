@@ -27,7 +27,7 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
     "generation_config": "model.temperature, model.top_p or model.top_k",
     "disable_log_stats": "explorer.runner_concurrency=auto", "trust_remote_code": "model.trust_remote_code",
     **dict.fromkeys(("tokenizer_mode", "structured_outputs_config", "max_logprobs", "logprobs_mode",
-                     "worker_extension_cls", "language_model_only", "skip_tokenizer_init",
+                     "worker_extension_cls", "logits_processors", "language_model_only", "skip_tokenizer_init",
                      "hf_config_path", "config_format", "data_parallel_size", "worker_cls")),
 }
 

@@ -132,7 +132,7 @@ REWRITING = ("rope_scaling", "rope_theta", "override_config")  # of the section 
 REWRITES = tuple(f"model.{name}" for name in REWRITING)  # made by the stage model
 LIMITS = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.trust_remote_code")
 SAMPLING = (*LIMITS, "model.dtype",
-            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
+            "model.temperature", "model.top_p", "model.top_k", "model.min_p", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
             "explorer.env_vars", "explorer.tool_call_parser",
             "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
@@ -248,7 +248,8 @@ LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_cod
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),
              ("max_response_tokens", None))},
          "data_processor.task_pipeline.priority_weights": {}, "data_processor.task_pipeline.top_k": -1,
-         **{f"{one}.rollout_args.max_tokens": None for one in SETS[:3]},
+         "model.min_p": 0.0,
+         **{f"{one}.rollout_args.{name}": None for one in SETS[:3] for name in ("max_tokens", "min_p")},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
                                  ("reward_fn_key", None), ("reply_prefix", None))},

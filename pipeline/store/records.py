@@ -17,6 +17,7 @@ from pipeline.store.evaluation_records import NOTES, Sample, Score
 from pipeline.store.task_records import (
     COMPONENTS,
     FLOATS,
+    KEPT,
     TOKENS,
     Image,
     Profile,
@@ -95,6 +96,10 @@ class Experience:
     weights_versions: list[int] | None = column(
         TOKENS, "weights_version of each response token [R], null in it: of no reply of the model; null: without "
         "partial_rollout", later=True, default=None)
+    min_p: float | None = column(pa.float32(), "min-p bound, 0 = off", later=True, default=None)
+    kept_tokens: list | None = column(
+        KEPT, "token ids that each response token was sampled among [R], none for tokens of no reply; "
+        "null: of the whole vocabulary", later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 TOKENS = pa.list_(pa.int32())
 FLOATS = pa.list_(pa.float32())
+KEPT = pa.list_(TOKENS)
 COMPONENTS = pa.map_(pa.string(), pa.float64())
 TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
 

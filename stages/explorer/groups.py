@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.job.context import Context
 from pipeline.settings.data import train_places
 from pipeline.settings.train_batch import groups_of_step
+from pipeline.settings.truncation import is_truncated
 from stages.explorer.over_rollout import FirstComplete
 from stages.explorer.profiles import read_profiles
 from stages.explorer.prompts import Prompts
@@ -42,7 +43,7 @@ class Groups:
                                      read_profiles(context.inputs))
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
-        self.samplings = {one.name: Sampling.of_set(config.model, one.rollout_args)
+        self.samplings = {one.name: _of_training(Sampling.of_set(config.model, one.rollout_args))
                           for _, one in train_places(config.buffer.explorer_input)}
         self.greedy = config.algorithm.greedy_baseline
         self.concurrency = concurrency_of(config.explorer)  # keeps what it learnt from step to step
@@ -106,7 +107,8 @@ class Groups:
     def sampling_of(self, task: int, greedy: bool = False) -> Sampling:
         """How responses to a task are sampled: as its set says."""
         sampled = self.samplings[self.prompts.set_of(task).name]
-        return replace(sampled, temperature=0.0, top_p=1.0, top_k=-1) if greedy else sampled
+        whole = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "keeps": False}
+        return replace(sampled, temperature=0.0, **whole) if greedy else sampled
 
     def _group(self, step: int, round_: int, place: int, task: int) -> Group:
         """A group without outcomes, with attempt seeds that are unique to its place, step and round."""
@@ -122,6 +124,11 @@ class Groups:
             add_own_rewards(outcomes, [task_turns(task, self.config) for task in tasks],
                             [task.answer for task in tasks], [self.prompts.functions[group.task] for group in asked],
                             [group.name for group in asked])
+
+
+def _of_training(sampled: Sampling) -> Sampling:
+    """With what each token was sampled among, for the trainer."""
+    return replace(sampled, keeps=is_truncated(sampled.top_p, sampled.top_k, sampled.min_p))
 
 
 def tail(ends: list[float]) -> float:

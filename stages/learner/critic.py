@@ -50,10 +50,10 @@ class ValueModel(policy.Deterministic):
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
-        temperature: Tensor | None = None
+        temperature: Tensor | None = None, kept: Tensor | None = None
     ) -> Tensor:
         """As learner/engine/policy.py -> [N] float32: the value of the state before each action token, whatever the
-        temperature of the next."""
+        next is sampled by."""
         part = self.way.part(source, len(input_ids))
         return part.whole(self.head(self.hidden(input_ids, positions, segments)[part.places])[:, 0].float())
 

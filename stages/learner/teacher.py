@@ -74,6 +74,7 @@ class Teacher(FixedScores):
     def _refuse_unknown_tokens(self, rows: list[Row]) -> None:
         """Raises DataError for ids beyond the teacher's embedding; a policy may sample unused ids of its own."""
         highest = max(max(row.tokens) for row in rows)
+        highest = max([highest, *(int(row.kept.ids.max(initial=0)) for row in rows if row.kept)])
         if highest >= self.settings.vocab_size:
             raise DataError(f"the policy sampled token id {highest}, and the teacher's embedding has "
                             f"{self.settings.vocab_size} entries: it cannot score that row. Take a teacher whose "

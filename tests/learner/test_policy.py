@@ -19,6 +19,7 @@ from stages.learner.engine.way import Way
 from tests import families, zoo
 from tests.configs import composed
 from tests.objectives import differences
+from workflows.protocol.kept import Kept
 
 
 def trainer(chunk=4096, checkpointing=False):
@@ -61,6 +62,50 @@ def test_packed_log_probs_are_those_of_each_row_alone(tiny_model, temperature):
         expected, uncertain = plain(tiny_model, row, temperature)
         torch.testing.assert_close(logprobs[micro.row_of == index], expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(entropy[micro.row_of == index], uncertain, atol=1e-4, rtol=0)
+
+
+def truncated(path, row, kept, temperature=0.7):
+    """Log-probs and entropy of a row's action tokens in float64, of softmax over what each was sampled among."""
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", local_files_only=True,
+                                                 dtype=torch.float64).eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([row.tokens])).logits[0] / temperature
+    acts = [i + row.prompt_length for i, act in enumerate(row.mask) if act]
+    found = []
+    for place, ids in zip(acts, kept, strict=True):
+        among = logits[place - 1][ids].log_softmax(-1)
+        found.append((among[ids.tolist().index(row.tokens[place])], -(among.exp() * among).sum()))
+    return (torch.stack(values).float() for values in zip(*found, strict=True))
+
+
+def drawn(row, source):
+    """For each action token 1 to 9 ids that it was sampled among, itself one of them."""
+    acts = [row.tokens[i + row.prompt_length] for i, act in enumerate(row.mask) if act]
+    return [np.unique([token, *source.integers(3, 99, source.integers(0, 9))]) for token in acts]
+
+
+@pytest.mark.parametrize(("chunk", "packing"), [(4096, "packed"), (7, "packed"), (7, "rows")])
+def test_truncated_rows_are_scored_over_what_they_were_sampled_among(tiny_model, chunk, packing):
+    """Row 1 is of the whole vocabulary; the gradient of a truncated row reaches no other token of the head."""
+    settings = trainer(chunk)
+    settings.packing = packing
+    learner = policy.load(tiny_model, "cpu", torch.float32, settings, 0.7, 64)
+    batch, source = rows(), np.random.default_rng(0)
+    kept = [None if index == 1 else drawn(row, source) for index, row in enumerate(batch)]
+    for row, sets in zip(batch, kept, strict=True):
+        row.kept = sets and Kept.of(sets)
+    (micro,) = pack(batch, 1000, 0, 1, fill=learner.way.fill)
+    logprobs, entropy = score(learner, micro, entropy_gradient=True)
+    for index, (row, sets) in enumerate(zip(batch, kept, strict=True)):
+        expected, uncertain = truncated(tiny_model, row, sets) if sets else plain(tiny_model, row, 0.7)
+        torch.testing.assert_close(logprobs[micro.row_of == index].detach(), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(entropy[micro.row_of == index].detach(), uncertain, atol=1e-4, rtol=0)
+    head = learner.model.get_output_embeddings().weight
+    (reached,) = torch.autograd.grad((logprobs + entropy)[micro.row_of == 0].sum(), head)
+    others = np.setdiff1d(np.arange(len(head)), np.concatenate(kept[0]))
+    assert reached.isfinite().all()
+    if not learner.model.config.tie_word_embeddings:
+        assert (reached[torch.from_numpy(others)] == 0).all()
 
 
 @pytest.mark.parametrize("chunk", [4096, 7])

@@ -4,10 +4,11 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import ConfigError, StageError
+from pipeline.store import hashes, records, tables
+from pipeline.store.errors import ConfigError, DataError, StageError
 from stages.learner.actor import Result
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.engine.batch import Origin, Row
@@ -66,6 +67,33 @@ def test_rows_have_a_temperature_where_it_is_not_the_models(stage, sampled, own)
     context = stage("model.temperature=0.7")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], temperature=sampled)
     assert [one.temperature for one in batch_of(Rollouts(context), 1).rows] == [own] * 4
+
+
+def test_rows_have_what_their_tokens_were_sampled_among(stage):
+    """A row that was truncated, and does not say by what, would be trained with biased ratios."""
+    context = stage()
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    made = [replace(one, top_k=2, kept_tokens=[[9, 10]] * len(one.response_tokens)) for one in rows]
+    tables.write(path, records.Experience, [rows[0], *made[1:]])
+    found = batch_of(Rollouts(context), 1).rows
+    assert found[0].kept is None
+    assert [one.kept.ids.tolist() for one in found[1:]] == [[9, 10] * 2, [9, 10] * 3, [9, 10] * 4]
+    for lacking in (None, [[9, 10]], [[8, 10]] * 2):
+        tables.write(path, records.Experience, [rows[0], replace(made[1], kept_tokens=lacking), *made[2:]])
+        with pytest.raises(DataError) as told:
+            batch_of(Rollouts(context), 1)
+        assert made[1].experience_id in str(told.value)
+
+
+def test_files_of_older_releases_lack_what_tokens_were_sampled_among(stage):
+    context = stage()
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    older = pq.read_table(path, partitioning=None).drop_columns(["kept_tokens", "min_p"])
+    hashes.write(path, lambda temporary: pq.write_table(older, temporary))
+    assert [one.kept for one in batch_of(Rollouts(context), 1).rows] == [None] * 4
 
 
 def test_staleness_control_takes_whole_groups_or_none(stage):

@@ -163,8 +163,8 @@ def test_a_rank_whose_rows_do_not_act_sums_what_the_others_do(tmp_path, process,
 
 def test_the_journal_keeps_routings():
     experts = np.array([[[0, 300], [65535, 7]], [[1, 2], [3, 4]], [[9, 8], [7, 6]]])
-    kept = json.loads(json.dumps(recording._text(experts)))
-    assert recording._array(*kept).tolist() == experts.tolist()
+    kept = json.loads(json.dumps(recording._text(experts, recording.NARROW)))
+    assert recording._array(*kept, recording.NARROW).tolist() == experts.tolist()
 
 
 def test_a_model_without_experts_has_nothing_to_replay(tmp_path, process):

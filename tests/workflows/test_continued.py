@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
 from tests import agents
@@ -12,6 +13,7 @@ from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import ContinuedEngine, continuation, sampled_versions
 from workflows.protocol.engine import INTERRUPTED, Engine, Reply, Request
+from workflows.protocol.kept import Kept
 from workflows.protocol.outcomes import Sampling
 from workflows.protocol.seeds import request_seed
 from workflows.protocol.trajectory import Trajectory
@@ -177,8 +179,8 @@ def test_the_end_of_a_reply_may_be_the_beginning_of_a_row():
     assert sampled_versions([1, 2], [3, 4], [([1], Reply([2, 3], [-1.0] * 2, "stop", [0, 1]))]) == [1, None]
 
 
-def rolled(workflows, steps, journal=None, prompts=([1, 2], [5, 6, 7]), sampling=SAMPLING):
-    inner = Stepwise()
+def rolled(workflows, steps, journal=None, prompts=([1, 2], [5, 6, 7]), sampling=SAMPLING, engine=None):
+    inner = engine or Stepwise()
     return roll_out(ContinuedEngine(inner, After(inner, *steps)), workflows, prompts, [7, 8], [sampling] * 2,
                     journal=journal)
 
@@ -223,6 +225,37 @@ def test_recorded_replies_keep_their_versions(tmp_path):
     assert versions_of(found) == versions_of(first)
     assert {version for one in versions_of(first) for turn in one for version in turn} == {0, 1}
     assert [call.reply for one in found for call in one.calls] == [call.reply for one in first for call in one.calls]
+
+
+class Keeping(Stepwise):
+    """Says of each token that it was sampled among itself and the next one."""
+
+    def _out(self, number):
+        reply = super()._out(number)
+        return replace(reply, kept=Kept.of([np.array([token, token + 1]) for token in reply.tokens]))
+
+
+def test_rows_have_what_their_tokens_were_sampled_among_across_weights_and_a_kill(tmp_path):
+    path, head, sampling = tmp_path / "journal", {"step": 2}, replace(SAMPLING, top_k=2, keeps=True)
+    workflow, journal = Isolated(partial(agents.chat, turns=2, seconds=0.0)), Journal(path, head)
+    first = rolled([workflow] * 2, [2], journal, sampling=sampling, engine=Keeping())
+    turn = first[0].trajectory
+    assert [one.tolist() for one in turn.kept.sets()] == [[token, token + 1] for token in turn.response_tokens]
+    journal.loaded(1, "abc")
+    journal.commit()
+    journal.close()
+    found = rolled([workflow] * 2, [], Journal(path, head), sampling=sampling)
+    assert [one.trajectory.kept for one in found] == [one.trajectory.kept for one in first]
+    made_up = rolled([acts_on_its_own, masked], [], sampling=sampling, engine=Keeping())
+    assert [one.status for one in made_up] == ["workflow_failed", "ok"]
+    assert made_up[1].trajectory.kept.counts.tolist() == [2] * 4 + [0] * 2 + [2] * 4
+
+
+def acts_on_its_own(prompt):
+    """Trains on a token that no reply has."""
+    reply = yield prompt
+    tokens = [*reply.tokens, 3]
+    return Trajectory(prompt, tokens, [*reply.logprobs, -1.0], [1] * len(tokens), "stop")
 
 
 def test_a_journal_of_other_weights_begins_again(tmp_path):

@@ -10,9 +10,11 @@ from transformers import AutoModelForCausalLM
 from pipeline.store.errors import ModelError
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import inject
+from stages.learner.engine.batch import Row
+from stages.learner.engine.packing import pack
 from tests.configs import lora
 from workflows.engines.open import open_engine
-from workflows.engines.transformers_engine import TransformersEngine, _restrict
+from workflows.engines.transformers_engine import TransformersEngine, _truncated
 from workflows.protocol.engine import STOP_TEXT, Request, Stop
 from workflows.protocol.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
 
@@ -94,10 +96,11 @@ def test_an_answer_ends_at_the_end_token_or_at_the_limit(engine, tokenizer):
         assert reply.finish_reason == "stop" or len(reply.tokens) == 20
 
 
-def restricted(top_p=1.0, top_k=-1):
+def restricted(top_p=1.0, top_k=-1, min_p=0.0):
     """Probabilities 1/2 1/4 1/8 1/8, in another order, after the bound."""
-    logprobs = torch.tensor([0.125, 0.5, 0.125, 0.25]).log()
-    return _restrict(torch, logprobs, ask([1], 0, top_p=top_p, top_k=top_k)).exp().tolist()
+    logits = torch.tensor([0.125, 0.5, 0.125, 0.25]).log()
+    asked = replace(ask([1], 0, top_p=top_p, top_k=top_k), min_p=min_p)
+    return _truncated(torch, logits, asked)[0].exp().tolist()
 
 
 @pytest.mark.parametrize(("bounds", "expected"), [
@@ -105,6 +108,8 @@ def restricted(top_p=1.0, top_k=-1):
     ({"top_k": 1}, [0, 1, 0, 0]), ({"top_k": 2}, [0, 2 / 3, 0, 1 / 3]), ({"top_k": 9}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]),
     ({"top_p": 0.3}, [0, 1, 0, 0]), ({"top_p": 0.6}, [0, 2 / 3, 0, 1 / 3]), ({"top_p": 0.75}, [0, 2 / 3, 0, 1 / 3]),
     ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),  # of 2/3 and 1/3 the first is over 0.6 already
+    ({"min_p": 0.3}, [0, 2 / 3, 0, 1 / 3]), ({"min_p": 0.5, "top_p": 0.6}, [0, 1, 0, 0]),  # 1/4 is half of 1/2
+    ({"min_p": 1.0}, [0, 1, 0, 0]),
 ])
 def test_bounds_keep_the_likeliest_and_renormalise(bounds, expected):
     assert restricted(**bounds) == pytest.approx(expected)
@@ -115,6 +120,38 @@ def test_log_probs_under_a_bound_are_of_the_renormalised_distribution(engine):
     found = {r.tokens[0]: r.logprobs[0] for r in replies}
     assert len(found) == 2
     assert sum(map(math.exp, found.values())) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_reply_says_what_its_tokens_were_sampled_among(engine):
+    """Of the five likeliest those that make 0.9 of their probability, by transformers' own logits."""
+    asked = [replace(ask(prompt, seed, top_k=5, top_p=0.9), keeps=True) for seed, prompt in enumerate(PROMPTS)]
+    for prompt, reply in zip(PROMPTS, engine.generate(asked), strict=True):
+        with torch.inference_mode():
+            logits = engine.model(torch.tensor([prompt + reply.tokens])).logits[0, len(prompt) - 1 : -1].double()
+        for place, (kept, logprob) in enumerate(zip(reply.kept.sets(), reply.logprobs, strict=True)):
+            five = logits[place].topk(5)
+            before = five.values.softmax(-1).cumsum(-1) - five.values.softmax(-1)
+            assert kept.tolist() == sorted(five.indices[before < 0.9].tolist())
+            among = logits[place][torch.from_numpy(kept).long()].logsumexp(-1)
+            assert logprob == pytest.approx((logits[place][reply.tokens[place]] - among).item(), abs=1e-5)
+    assert engine.generate([ask(PROMPTS[0], 1, top_k=5)])[0].kept is None
+
+
+def test_ratios_before_an_update_are_one_over_what_was_kept_alone(engine, tiny_model, tiny_settings):
+    learner = policy.load(tiny_model, "cpu", torch.float32, tiny_settings().trainer, 1.0, 64)
+    asked = [replace(ask(PROMPTS[seed % 4], seed, top_k=20, top_p=0.9, tokens=24), keeps=True) for seed in range(64)]
+    replies = engine.generate(asked)
+    rows = [Row(str(one.seed), one.prompt_tokens + reply.tokens, len(one.prompt_tokens), [1] * len(reply.tokens),
+                kept=reply.kept) for one, reply in zip(asked, replies, strict=True)]
+    sampled = torch.tensor([logprob for reply in replies for logprob in reply.logprobs])
+    outside = []
+    for given in (rows, [replace(row, kept=None) for row in rows]):
+        (micro,) = pack(given, 10_000, 0, 1)
+        with torch.no_grad():
+            ratios = (learner(**micro.inputs(torch.device("cpu")))[0] - sampled).exp()
+        outside.append(((ratios < 0.9) | (ratios > 1.1)).float().mean().item())
+    assert outside[0] == 0
+    assert outside[1] > 0.99
 
 
 def test_new_weights_change_the_answers_and_the_old_ones_bring_them_back(engine, tiny_model, tmp_path):

@@ -4,6 +4,7 @@ import logging
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -175,6 +176,41 @@ def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, mo
     asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
     assert_equal(small.generate(asked), engine.generate(asked))
     assert max(preempted) > 0, "no request was interrupted in its answer"
+
+
+def keeping(asked: list[Request], **bounds) -> list[Request]:
+    """Truncated requests, and the same with what their tokens are sampled among."""
+    cut = [replace(one, **bounds) for one in asked if one.temperature]
+    return cut, [replace(one, keeps=True) for one in cut]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bounds", [{"top_k": 5}, {"top_k": 30, "top_p": 0.4}, {"top_k": 40, "min_p": 0.6}])
+def test_our_cut_is_vllms_and_says_what_stays(engine, truncating, bounds):
+    """Beside greedy and whole requests, which are as ever; again where the cache is too small for all."""
+    asked = requests(64, 120, 127, tokens=24)
+    own, ours = keeping(asked, **bounds)
+    expected, found = engine.generate(own), truncating.generate([*ours, *asked])
+    assert_equal(found, [*expected, *engine.generate(asked)])
+    assert all(one.kept is None for one in found[len(ours) :])
+    for one in found[: len(ours)]:
+        assert one.kept.hold(one.tokens)
+        assert len(one.kept.counts) == len(one.tokens)
+        assert one.kept.counts.max() <= bounds["top_k"]
+    sizes = {int(size) for one in found[: len(ours)] for size in one.kept.counts}
+    assert sizes == {5} if len(bounds) == 1 else len(sizes) > 1
+    numbers = truncating.submit(ours[:8])
+    for _ in range(5):
+        truncating.advance()
+    begun = truncating.interrupt()
+    for number, whole in zip(numbers, found, strict=False):
+        some = begun[number]
+        assert some.kept == whole.kept.at(np.arange(len(whole.tokens)) < len(some.tokens))
+
+
+@pytest.fixture(scope="module")
+def truncating(opened):
+    return opened("model.top_k=40", "explorer.rollout_model.kv_cache_mib=1")
 
 
 @pytest.mark.slow

@@ -24,8 +24,11 @@ import numpy as np
 from pipeline.store import files
 from pipeline.store.errors import StageError
 from workflows.protocol.engine import Reply, Request
+from workflows.protocol.kept import Kept
 from workflows.protocol.outcomes import ToolUse
 
+LATER = ("follows", "schema", "stop", "min_p", "keeps")  # of a Request, not recorded where they change nothing
+NARROW, WIDE = "<u2", "<u4"  # types of experts, and of token ids
 HEAD, WEIGHTS, REPLY, INTENT, RESULT = "head", "weights", "reply", "intent", "result"  # kinds of lines
 STEP, EVALUATION = "step", "evaluation"  # what journals of a stage are of
 
@@ -159,24 +162,28 @@ class Recording:
 
         Raises Replayed for a request that differs from the recorded one.
         """
-        wanted = [getattr(request, name) for name in Request.__slots__ if name not in ("follows", "schema", "stop")]
+        wanted = [getattr(request, name) for name in Request.__slots__ if name not in LATER]
         wanted += [] if request.schema is None else [request.schema]
         wanted += [] if request.stop is None else [astuple(request.stop)]
+        wanted += [request.min_p, "keeps"] if request.keeps else []
         event = self._begin(f"{REPLY} {request.seed}", files.hash_json(wanted), "request of the model")
         if event.answer is None:
             return event, None
         self._answered += 1
         tokens, logprobs, reason, seconds, *more = event.answer
-        versions, experts = [*more, None, None][:2]
-        return event, (Reply(tokens, logprobs, reason, versions, experts and _array(*experts)), seconds)
+        versions, experts, kept = [*more, None, None, None][:3]
+        kept = kept and Kept(*(_array(*part, WIDE).astype(np.int32) for part in kept))
+        return event, (Reply(tokens, logprobs, reason, versions, experts and _array(*experts, NARROW), kept), seconds)
 
     def replied(self, event: Event, reply: Reply, seconds: float) -> None:
         """Records the reply to a call."""
         alone = self._stays_alone(event.place, event.alone)
         self._answered += 1
-        answer = (reply.tokens, reply.logprobs, reply.finish_reason, seconds,
-                  *([] if reply.versions is None and reply.experts is None else [reply.versions]),
-                  *([] if reply.experts is None else [_text(reply.experts)]))
+        more = [reply.versions, None if reply.experts is None else _text(reply.experts, NARROW),
+                reply.kept and [_text(part, WIDE) for part in (reply.kept.ids, reply.kept.counts)]]
+        while more and more[-1] is None:
+            more.pop()
+        answer = (reply.tokens, reply.logprobs, reply.finish_reason, seconds, *more)
         self._journal.append(REPLY, self._attempt, {**asdict(event), "alone": alone, "answer": answer})
 
     def intend(self, name: str, arguments: str, idempotent: bool, then: Callable[[tuple], None]) -> None:
@@ -244,13 +251,13 @@ def _events(lines: Any) -> dict[str, Event]:
     return events
 
 
-def _text(experts: np.ndarray) -> tuple[list[int], str]:
-    """Experts of a reply as JSON holds them."""
-    return list(experts.shape), base64.b64encode(experts.astype("<u2").tobytes()).decode("ascii")
+def _text(numbers: np.ndarray, kind: str) -> tuple[list[int], str]:
+    """Whole numbers of a reply, of a type of numpy, as JSON holds them."""
+    return list(numbers.shape), base64.b64encode(numbers.astype(kind).tobytes()).decode("ascii")
 
 
-def _array(shape: list[int], text: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text), "<u2").reshape(shape)
+def _array(shape: list[int], text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind).reshape(shape)
 
 
 def journal_file(stage: Path, kind: str, number: int) -> Path:

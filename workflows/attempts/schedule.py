@@ -20,6 +20,7 @@ from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
 from workflows.attempts.recording import Event, Journal, Replayed
 from workflows.engines.continued import origins, sampled_versions
 from workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
+from workflows.protocol.kept import Kept
 from workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
 from workflows.protocol.seeds import request_seed
 from workflows.protocol.trajectory import Attempt, Trajectory
@@ -232,7 +233,7 @@ class _Place:
         elif 0 < len(prompt) < sampling.max_model_len:
             room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt), limit or sys.maxsize)
             request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last,
-                              schema, stop)
+                              schema, stop, sampling.min_p, sampling.keeps)
             self._request(call, request, origin)
         else:  # the engine would reject it, and with it every other request of the call
             self.fail(f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
@@ -257,7 +258,7 @@ class _Place:
         return None
 
     def _note(self, request: Request, reply: Reply) -> None:
-        if reply.versions is not None or reply.experts is not None:
+        if any(said is not None for said in (reply.versions, reply.experts, reply.kept)):
             self.said.append((request.prompt_tokens, reply))
 
     def _seed(self, prompt: list[int], origin: Origin | None) -> int:
@@ -280,8 +281,10 @@ class _Place:
         outcome = finished(returned, self.sampling.max_model_len)
         if outcome.status == "ok":
             outcome.own_text, outcome.components = text, components or {}
-            for _, turn, _ in outcome.turns if self.said else ():
-                _complete(turn, self.said)
+            keeps = self.sampling.keeps
+            reasons = [_complete(turn, self.said, keeps) for _, turn, _ in outcome.turns] if self.said or keeps else []
+            if reason := next(filter(None, reasons), None):
+                return self.fail(reason)
         return self._end(outcome)
 
     def fail(self, reason: str) -> None:
@@ -307,11 +310,29 @@ class _Place:
             self.schedule.cancel(self, list(self.pending))
 
 
-def _complete(turn: Trajectory, said: list[tuple[list[int], Reply]]) -> None:
-    """Adds what the replies to an attempt's calls say of the tokens of a turn."""
-    if said[0][1].versions is not None:
+def _complete(turn: Trajectory, said: list[tuple[list[int], Reply]], keeps: bool) -> str | None:
+    """Adds what the replies to an attempt's calls say of the tokens of a turn; returns why it cannot be trained on.
+
+    keeps: of its requests.
+    """
+    first = said[0][1] if said else Reply([], [], "")
+    if first.versions is not None:
         turn.versions = sampled_versions(turn.prompt_tokens, turn.response_tokens, said)
-    if said[0][1].experts is not None:
-        found = origins(turn.prompt_tokens, turn.response_tokens, said)
-        acts = [one for one, acts in zip(found, turn.action_mask, strict=True) if acts]
+    if first.experts is None and not keeps:
+        return None
+    found = origins(turn.prompt_tokens, turn.response_tokens, said)
+    acts = [one for one, acts in zip(found, turn.action_mask, strict=True) if acts]
+    if first.experts is not None:
         turn.experts = np.stack([reply.experts[place] for reply, place in acts]) if acts and all(acts) else None
+    if keeps and not all(acts):
+        return ("the workflow trains on tokens that no reply of the model has: what they were sampled among is not "
+                "known (top_k of the set or of model). Needed an action_mask of 0 there")
+    turn.kept = _kept(found, turn.action_mask) if keeps else None
+    return None
+
+
+def _kept(found: list[tuple[Reply, int] | None], mask: list[int]) -> Kept:
+    """What each token of a turn was sampled among. found: of `origins`."""
+    sets = {id(reply): reply.kept.sets() for reply, _ in filter(None, found)}
+    nothing = np.empty(0, np.int32)
+    return Kept.of([sets[id(one[0])][one[1]] if acts else nothing for one, acts in zip(found, mask, strict=True)])

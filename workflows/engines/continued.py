@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from workflows.protocol.engine import INTERRUPTED, WAIT_SECONDS, Engine, Pressure, Reply, Request
+from workflows.protocol.kept import Kept
 from workflows.protocol.seeds import request_seed
 
 
@@ -95,7 +96,8 @@ class ContinuedEngine(Engine):
             return
         so_far = asked.reply
         asked.reply = Reply(so_far.tokens + reply.tokens, so_far.logprobs + reply.logprobs, reply.finish_reason,
-                            so_far.versions + [self._weights.version] * len(reply.tokens))
+                            so_far.versions + [self._weights.version] * len(reply.tokens),
+                            kept=reply.kept and Kept.joined(filter(None, (so_far.kept, reply.kept))))
 
 
 def continuation(request: Request, tokens: list[int]) -> Request:

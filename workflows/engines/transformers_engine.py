@@ -17,6 +17,7 @@ from workflows.engines.guided import Masks
 from workflows.engines.host_weights import HostWeights
 from workflows.protocol.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
 from workflows.protocol.hugging_face import causal_model
+from workflows.protocol.kept import Kept, kept_of, truncate
 from workflows.protocol.prompts import read_tokenizer
 
 CACHES = ("past_key_values", "cache_params")  # arguments and outputs of transformers' models; the second of Mamba
@@ -93,7 +94,7 @@ class TransformersEngine(BatchEngine):
             mask[row, longest - len(request.prompt_tokens) :] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
         generators = [torch.Generator().manual_seed(r.seed) for r in requests]
-        replies = [Reply([], [], "length") for _ in requests]
+        replies, kept = [Reply([], [], "length") for _ in requests], [[] for _ in requests]
         masks = [r.schema and self._mask(r.schema) for r in requests]
         open_rows, cache = set(range(len(requests))), None
         experts: list[list[np.ndarray]] = [[] for _ in requests]
@@ -110,7 +111,7 @@ class TransformersEngine(BatchEngine):
                         replies[row] = Failed(DEAD_END)
                         open_rows.discard(row)
                         continue
-                chosen[row] = self._draw(logits[row], requests[row], generators[row], replies[row])
+                chosen[row] = self._draw(logits[row], requests[row], generators[row], replies[row], kept[row])
                 if routed is not None:
                     experts[row].append(routed[row])
                 if self._has_stop(requests[row], replies[row]):
@@ -119,6 +120,8 @@ class TransformersEngine(BatchEngine):
                     open_rows.discard(row)
             ids = chosen.to(self.device)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], -1)
+        for request, reply, sets in zip(requests, replies, kept, strict=True):
+            reply.kept = Kept.of(sets) if request.keeps else None
         if self.routers:
             for reply, of_reply in zip(replies, experts, strict=True):
                 reply.experts = np.stack(of_reply) if reply.tokens else None
@@ -130,14 +133,17 @@ class TransformersEngine(BatchEngine):
             self._masks = Masks(self._tokenizer, size, sorted(self.ends))
         return self._masks.of(schema)
 
-    def _draw(self, logits, request: Request, generator, reply: Reply) -> int:
-        """Appends one token and its log-prob under the sampling distribution; returns the token."""
+    def _draw(self, logits, request: Request, generator, reply: Reply, kept: list[np.ndarray]) -> int:
+        """Appends one token and its log-prob under the sampling distribution, and to `kept` what it was sampled among;
+        returns the token."""
         torch = self.torch
         if request.temperature == 0:
             token, logprobs = int(logits.argmax()), logits.log_softmax(-1)
         else:
-            logprobs = _restrict(torch, (logits / request.temperature).log_softmax(-1), request)
+            logprobs, ids = _truncated(torch, logits / request.temperature, request)
             token = int(torch.multinomial(logprobs.exp(), 1, generator=generator))
+            if request.keeps:
+                kept.append(np.sort(ids.numpy()))
         reply.tokens.append(token)
         reply.logprobs.append(float(logprobs[token]))
         reply.finish_reason = "stop" if token in self.ends else "length"
@@ -197,13 +203,11 @@ class TransformersEngine(BatchEngine):
         del self.model
 
 
-def _restrict(torch, logprobs, request: Request):
-    """Top-k, then nucleus sampling (Holtzman et al. 2020), renormalised over the remaining tokens."""
-    if request.top_k > 0:
-        least = logprobs.topk(min(request.top_k, len(logprobs))).values[-1]
-        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf).log_softmax(-1)
-    if request.top_p < 1:
-        ordered, index = logprobs.exp().sort(descending=True)
-        beyond = index[ordered.cumsum(0) - ordered >= request.top_p]  # the first token that crosses top_p is kept
-        logprobs = logprobs.index_fill(0, beyond, -torch.inf).log_softmax(-1)
-    return logprobs
+def _truncated(torch, logits, request: Request):
+    """Log-probs [V] over the tokens that stay, and their ids. logits: [V], over the temperature."""
+    top_k = request.top_k if request.top_k > 0 else len(logits)
+    if top_k == len(logits) and request.top_p == 1 and request.min_p == 0:
+        return logits.log_softmax(-1), None
+    bounds = (torch.tensor([bound]) for bound in (top_k, request.top_p, request.min_p))
+    ids, counts = kept_of(logits[None], *bounds)
+    return truncate(logits[None], ids, counts)[0].log_softmax(-1), ids[0, : counts[0]]

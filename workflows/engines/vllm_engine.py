@@ -8,12 +8,14 @@ import os
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.settings.config import longest_sequence, resolve_dtype
 from pipeline.settings.routing import compares_routings
+from pipeline.settings.truncation import truncates
 from pipeline.store.errors import ConfigError, StageError, SyncError
 from pipeline.store.recurrence import recurrent_layers
 from workflows.protocol.engine import (
@@ -44,6 +46,8 @@ ENVIRONMENT = {
 FIRST_PORT, PORTS, RANGES = 10000, 16, 1250
 SECOND_ROUTES = (0, 32)  # the release whose second model runner returns routed experts; in 0.26 the first one does
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
+ASKED = "ouroboros"  # in extra_args of a request: (its key, top_k, top_p, min_p) for our logits processor
+PROCESSOR = "workflows.engines.vllm_truncation:TruncatedSampling"
 METRICS = ("vllm:kv_cache_usage_perc", "vllm:num_preemptions")  # those of Pressure
 # A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
 # generator, which works for CUDA generators and raises for those of a CPU (details: docs/inside.md).
@@ -98,6 +102,10 @@ class VllmEngine(Engine):
         if self._routes:
             second = tuple(map(int, self.version.split()[1].split(".")[:2])) >= SECOND_ROUTES
             os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", str(int(second)))
+        self._keys, self._key_of = count(), {}  # of requests that keep what they were sampled among, by number
+        self._keeps_sets = truncates(config)
+        if self._keeps_sets:
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         os.environ.setdefault("VLLM_PORT", str(FIRST_PORT + os.getpid() % RANGES * PORTS))
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
         check_weights(model, config.model.trust_remote_code)
@@ -117,9 +125,12 @@ class VllmEngine(Engine):
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
-        parameters = [self._parameters(r) for r in requests]
+        keys = [next(self._keys) if r.keeps else None for r in requests]
+        parameters = [self._parameters(r, key) for r, key in zip(requests, keys, strict=True)]
         names = self._llm.enqueue(prompts, parameters, use_tqdm=False, lora_request=self._lora)
-        return [_number(name) for name in names]
+        numbers = [_number(name) for name in names]
+        self._key_of |= {number: key for number, key in zip(numbers, keys, strict=True) if key is not None}
+        return numbers
 
     def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
         return self._replies([output for output in self._llm.llm_engine.step() if output.finished])
@@ -129,6 +140,8 @@ class VllmEngine(Engine):
         self._llm.llm_engine.abort_request([str(number) for number in numbers])
         if self._keeps:
             self._llm.collective_rpc("drop_logprobs", args=(numbers,))
+        if keys := [self._key_of.pop(number) for number in numbers if number in self._key_of]:
+            self._llm.collective_rpc("drop_kept", args=(keys,))
 
     def interrupt(self) -> dict[int, Reply]:
         """By the last output that vLLM makes of an aborted request; it hands it only to asynchronous callers."""
@@ -153,7 +166,21 @@ class VllmEngine(Engine):
         replies = {number: _reply(one, list(its)) for number, one, its in zip(numbers, made, logprobs, strict=True)}
         for number, output, one in zip(numbers, outputs, made, strict=True) if self._routes else ():
             replies[number].experts = _experts(one, len(output.prompt_token_ids))
+        self._add_kept(replies)
         return replies
+
+    def _add_kept(self, replies: dict[int, Reply]) -> None:
+        """Adds what the tokens of replies were sampled among, where their requests keep it."""
+        wanted = {number: self._key_of.pop(number) for number in replies if number in self._key_of}
+        if not wanted:
+            return
+        asked = [(key, len(replies[number].tokens)) for number, key in wanted.items()]
+        for number, kept in zip(wanted, self._llm.collective_rpc("take_kept", args=(asked,))[0], strict=True):
+            if kept is None or not kept.hold(replies[number].tokens):
+                raise StageError("vLLM did not say what each token of a reply was sampled among. Set "
+                                 "explorer.rollout_model.engine_type=transformers, or leave model.top_p, top_k and "
+                                 "min_p out.")
+            replies[number].kept = kept
 
     def pressure(self) -> Pressure | None:
         """By vLLM's own metrics, which it keeps where runner_concurrency is auto."""
@@ -162,11 +189,12 @@ class VllmEngine(Engine):
         found = {metric.name: metric.value for metric in self._llm.get_metrics() if metric.name in METRICS}
         return Pressure(*(found[name] for name in METRICS))
 
-    def _parameters(self, request: Request):
+    def _parameters(self, request: Request, key: int | None = None):
+        """key: of a request that keeps what its tokens were sampled among: our logits processor truncates."""
+        bounds = {"top_k": request.top_k, "top_p": request.top_p, "min_p": request.min_p}
         return self._sampling(
             temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
+            **(bounds if key is None else {"extra_args": {ASKED: (key, *bounds.values())}}),
             max_tokens=request.max_tokens,
             seed=request.seed,
             logprobs=0,  # only that of the sampled token
@@ -261,6 +289,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "seed": 0,
         "trust_remote_code": limits.trust_remote_code,
         **({} if has_text_alone(known) else {"language_model_only": True}),
+        **({"logits_processors": [PROCESSOR]} if truncates(config) else {}),
         **({"enable_return_routed_experts": True} if compares_routings(config) else {}),
         **device,
         **(_places(adapter.lora_rank) if adapter else {}),

@@ -6,6 +6,7 @@ vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_r
 from workflows.engines.host_weights import HostWeights
 from workflows.engines.kept_logprobs import keep
 from workflows.engines.vllm_past_loaders import PastLoaders
+from workflows.protocol.kept import Kept
 
 
 class WeightLoader:
@@ -47,6 +48,17 @@ class WeightLoader:
 
     def drop_logprobs(self, numbers: list[int]) -> None:
         self.kept.drop(numbers)
+
+    def take_kept(self, wanted: list[tuple[int, int]]) -> list[Kept | None]:
+        return self._truncation.take(wanted)
+
+    def drop_kept(self, keys: list[int]) -> None:
+        self._truncation.drop(keys)
+
+    @property
+    def _truncation(self):
+        """Our logits processor (workflows/engines/vllm_truncation.py)."""
+        return next(one for one in self.model_runner.input_batch.logitsprocs.argmax_invariant if hasattr(one, "take"))
 
     def compare_adapter(self, number: int, directory: str) -> None:
         """Raises RuntimeError unless adapter `number` is active with the A matrices of `directory`.

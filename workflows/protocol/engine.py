@@ -12,6 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from workflows.protocol.kept import Kept
+
 WAIT_SECONDS = 0.2
 LIKELIEST = 20  # tokens with their log-probs of `likeliest`
 DEAD_END = "no token of the model continues the reply as its JSON schema demands"
@@ -30,12 +32,13 @@ class Stop:
 
 @dataclass(slots=True, frozen=True)
 class Request:
-    """One completion to sample. temperature 0 = greedy; top_p 1 and top_k -1 = off; seed: below 2**63.
+    """One completion to sample. temperature 0 = greedy; top_p 1, top_k -1 and min_p 0 = off; seed: below 2**63.
 
     follows: number of an earlier request whose prompt this one probably continues, so that a pool sends it to the
     engine with that prefix in its cache. schema: JSON schema that the text of the reply satisfies, unless max_tokens
     cuts it off: other tokens are masked. None: any text; only such replies may be trained on. stop: None: no text ends
-    the reply, and the engine makes none of its tokens.
+    the reply, and the engine makes none of its tokens. keeps: whether the reply says what each token was sampled among;
+    top_k is above 0 then.
     """
 
     prompt_tokens: list[int]
@@ -47,6 +50,8 @@ class Request:
     follows: int | None = None
     schema: str | None = None
     stop: Stop | None = None
+    min_p: float = 0.0
+    keeps: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +60,7 @@ class Reply:
 
     versions: of the weights that sampled each token [R]; None without explorer.partial_rollout. experts: those that the
     position before each token went to [R, layers, choices], 0 in layers without experts; None where they are not kept.
+    kept: what each token was sampled among [R]; None where the request does not ask for it.
     """
 
     tokens: list[int]
@@ -62,6 +68,7 @@ class Reply:
     finish_reason: str
     versions: list[int] | None = None
     experts: np.ndarray | None = None
+    kept: Kept | None = None
 
 
 class Failed(Reply):

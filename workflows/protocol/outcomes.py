@@ -26,7 +26,7 @@ RewardFunction = Callable[..., list[dict[str, float] | str]]
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
-    """Sampling parameters of responses. temperature 0 = greedy."""
+    """Sampling parameters of responses. temperature 0 = greedy. keeps: as of a Request."""
 
     temperature: float
     top_p: float
@@ -34,20 +34,24 @@ class Sampling:
     max_prompt_tokens: int
     max_response_tokens: int
     max_model_len: int  # tokens of a whole sequence
+    min_p: float = 0.0
+    keeps: bool = False
 
     @classmethod
     def of_set(cls, model, own) -> "Sampling":
         """The settings of section `model`, with what the section `rollout_args` of a set says over them."""
-        return cls.of(model, own.temperature, own.top_p, own.top_k, own.max_tokens)
+        return cls.of(model, own.temperature, own.top_p, own.top_k, own.max_tokens, own.min_p)
 
     @classmethod
-    def of(cls, model, temperature=None, top_p=None, top_k=None, max_tokens=None) -> "Sampling":
+    def of(cls, model, temperature=None, top_p=None, top_k=None, max_tokens=None, min_p=None
+           ) -> "Sampling":
         """The settings of section `model`; arguments that are not None override them."""
         return cls(
             model.temperature if temperature is None else temperature,
             model.top_p if top_p is None else top_p,
             model.top_k if top_k is None else top_k,
             model.max_prompt_tokens, model.max_response_tokens if max_tokens is None else max_tokens, model.longest,
+            model.min_p if min_p is None else min_p,
         )
 
 

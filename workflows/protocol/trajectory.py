@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workflows.protocol.engine import Reply
+from workflows.protocol.kept import Kept
 
 
 @dataclass(slots=True)
@@ -22,7 +23,8 @@ class Trajectory:
     the state in which a turn began, as text; gigpo compares turns with equal text; None: the workflow has no states.
     reward: what this turn earned by itself; None: only the whole attempt is rewarded. versions: of the weights that
     sampled each response token [R], which the schedule knows; None without explorer.partial_rollout. experts: of the
-    action tokens [sum of mask, layers, choices], which the schedule knows too; None where they are not kept.
+    action tokens [sum of mask, layers, choices], which the schedule knows too; None where they are not kept. kept: what
+    each response token was sampled among [R], by the schedule; None: the whole vocabulary.
     """
 
     prompt_tokens: list[int]
@@ -34,6 +36,7 @@ class Trajectory:
     reward: float | None = None
     versions: list[int | None] | None = None
     experts: np.ndarray | None = None
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True)

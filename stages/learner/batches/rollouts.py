@@ -19,8 +19,9 @@ from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.settings.routing import compares_routings
 from pipeline.settings.train_batch import train_batch
+from pipeline.settings.truncation import is_truncated
 from pipeline.store import files, records, routings, tables, versions
-from pipeline.store.errors import StageError, nearest
+from pipeline.store.errors import DataError, StageError, nearest
 from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
 from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
@@ -28,13 +29,16 @@ from stages.learner.objective import KLTerm, refuse_parameters
 from stages.learner.penalty import penalised
 from stages.learner.replay import NOTHING, Replay
 from stages.learner.teacher import divergence
+from workflows.protocol.kept import Kept
 
+LACKING = "SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens WHERE false"  # in files of older releases
 ASK = "See ouro sql \"select status, reason, count(*) from experience group by all\"."
 
+TRUNCATION = ("top_p", "top_k", "min_p", "kept_tokens")
 # columns of experience that advantages and train batches may use
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
            "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
-           "reward_components", "accuracy", "status", "weights_version", "temperature", "finish_reason")
+           "reward_components", "accuracy", "status", "weights_version", "temperature", "finish_reason", *TRUNCATION)
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
@@ -171,7 +175,7 @@ class Rollouts:
     def _source(self, explored: Iterable[int]) -> str:
         """The rows of explorer steps as a table in SQL, as operators left them."""
         files = map(self._file, explored)
-        return judged(files) if self.curates else tables.source(files)
+        return f"(FROM {judged(files) if self.curates else tables.source(files)} UNION ALL BY NAME {LACKING})"
 
     def _explorer_step(self, explored: range) -> str:
         """SQL expression of a row's explorer step, counted over the whole stage."""
@@ -269,7 +273,23 @@ def _rows(table: pa.Table, mixes: bool, usual: float) -> list[Row]:
         columns = {"rollout_logprobs": logprobs, "old_logprobs": logprobs} | kind
         made.append(Row(id_, prompt + response, len(prompt), mask, columns, origin,
                         temperature=None if temperature == usual else temperature))
+    _add_kept(made, table)
     return made
+
+
+def _add_kept(rows: list[Row], table: pa.Table) -> None:
+    """Adds what the tokens were sampled among. Raises DataError where it is not known."""
+    kept = table["kept_tokens"].combine_chunks() if len(table) else ()
+    for row, bounds, sets in zip(rows, table.select(TRUNCATION[:-1]).to_pylist(), kept, strict=True):
+        acts = np.asarray(row.mask, bool)
+        if sets.is_valid and len(sets.values) == len(acts):
+            row.kept = Kept.of_column(sets.values).at(acts)
+        sampled = np.asarray(row.tokens[row.prompt_length :])[acts]
+        if is_truncated(**bounds) and not (row.kept and row.kept.hold(sampled)):
+            said = ", ".join(f"{name}={value:g}" for name, value in bounds.items() if value is not None)
+            raise DataError(f"the row {row.id} was sampled with {said}, and what its tokens were sampled among is not "
+                            "in its column kept_tokens: its ratios would be biased. Rows that ouro serve records lack "
+                            "it; sample them with top_p=1, top_k=-1 and min_p=0.")
 
 
 def _with_estimates(batch: Batch) -> pa.Table:
@@ -301,8 +321,8 @@ def _without_truncated(rows: list[Row], table: pa.Table) -> list[Row]:
     """The rows, without a token to train on where the last reply of their attempt was cut (DAPO's overlong filtering,
     arXiv:2503.14476). table: in the order of position and turn."""
     last = dict(zip(table["position"].to_pylist(), table["finish_reason"].to_pylist(), strict=True))
-    return [replace(row, mask=[0] * len(row.mask), experts=None) if last[row.origin.position] == "length" else row
-            for row in rows]
+    return [replace(row, mask=[0] * len(row.mask), experts=None, kept=None)
+            if last[row.origin.position] == "length" else row for row in rows]
 
 
 def _with_rewards(metrics: BatchMetrics, rows: list[Row]) -> BatchMetrics:

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.store import records
+from workflows.protocol.kept import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Row:
     mask: [R] 1 on action tokens, R = L - P. id: experience id, or task id for demonstrations. columns: inputs of the
     loss by name, [R] one number per token, or one number for all tokens. origin: None: not a rollout. experts: that the
     engine gave the position before each action token to [sum of mask, layers, choices]; None: not known. temperature:
-    at which it was sampled; None: model.temperature.
+    at which it was sampled; None: model.temperature. kept: what each action token was sampled among [sum of mask];
+    None: the whole vocabulary.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Row:
     origin: Origin | None = None
     experts: np.ndarray | None = None
     temperature: float | None = None
+    kept: Kept | None = None
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Scatters one number per action token, [sum of mask], to [R] float32 with 0 at other tokens."""

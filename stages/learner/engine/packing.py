@@ -17,6 +17,7 @@ from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.batch import Row
 from stages.learner.engine.sharing import Segments, count, flatten, groups_of, parts
+from workflows.protocol.kept import Kept
 
 
 class Fill(Enum):
@@ -72,7 +73,9 @@ class MicroBatch:
     for the mean over all tokens.
     columns: name -> [N] float32. row_of: [N] int64, index of the row in the train batch; row_in_micro: [N] int64, in
     this micro-batch, 0 .. S - 1. rows: indices into the batch. experts: those of the engine at `source` [N, layers,
-    choices] int64, or None. temperature: [N] float32, 0 where it is that of the model; None: it is throughout.
+    choices] int64, or None. temperature: [N] float32, 0 where it is that of the model; None: it is throughout. kept:
+    ids of what each token was sampled among [N, K] int32, -1 behind the last; all -1: the whole vocabulary; None: it is
+    throughout.
     """
 
     input_ids: np.ndarray
@@ -89,10 +92,11 @@ class MicroBatch:
     rows: list[int]
     experts: np.ndarray | None = None
     temperature: np.ndarray | None = None
+    kept: np.ndarray | None = None
 
     def inputs(self, device: torch.device) -> dict[str, Tensor | Segments]:
         """The arguments of a model's forward, on its device."""
-        more = [name for name in ("experts", "temperature") if getattr(self, name) is not None]
+        more = [name for name in ("experts", "temperature", "kept") if getattr(self, name) is not None]
         arrays = ("input_ids", "positions", "source", "targets", *more)
         on_device = {name: torch.from_numpy(getattr(self, name)).to(device, non_blocking=True) for name in arrays}
         return {"segments": self.segments, **on_device}
@@ -252,7 +256,16 @@ def _pack_one(
         rows=[] if empty else indices,
         experts=_experts(chosen) if experts else None,
         temperature=_temperatures(chosen),
+        kept=_kept(chosen),
     )
+
+
+def _kept(rows: Sequence[Row]) -> np.ndarray | None:
+    if all(row.kept is None for row in rows):
+        return None
+    whole = [Kept(np.empty(0, np.int32), np.zeros(sum(row.mask), np.int32)) if row.kept is None else row.kept
+             for row in rows]
+    return Kept.joined(whole).table()
 
 
 def _temperatures(rows: Sequence[Row]) -> np.ndarray | None:

@@ -30,6 +30,7 @@ from workflows.protocol.routing import Routers
 
 HEAD = "lm_head.weight"
 CAP = "final_logit_softcapping"
+NOTHING = -1e30  # logit of no token; finite, as infinity times a probability of 0 is not 0
 SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
 
 
@@ -74,14 +75,16 @@ class Policy(Deterministic):
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
-        temperature: float | Tensor | None = None, entropy_gradient: bool = False, experts: Tensor | None = None
+        temperature: float | Tensor | None = None, entropy_gradient: bool = False, experts: Tensor | None = None,
+        kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N].
 
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
         model's; a tensor: of each token [N], 0: the model's. Entropy is in nats; its gradient costs memory and time, so
         it has one only with `entropy_gradient`.
-        experts: of the engine at `source` [N, layers, choices].
+        experts: of the engine at `source` [N, layers, choices]. kept: the tokens that each was sampled among [N, K], -1
+        behind the last: log-prob and entropy are of the distribution over these; all -1: over all.
         """
         part = self.way.part(source, len(input_ids))
         experts = None if experts is None else experts[part.own]
@@ -91,25 +94,28 @@ class Policy(Deterministic):
             self.differing = part.whole(self.routers.differing(routed, experts))
         if isinstance(temperature, Tensor):
             temperature = torch.where(temperature > 0, temperature, self.temperature)[part.own]
-        logprobs, entropy = self._scores(chosen, targets[part.own], temperature, entropy_gradient)
+        kept = None if kept is None else kept[part.own]
+        logprobs, entropy = self._scores(chosen, targets[part.own], temperature, entropy_gradient, kept)
         return part.whole(logprobs), part.whole(entropy)
 
-    def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | Tensor | None, entropy_gradient: bool
-                ) -> tuple[Tensor, Tensor]:
+    def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | Tensor | None, entropy_gradient: bool,
+                kept: Tensor | None) -> tuple[Tensor, Tensor]:
         """chosen: hidden states [n, width] -> log-probs, entropy [n] of `targets`. The GPU kernel has one temperature
-        for all; tensors go by chunks."""
+        for all, and sums over all tokens; others go by chunks."""
         divisor = (self.temperature if temperature is None else temperature) / self.factor
-        if self.fused and len(targets) and not isinstance(divisor, Tensor):
+        if self.fused and len(targets) and not isinstance(divisor, Tensor) and kept is None:
             from stages.learner.engine.head_kernel import Score
 
             return Score.apply(chosen, self.model.get_output_embeddings().weight, targets, divisor, entropy_gradient)
+        score = self.score if kept is None else self._score  # their number differs from batch to batch
         if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
-            return self.score(divisor, entropy_gradient, chosen, targets)
+            return score(divisor, entropy_gradient, chosen, targets, kept)
         hidden = chosen.split(self.chunk)
         divisors = divisor.split(self.chunk) if isinstance(divisor, Tensor) else [divisor] * len(hidden)
+        sets = [None] * len(hidden) if kept is None else kept.split(self.chunk)
         parts = [
-            checkpoint(partial(self.score, d, entropy_gradient), h, t, use_reentrant=False)
-            for d, h, t in zip(divisors, hidden, targets.split(self.chunk), strict=True)
+            checkpoint(partial(score, d, entropy_gradient), h, t, k, use_reentrant=False)
+            for d, h, t, k in zip(divisors, hidden, targets.split(self.chunk), sets, strict=True)
         ]
         logprobs, entropy = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
@@ -124,16 +130,21 @@ class Policy(Deterministic):
             self.routers.give(routed, experts)
         return routed
 
-    def _score(self, divisor: float | Tensor, entropy_gradient: bool, hidden: Tensor, targets: Tensor
-               ) -> tuple[Tensor, Tensor]:
+    def _score(self, divisor: float | Tensor, entropy_gradient: bool, hidden: Tensor, targets: Tensor,
+               kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """hidden [n, width], targets [n] -> log-probs [n], entropy [n]. divisor: temperature / the logits' factor,
-        one for all or [n]."""
+        one for all or [n]. kept: [n, K], as in `forward`."""
         logits = self.scaled(self.model.get_output_embeddings()(hidden), divisor)
-        log_normalizer = logits.logsumexp(-1)
-        logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
-        return logprobs, entropy
+        own = logits.gather(-1, targets[:, None])[:, 0]
+        if kept is None:
+            return _normalized(own, logits, entropy_gradient)
+        absent, whole = kept < 0, kept[:, 0] < 0
+        among = logits.gather(-1, kept.long().clamp(min=0)).masked_fill(absent & ~whole[:, None], NOTHING)
+        found = _normalized(own, among, entropy_gradient)
+        if not whole.any():
+            return found
+        return tuple(torch.where(whole, every, some) for every, some in zip(
+            _normalized(own, logits, entropy_gradient), found, strict=True))
 
     def scaled(self, logits: Tensor, divisor: float | Tensor) -> Tensor:
         """Logits over the temperature, float32. logits: W h. divisor: temperature / the logits' factor."""
@@ -143,6 +154,14 @@ class Policy(Deterministic):
             return logits
         bound = self.cap / (divisor * self.factor)
         return bound * (logits / bound).tanh()
+
+
+def _normalized(own: Tensor, logits: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Log-probs [n] of logits `own` [n] among those of all tokens [n, K], and the entropy of these [n]."""
+    log_normalizer = logits.logsumexp(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
+    return own - log_normalizer, entropy
 
 
 def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int,

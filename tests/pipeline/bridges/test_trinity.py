@@ -126,12 +126,15 @@ def test_an_experience_database_is_left_out_and_a_file_stays(stored):
 ROOT = "buffer.explorer_input"
 
 
-def test_sets_to_train_on_are_sampled_as_they_say_but_from_whole_distributions():
+def test_sets_to_train_on_are_sampled_as_they_say():
     theirs = ("{model: {temperature: 0.9}, buffer: {batch_size: 1, explorer_input: {taskset: {rollout_args: "
               "{temperature: 0.7, max_tokens: 9, top_k: 20, top_p: 1.0}}}}}")
     found, place = values(theirs), f"{ROOT}.taskset.rollout_args"
-    assert (found[f"{place}.temperature"], found[f"{place}.max_tokens"], found[f"{place}.top_p"]) == (0.7, 9, 1.0)
-    assert set(left_out(theirs)) == {f"{place}.top_k"}
+    assert (found[f"{place}.temperature"], found[f"{place}.max_tokens"], found[f"{place}.top_k"]) == (0.7, 9, 20)
+    assert left_out(theirs) == {}
+    assert set(left_out(theirs.replace("top_k: 20, top_p: 1.0", "top_p: 0.9"))) == {f"{place}.top_p"}
+    assert left_out(theirs.replace("top_k: 20, top_p: 1.0", "top_p: 0.9").replace(
+        "temperature: 0.9", "top_k: 30")) == {}
 
 
 def test_the_number_of_responses_is_one_for_all_sets_to_train_on():

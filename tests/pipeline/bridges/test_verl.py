@@ -179,10 +179,12 @@ def test_numbers_that_only_the_environment_knows_are_read_as_numbers():
     assert "synchronizer.sync_interval" not in found
 
 
-def test_what_would_bias_the_ratios_is_left_out():
-    made = from_verl(launch("actor_rollout_ref.rollout.top_p=0.9", "actor_rollout_ref.rollout.top_k=-1"))
-    assert [g.key for g, _ in made.left_out] == ["actor_rollout_ref.rollout.top_p"]
-    assert made.entries[("model", "top_k")].value == -1
+@pytest.mark.parametrize(("top_k", "left_out"), [(-1, {"top_p"}), (50, set()), (2000, {"top_p", "top_k"})])
+def test_truncated_sampling_is_kept_with_a_bound_on_what_is_kept(top_k, left_out):
+    made = from_verl(launch("actor_rollout_ref.rollout.top_p=0.9", f"actor_rollout_ref.rollout.top_k={top_k}"))
+    assert {g.key for g, _ in made.left_out} == {f"actor_rollout_ref.rollout.{name}" for name in left_out}
+    assert made.value("model", "top_k") == (None if "top_k" in left_out else top_k)
+    assert made.value("model", "top_p") == (None if "top_p" in left_out else 0.9)
 
 
 def test_a_critic_means_nothing_without_ppo():

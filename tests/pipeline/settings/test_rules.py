@@ -47,9 +47,20 @@ def test_a_limit_of_time_that_nothing_can_meet_or_no_timer_holds_is_refused(key,
     ("algorithm.repeat_times", 1), ("buffer.train_batch_size", 100), ("algorithm.advantage_fn", "remax"),
     ("buffer.explorer_input.taskset.repeat_times", 4),
     ("buffer.explorer_input.taskset.rollout_args.temperature", 0),
-    ("buffer.explorer_input.taskset.rollout_args.top_k", 20)])
+    ("buffer.explorer_input.taskset.rollout_args.top_k", 2000)])
 def test_a_rule_of_stages_that_explore_names_the_stage(key, value):
     assert places(check(changed({key: value}))) == [f"rft: {key}"]
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    ({"model.top_p": 0.9}, ["rft: model.top_k"]), ({"model.min_p": 0.1}, ["rft: model.top_k"]),
+    ({"model.top_k": 1025}, ["rft: model.top_k"]), ({"model.top_p": 0.9, "model.top_k": 1024}, []),
+    ({"model.top_k": 50, "buffer.explorer_input.taskset.rollout_args.top_p": 0.5}, []),
+    ({"model.top_k": 50, "explorer.rollout_model.extra_engine_args.speculative_config": {"method": "ngram"}},
+     ["rft: explorer.rollout_model.extra_engine_args.speculative_config"]),
+    ({"model.top_k": 50, "algorithm.enable_router_replay": True}, ["rft: algorithm.enable_router_replay"])])
+def test_truncated_sampling_needs_a_bound_and_an_engine_that_says_what_it_kept(values, expected):
+    assert places(check(changed(values))) == expected
 
 
 def test_of_two_settings_the_one_to_change_is_named():
