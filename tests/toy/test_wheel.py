@@ -54,9 +54,11 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel):
     assert {f"ouroboros/{name}" for name in tracked} <= {*zipfile.ZipFile(wheel).namelist()}
 
 
-def test_the_wheel_plans_the_stages_of_the_checkout(installed, project):
+def test_wheel_editable_install_and_checkout_plan_the_same_stages(installed, project):
     checkout = call(sys.executable, "-P", "-m", "pipeline.cli", "stages", cwd=project, PYTHONPATH=str(HOME))
+    editable = call(Path(sys.executable).parent / "ouro", "stages", cwd=project)
     assert _directories(call(installed / "ouro", "stages", cwd=project)) == _directories(checkout)
+    assert _directories(editable) == _directories(checkout) != []
 
 
 def _directories(shown):

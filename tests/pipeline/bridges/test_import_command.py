@@ -129,7 +129,7 @@ def test_the_story_of_the_documentation_is_what_the_command_prints(here, capsys)
     page = (docs / "migrate.md").read_text() + (docs / "migrate-verl.md").read_text()
     (here / "trinity.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     (here / "run_grpo.sh").write_text((SOURCES / "grpo_seq_balance.sh").read_text())
-    for words in (["trinity", "trinity.yaml", "--name", "mine"], ["verl", "run_grpo.sh", "--name", "grpo"]):
+    for words in (["trinity", "trinity.yaml", "--name", "ported"], ["verl", "run_grpo.sh", "--name", "grpo"]):
         shown = page.split(f"$ ouro import {' '.join(words)}\n")[1].split("```")[0].split("wrote conf")[0]
         _, told = ouro(capsys, *words)
         assert told.out.startswith(shown.rstrip("\n"))
