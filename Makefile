@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks test-docs test-harbor site
+  test-slurm test-frameworks test-docs test-harbor test-browser site
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -67,6 +67,12 @@ test-harbor: .venv/.ready
 	@which buildah bwrap mmdebstrap >/dev/null || { echo "make test-harbor needs root and Debian's packages buildah," \
 	  "bubblewrap and mmdebstrap: apt-get install buildah bubblewrap mmdebstrap"; exit 1; }
 	$(BIN)/pytest -m harbor -s tests/harbor
+
+# the page of ouro view in a browser: Debian's Chromium, driven by Playwright's Python package
+test-browser: .venv/.ready
+	@which chromium >/dev/null || { echo "make test-browser needs chromium: apt-get install chromium"; exit 1; }
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .browser --requirement tests/browser/requirements.txt
+	PYTHONPATH=$(CURDIR)/.browser OURO_CHROMIUM=$$(which chromium) $(BIN)/pytest -m browser tests/browser
 
 test-frameworks: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt

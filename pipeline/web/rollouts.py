@@ -78,6 +78,9 @@ class Wanted:
             limits = {name: float(given[name]) for name in LIMITS if name in given}
         except ValueError as error:
             raise QueryError("steps are one number or two (12, 12-40), limits of the reward are numbers.") from error
+        for name, part in (("experience_id", 1), ("group_id", 0)):  # stage/step/task/run, step/task
+            if (named := given.get(name, "").split("/")[part : part + 1]) and named[0].isdecimal():
+                steps = max(steps[0], int(named[0])), min(steps[1], int(named[0]))
         return cls({name: value for name, value in given.items() if name in KEYS[table]}, steps=steps, **limits)
 
     def trained_by(self, trained: "Wanted") -> "Wanted":
