@@ -1,5 +1,8 @@
 """Where the tables of a stage are in its directory. A table of steps is a directory with a file a step."""
 
+import errno
+import os
+import re
 from pathlib import Path
 
 LOCATIONS = {
@@ -23,6 +26,7 @@ LOCATIONS = {
     "scores": "scores/step=*.parquet",
 }
 PER_STEP = tuple(table for table, location in LOCATIONS.items() if "/" in location)  # also their directories
+STEP = re.compile(r"step=(\d+)(\.parquet)?")  # a file, or a directory of an older release
 ROUTINGS = "routings"  # pipeline/store/routings.py
 
 
@@ -35,8 +39,15 @@ def step_file(stage: Path, table: str, step: int) -> Path:
 
 
 def steps_present(stage: Path, table: str) -> list[int]:
-    """Returns the steps whose file of `table` exists, ascending."""
-    return sorted({step_of(path.relative_to(stage)) for path in Path(stage).glob(LOCATIONS[table])})
+    """Returns the steps whose file of `table` exists, ascending. A stage may have many thousand."""
+    try:
+        names = [entry.name for entry in os.scandir(Path(stage) / table)]
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return []
+    found = filter(None, map(STEP.fullmatch, names))
+    return sorted({int(one[1]) for one in found if one[2] or step_file(stage, table, int(one[1])).exists()})
 
 
 def step_of(path: Path) -> int:

@@ -14,7 +14,6 @@ from pipeline.results.view import Node, View
 from pipeline.store import tables
 from pipeline.store.errors import QueryError, nearest
 from pipeline.store.records import TABLES
-from pipeline.web.rollouts import steps_of
 
 AXES = ("step", "tokens", "seconds")
 POINTS = 600  # of a curve; more are averaged in equal bins
@@ -39,7 +38,7 @@ _kept: dict[tuple[Path, str], Read] = {}
 def read(stage: Path, table: str) -> Read:
     """Returns all steps of a table, ascending. Columns of `statistics` are named statistics.NAME."""
     kept = _kept.get((stage, table), Read())
-    present = steps_of(stage, table)
+    present = tables.steps_present(stage, table)
     if kept.steps != present[: len(kept.steps)]:  # the stage was made again
         kept = Read()
     if new := present[len(kept.steps):]:

@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.results import sweep_view
 from pipeline.results.query import plain
 from pipeline.results.view import View
+from pipeline.store import tables
 from pipeline.store.errors import DataError
 from pipeline.web import curves, details, overview, rollouts
 from pipeline.web.app import FILES, STATIC
@@ -76,7 +77,7 @@ def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
 def sample(stage: Path, table: str) -> list[dict[str, Any]]:
     """Returns rows of a stage, at most EACH of every outcome (status, accuracy, or else the sign of the reward), spread
     over STEPS of its steps; in order of step and place."""
-    steps = rollouts.steps_of(stage, table)
+    steps = tables.steps_present(stage, table)
     if not steps:
         return []
     chosen = sorted({steps[at] for at in np.linspace(0, len(steps) - 1, STEPS).round().astype(int)})

@@ -11,7 +11,7 @@ from pipeline.results.query import plain
 from pipeline.results.view import Node, View
 from pipeline.store import files, tables
 from pipeline.web import curves
-from pipeline.web.rollouts import KEYS, steps_of
+from pipeline.web.rollouts import KEYS
 
 RECENT = 20  # steps whose median says how long the next ones take
 FAILED = ("failed", "interrupted", "partial")
@@ -72,7 +72,7 @@ def scores(shown: View) -> list[dict[str, Any]]:
     """Returns every score of a run, those on the way of a training stage too: the columns of `scores`, and `of`, the
     stage that evaluated."""
     return [{"of": stage.name} | {name: plain(getattr(score, name)) for name in score.__slots__}
-            for stage in shown.stages for step in steps_of(stage.directory, "scores")
+            for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")
             for score in tables.read_scores(stage.directory, step)]
 
 

@@ -5,8 +5,6 @@ addressed by its step and its place in the file (from 0), a page by the row that
 for a single row alone.
 """
 
-import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -20,7 +18,6 @@ from pipeline.store.records import TABLES
 
 ROWS = 50  # of a page
 SECONDS = 1.0  # after which a page ends with what was found, and says where to go on
-STEP = re.compile(r"step=(\d+)(|\.parquet)")  # a file or, of `experience`, a directory
 PREVIEW = 200  # characters of a text in a page
 FILES = (1, 4, 16, 64)  # that are read at once: few for the usual page, many where rows are rare
 SEARCHED = 32  # files of a search between two lines of progress
@@ -104,15 +101,6 @@ class Wanted:
         return " AND ".join(parts), values
 
 
-def steps_of(stage: Path, table: str) -> list[int]:
-    """The steps of a table that are there, ascending: by the names in its directory, of which a stage may have many."""
-    place, suffix = stage / table, "" if table == "experience" else ".parquet"
-    if not place.is_dir():
-        return []
-    found = (STEP.fullmatch(entry.name) for entry in os.scandir(place))
-    return sorted(int(name[1]) for name in found if name and name[2] == suffix)
-
-
 def page(stage: Path, table: str, wanted: Wanted, start: Address | None = None, latest: bool = False,
          count: int = ROWS) -> dict[str, Any]:
     """Returns `rows`, at most `count` in order of step and place, and `next`, the address at which the next page
@@ -122,7 +110,7 @@ def page(stage: Path, table: str, wanted: Wanted, start: Address | None = None, 
     """
     ended = time.monotonic() + SECONDS
     condition, values = wanted.condition()
-    steps = [step for step in steps_of(stage, table) if wanted.steps[0] <= step <= wanted.steps[1]]
+    steps = [step for step in tables.steps_present(stage, table) if wanted.steps[0] <= step <= wanted.steps[1]]
     if latest:
         steps.reverse()
     if start is not None:
@@ -169,7 +157,7 @@ def _asked(stage: Path, table: str, steps: list[int], question: str, values: lis
 def address_of(stage: Path, experience_id: str) -> Address:
     """Returns where a row of `experience` is. Raises QueryError where there is none of this id."""
     step = experience_id.split("/")[1:2]  # stage/step/task/run
-    if step and step[0].isdecimal() and int(step[0]) in steps_of(stage, "experience"):
+    if step and step[0].isdecimal() and int(step[0]) in tables.steps_present(stage, "experience"):
         found = _asked(stage, "experience", [int(step[0])], "SELECT place FROM rows WHERE experience_id = ?",
                        [experience_id])
         if found:
@@ -179,7 +167,7 @@ def address_of(stage: Path, experience_id: str) -> Address:
 
 def row(stage: Path, table: str, at: Address) -> dict[str, Any]:
     """Returns every column of a row. Raises QueryError where there is none."""
-    present = at.step in steps_of(stage, table)
+    present = at.step in tables.steps_present(stage, table)
     found = _asked(stage, table, [at.step], "SELECT * EXCLUDE (file_row_number) FROM rows WHERE place = ?",
                    [at.place]) if present else []
     if not found:
@@ -197,7 +185,7 @@ def group(stage: Path, table: str, of: Mapping[str, Any]) -> list[dict[str, Any]
 def attempt(stage: Path, experience_id: str, step: int) -> dict[str, list[dict[str, Any]]]:
     """Returns what else was written of a row's attempt: table -> its rows, without token columns."""
     whole = "/".join(experience_id.split("/")[:4])  # without the turn
-    return {table: found for table in ATTEMPT if step in steps_of(stage, table)
+    return {table: found for table in ATTEMPT if step in tables.steps_present(stage, table)
             if (found := _asked(stage, table, [step], f"SELECT {_narrow(table)} FROM rows WHERE attempt = ? "
                                 "ORDER BY place", [whole]))}
 
@@ -210,7 +198,7 @@ def _narrow(table: str) -> str:
 
 def curated(stage: Path, experience_id: str, step: int) -> dict[str, Any] | None:
     """Returns what data_processor.experience_pipeline made of a row; None without it."""
-    if step not in steps_of(stage, "curated"):
+    if step not in tables.steps_present(stage, "curated"):
         return None
     found = _asked(stage, "curated", [step], "SELECT * EXCLUDE (file_row_number, place) FROM rows WHERE "
                    "experience_id = ?", [experience_id])
@@ -223,8 +211,8 @@ def trained_on(stage: Path, experience_id: str, step: int, replayed: bool) -> li
     step: in which it was made. replayed: whether a row may be trained on more than once; else the search ends with the
     first. Steps are read outwards from the one where it is expected.
     """
-    steps = steps_of(stage, "trained")
-    made = steps_of(stage, "experience")
+    steps = tables.steps_present(stage, "trained")
+    made = tables.steps_present(stage, "experience")
     expected = step * len(steps) / max(len(made), 1)
     nearest_first = sorted(steps, key=lambda one: abs(one - expected))
     found: list[dict[str, Any]] = []
@@ -239,7 +227,7 @@ def trained_on(stage: Path, experience_id: str, step: int, replayed: bool) -> li
 
 def trained_in(stage: Path, step: int) -> Wanted:
     """Returns the rows that an optimizer step trained on. Raises QueryError where there is no such step."""
-    if step not in steps_of(stage, "trained"):
+    if step not in tables.steps_present(stage, "trained"):
         raise QueryError(f"no optimizer step {step} in {stage.name}.")
     found = _asked(stage, "trained", [step], "SELECT experience_id FROM rows", [])
     ids = tuple(one["experience_id"] for one in found)
@@ -254,7 +242,7 @@ def search(stage: Path, table: str, text: str, wanted: Wanted) -> Iterator[dict[
     """Yields `{"row": ...}` for each row whose prompt or response has this text, whatever the case, and after each
     chunk of files `{"steps": read, "of": all}`; ends after HITS rows, with `{"full": true}`."""
     condition, values = wanted.condition()
-    steps = [step for step in steps_of(stage, table) if wanted.steps[0] <= step <= wanted.steps[1]]
+    steps = [step for step in tables.steps_present(stage, table) if wanted.steps[0] <= step <= wanted.steps[1]]
     condition += " AND (" + " OR ".join(f"contains(lower({name}), lower(?))" for name in TEXTS) + ")"
     left = HITS
     for at in range(0, len(steps), SEARCHED):
