@@ -70,6 +70,7 @@ def measure_parts(given) -> dict:
 
     from pipeline.check.judge import compose
     from pipeline.job.context import Context
+    from pipeline.job.syncs import Unasked
     from pipeline.store import tensor_files, versions
     from stages.learner.actor import Actor
     from stages.learner.engine.process import Process
@@ -83,7 +84,7 @@ def measure_parts(given) -> dict:
     context = Context("gpu/publish", "rft", "0", given.root / "parts", config, {}, logging.getLogger("parts"))
     process = Process.start(1)
     actor = Actor(given.model, config, process)
-    publishing, host = Publishing(context, actor), HostWeights()
+    publishing, host = Publishing(context, actor, Unasked()), HostWeights()
     saved: list[float] = []
     saving = Saving(context, given.model, process, actor, None, {}, saved.append)
     found: dict[str, list[float]] = {}

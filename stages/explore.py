@@ -15,6 +15,7 @@ from pipeline.job.context import Context, commit
 from pipeline.job.opening import opening
 from pipeline.job.progress import row_words
 from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
+from pipeline.job.syncs import syncs_of
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.store import checkpoints, files, records, routings, tables
@@ -47,7 +48,8 @@ class Explorer:
         self.tokenizer = load_tokenizer(model, config.model)
         rewards = WatchedRewards(config, context.activity, context.directory)
         self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity.calling)
-        self.schedule = schedule
+        self.schedule, self.version = schedule, 0  # version: of the weights that a step begins with
+        self.syncs = syncs_of(context.directory, schedule, config)
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
@@ -60,7 +62,7 @@ class Explorer:
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
             self.weights.set_initial(model)
-        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, rewards)
+        self.interim = InterimEvaluation(context, self.engine, self.tokenizer, rewards)
         self.curation = curation_of(config, config.algorithm.repeat_times, self.prompts.tasks)
         self.routings: dict[str, np.ndarray] = {}  # of the rows of a step
 
@@ -68,14 +70,18 @@ class Explorer:
         """Runs one explorer step; its files are written in the background."""
         activity = self.context.activity
         activity.now("loads weights", f"step {step}")
-        self.weights.update_to(self.schedule.weights_version(step), self._check)
+        begin, before = time.perf_counter(), self.syncs.before(step)
+        self.version = self.syncs.begin(step, self._check)
+        waited = time.perf_counter() - begin
+        self.weights.update_to(self.version, self._check)
+        self.weights.wait_seconds += waited
         activity.now("evaluates", f"step {step}")
-        evaluate_seconds = self.interim.before(step)
+        evaluate_seconds = self.interim.of_version(self.version, before)
         begin = time.perf_counter()
         activity.now("answers and rewards", f"step {step}")
         journal = Journal(journal_file(self.context.directory, STEP, step), {
             "stage": self.context.id, "step": step, "weights": self.weights.hash}, self.context.log.warning)
-        newer = NextWeights(self.weights, self.schedule, step, journal) if self.continues else None
+        newer = NextWeights(self.weights, self.syncs, step, journal) if self.continues else None
         filled = self.groups.of_step(step, journal, newer)
         self.groups.rollout_seconds -= self.weights.ahead_seconds
         if self.in_turns and self.schedule.last_with_same_weights(step) == step:
@@ -104,7 +110,7 @@ class Explorer:
         weights, resampled = self.weights, filled.rounds is not None
         cut = [row for row in rows if row.slot < self.schedule.rows_per_explorer_step]
         return records.Rollout(
-            stage=self.context.id, step=step, weights_version=self.schedule.weights_version(step), rows=len(cut),
+            stage=self.context.id, step=step, weights_version=self.version, rows=len(cut),
             attempts=self.schedule.rows_per_explorer_step,
             failed_rows=sum(row.status not in ("ok", "no_variance") for row in cut),
             tokens=sum(len(row.response_tokens) for row in rows),
@@ -152,7 +158,7 @@ class Explorer:
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         journal.remove()
         if step < self.schedule.explorer_steps:  # only now: an interrupted step needs its weights again
-            self.weights.forget_before(self.schedule.weights_version(step + 1))
+            self.weights.forget_before(self.syncs.kept(step, rollout.weights_version))
 
     def _row(self, step: int, slot: int, group: Group, run: int, outcome: Outcome, turn: int | None,
              done: Trajectory | None, response: str) -> records.Experience:
@@ -162,7 +168,7 @@ class Explorer:
         attempt = self._attempt(step, group, run)
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
         own = prompt != self.prompts.tokens[task]
-        version = self._oldest(step, done and done.versions)
+        version = self._oldest(done and done.versions)
         name = attempt if turn is None else f"{attempt}/{turn}"
         if done and done.experts is not None:
             self.routings[name] = done.experts
@@ -189,10 +195,10 @@ class Explorer:
             kept_tokens=done.kept.sets() if done and done.kept else None,
         )
 
-    def _oldest(self, step: int, sampled: list[int | None] | None) -> int:
+    def _oldest(self, sampled: list[int | None] | None) -> int:
         """The oldest of the versions that sampled tokens; without any, that which the step began with."""
         known = [version for version in sampled or () if version is not None]
-        return min(known, default=self.schedule.weights_version(step))
+        return min(known, default=self.version)
 
     def _attempt(self, step: int, group: Group, run: int) -> str:
         return f"{self.context.id}/{step}/{group.name}/{run}"
@@ -204,7 +210,7 @@ class Explorer:
             position=call.position, prompt_hash=prompt_hash(request.prompt_tokens),
             prompt_length=len(request.prompt_tokens), tokens=reply.tokens, logprobs=reply.logprobs,
             finish_reason="stop" if reply.finish_reason == STOP_TEXT else reply.finish_reason,
-            weights_version=self._oldest(step, reply.versions),
+            weights_version=self._oldest(reply.versions),
             temperature=request.temperature, top_p=request.top_p, top_k=request.top_k, seed=request.seed,
             seconds=call.seconds, weights_versions=reply.versions,
             **({} if call.origin is None else asdict(call.origin)),

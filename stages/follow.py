@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from pipeline.job import syncs
 from pipeline.job.context import Context, environment
 from pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from pipeline.job.no_signal import ASK, FAILED, Signals
@@ -192,6 +193,7 @@ def finish_training(context: Context) -> None:
         if (last / made).exists():
             checkpoints.link_tree(last / made, stage / made)
     versions.forget_before(stage, step + 1, context.config.synchronizer.keep, based=False)
+    syncs.forget(stage)
     checkpoints.remove_damaged(stage)
     checkpoints.keep_newest(stage, context.config.trainer.max_checkpoints_to_keep)  # a trainer may have died before it
     context.made |= {"steps": step, "weights_hash": checkpoints.read_manifest(stage, step)["weights_hash"]}

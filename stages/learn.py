@@ -93,7 +93,8 @@ class Trainer:
         self.critic = self.estimates.critic
         self.saving = Saving(context, self.model, self.process, self.actor, self.critic, self.terms,
                              self.deadline.saved)
-        self.publishing = Publishing(context, self.actor)
+        self.syncs = self.source.syncs
+        self.publishing = Publishing(context, self.actor, self.syncs)
         self.step_done = self._resume(checkpoint, saved)
 
     def _estimates(self, references: References | None) -> Estimates:
@@ -137,8 +138,8 @@ class Trainer:
     def _resume(self, checkpoint: Path | None, manifest: dict[str, Any]) -> int:
         """Loads a checkpoint, or publishes the initial weights; returns the number of steps done."""
         if checkpoint is None:
-            if self.source.publishes(0):
-                self.publishing.publish(0, _arbitrary_tokens(self.actor, self.context.config))
+            if self.syncs.publishes(0):
+                self.publishing.hand_over(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         self.actor.zero.load(checkpoint)
         if self.estimates.references and self.saving.moves:
@@ -148,8 +149,8 @@ class Trainer:
             self.critic.load(checkpoint)
         self.actor.budget.restore(manifest.get("token_budget"))
         self.context.log.info("resumes after step %d", manifest["step"])
-        if self.source.awaits(manifest["step"]):
-            self.publishing.publish(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
+        if self.syncs.awaits(manifest["step"]):
+            self.publishing.hand_over(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
         return manifest["step"]
 
     def run(self) -> None:
@@ -188,9 +189,9 @@ class Trainer:
         for line in GRAPHS.news():
             self._log(line)
         self.actor.release_cache()
-        publishes = self.source.publishes(step)
+        publishes = self.syncs.publishes(step) or self._is_asked(step)
         if publishes:
-            self.publishing.publish(step, batch.longest_row(PROBE_TOKENS))
+            self.publishing.hand_over(step, batch.longest_row(PROBE_TOKENS))
         published = time.perf_counter()
         count = len(batch.rollouts)
         mismatch = self.objective.mismatch(batch.rollouts, result.logprobs[:count]) if count else None
@@ -267,13 +268,10 @@ class Trainer:
         self.context.activity.now("prepares the batch", f"step {step}")
         if step == self.step_done + 1:
             self.reader.start(self._prepare, step)
-        while not (self.reader.wait(POLL_SECONDS) or self.context.ending.stopped or self.deadline.is_near):
-            pass
-        late = self.deadline.is_near
-        if _any(self.process, late or self.context.ending.stopped is not None):
-            if _any(self.process, late):
-                self._end(step - 1, OUT_OF_TIME, f", before the time limit of job {slurm.this_job()}")
-            self._end(step - 1)
+        self._wait(step)
+        while self._is_asked(step - 1):
+            self.publishing.hand_over(step - 1, _arbitrary_tokens(self.actor, self.context.config))
+            self._wait(step)
         batch = self.reader.finish()
         self.context.activity.now("trains", f"step {step}")
         if self.estimates.needed:
@@ -282,6 +280,22 @@ class Trainer:
         if step < self.source.total_steps:
             self.reader.start(self._prepare, step + 1)
         return batch
+
+    def _wait(self, step: int) -> None:
+        """Waits for the batch of a step, or until an explorer asks for the weights of the step before. Ends on request.
+        Collective."""
+        while not (self.reader.wait(POLL_SECONDS) or self.context.ending.stopped or self.deadline.is_near
+                   or self.syncs.is_asked(step - 1)):
+            pass
+        late = self.deadline.is_near
+        if _any(self.process, late or self.context.ending.stopped is not None):
+            if _any(self.process, late):
+                self._end(step - 1, OUT_OF_TIME, f", before the time limit of job {slurm.this_job()}")
+            self._end(step - 1)
+
+    def _is_asked(self, step: int) -> bool:
+        """Whether an explorer waits for the weights of this step. Collective where it may."""
+        return self.syncs.asks and _any(self.process, self.syncs.is_asked(step))
 
     def _prepare(self, step: int) -> Batch:
         """Runs in the background: the whole batch, or the part that needs no model forward."""

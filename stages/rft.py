@@ -1,14 +1,14 @@
 """Reinforcement fine-tuning: a resident explorer and trainer that communicate through files.
 
 Reads tasks.parquet and a model; writes experience/, rollouts/, trained/, steps/, weights/, checkpoints/ and model/. The
-explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); pipeline/job/schedule.py decides which
+explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); pipeline/job/syncs.py decides which
 weights generate which rollouts. This process starts both, follows the steps, and ends both when one dies.
 """
 
 from pipeline.job.context import Context, environment, run_stage
 from pipeline.job.devices import visible_gpus
 from pipeline.job.shares import cores, share_cores, share_gpus
-from pipeline.settings.trainer import may_overlap
+from pipeline.settings.trainer import may_overlap, runs_ahead
 from stages.explorer.children import Child, supervise, trainer_child
 from stages.follow import Follower, finish_training
 
@@ -18,7 +18,7 @@ BELOW_NORMAL = "1"  # where MPS runs, kernels of engines, short and waited for, 
 def work(context: Context) -> None:
     config = context.config
     gpus = visible_gpus(config.cluster.gpu_per_node)
-    overlap, engines = config.synchronizer.sync_offset > 0, config.explorer.rollout_model.engine_num
+    overlap, engines = runs_ahead(config), config.explorer.rollout_model.engine_num
     explorer_cores, trainer_cores = share_cores(cores(), overlap, bool(gpus), engines)
     trainer = trainer_child(config, trainer_cores)
     explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config.explorer.env_vars))

@@ -12,6 +12,7 @@ from pipeline.settings import guide, schema
 from pipeline.settings.algorithms import WITH_CRITIC, parts
 from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from pipeline.settings.setting import about
+from pipeline.settings.trainer import EXPLORER_DRIVEN, TRAINER_DRIVEN
 from pipeline.store.errors import UNSAID
 from pipeline.store.yaml_values import scalar
 
@@ -63,6 +64,11 @@ def _asks_nobody(name: str) -> bool:
     return group.get("loses") != "judge or teacher"
 
 
+# sync_style -> the interval that counts with it, and the other side's
+OF_SIDE = {TRAINER_DRIVEN: ("trainer_sync_interval", "explorer_sync_interval"),
+           EXPLORER_DRIVEN: ("explorer_sync_interval", "trainer_sync_interval")}
+
+
 def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | None:
     """Returns why a supported key has no effect in either system: its sets do not exist, or have one order."""
     if general.startswith("explorer.auxiliary_models.") and (
@@ -75,6 +81,21 @@ def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | N
         return "without demonstrations to warm up on, there as here the default."
     if general.startswith("buffer.explorer_input.eval_tasksets.*.") and "_selector." in general:
         return "an evaluation answers every task of a set, so their order changes nothing."
+    return _between_syncs(general, values)
+
+
+def _between_syncs(general: str, values: dict[Path, Any]) -> str | None:
+    """Returns why an interval or offset of weight syncs has no effect where one side drives them."""
+    style = values.get(("synchronizer", "sync_style"))
+    if str(style) not in OF_SIDE:
+        return None
+    own, other = OF_SIDE[style]
+    if general == "synchronizer.sync_offset":
+        return f"of sync_style=fixed; with {style} synchronizer.max_staleness is the bound."
+    if general == f"synchronizer.{other}":
+        return f"with {style} the interval of the other side counts."
+    if general == "synchronizer.sync_interval" and ("synchronizer", own) in values:
+        return f"with {style} {own} counts."
     return None
 
 

@@ -48,6 +48,9 @@ def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) ->
     for path in sorted(ratios, key=len):
         if first(made.entries, wait := (*path[:-1], "wait_after_min")) is None:
             made.choose(wait, 30.0, ITS_DEFAULT)
+    limit = first(made.entries, ("algorithm", "sample_strategy_args", "max_staleness"))
+    if made.value("synchronizer", "sync_style") not in (None, "fixed") and limit and isinstance(limit.value, int):
+        made.choose(("synchronizer", "max_staleness"), limit.value, "rollouts that are older are not made")
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
 
 

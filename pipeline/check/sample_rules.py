@@ -1,5 +1,6 @@
 """Rules for the composition of a train batch: sample strategies, replay, off-policy (expert) rows."""
 
+from dataclasses import replace
 from typing import Any
 
 from pipeline.compose.recipe import Recipe
@@ -9,6 +10,7 @@ from pipeline.settings.algorithms import MIXED_LOSSES
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, ReplayBuffer
 from pipeline.settings.train_batch import REPLAY, expert_buffer, rows_of_step
+from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
 from pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
@@ -26,9 +28,9 @@ def unfit_batch(c: Config) -> list[Problem]:
         schedule = rft_schedule(c, 1)
     except ConfigError as error:
         return [*found, *error.problems]
-    if c.algorithm.sample_strategy == "staleness_control":
-        found += _too_old(schedule, c.algorithm.sample_strategy_args.get("max_staleness"))
-    return found
+    limit = c.algorithm.sample_strategy_args.get("max_staleness") if (
+        c.algorithm.sample_strategy == "staleness_control") else None
+    return found + (_unbounded(c, schedule, limit) if is_driven(c) else _too_old(schedule, limit))
 
 
 def _with_baseline(c: Config) -> list[Problem]:
@@ -87,7 +89,7 @@ def _replay(c: Config) -> ReplayBuffer:
 
 def _too_old(schedule: Schedule, limit: Any) -> list[Problem]:
     """Reports a staleness limit under which a step gets no row, or no step a whole batch."""
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
+    if not _is_limit(limit):
         return []  # null: no limit; the function rejects other values
     kept = {step: sum(rows for age, rows in schedule.staleness(step).items() if age <= limit)
             for step in schedule.typical_steps}
@@ -99,6 +101,29 @@ def _too_old(schedule: Schedule, limit: Any) -> list[Problem]:
                     f"its {needed} rows left, {needed - kept[fewest]} short, and such steps recur: rollouts are up to "
                     f"{oldest} trainer steps old.", f"Needed at least {_least(schedule, limit)}, or a lower "
                     "synchronizer.sync_interval or sync_offset.", found=limit)]
+
+
+def _unbounded(c: Config, schedule: Schedule, limit: Any) -> list[Problem]:
+    """Reports a staleness that no weights in time can have, or under which a step may get no row. c: with a sync_style
+    other than fixed."""
+    bound, every = c.synchronizer.max_staleness, c.synchronizer.sync_interval
+    every = 1 if c.synchronizer.sync_style == EXPLORER_DRIVEN else every
+    newest = replace(schedule, sync_offset=0, sync_interval=every)
+    least = max(max(newest.staleness(step)) for step in newest.typical_steps)
+    found = []
+    if bound is not None and bound < least:
+        found.append(Problem("synchronizer.max_staleness", "the newest weights that an explorer step can begin with "
+                             f"are up to {least} trainer steps behind when its last row is trained on: it would wait "
+                             "for ever.", f"Needed at least {least}.", found=bound))
+    if _is_limit(limit) and (bound is None or bound > limit):
+        found.append(Problem("synchronizer.max_staleness", f"with {STRATEGY}_args.max_staleness={limit:g}: a train "
+                             "step may find older rows alone, and end the stage.", f"Needed at most {limit:g}.",
+                             found=bound))
+    return found
+
+
+def _is_limit(limit: Any) -> bool:
+    return not isinstance(limit, bool) and isinstance(limit, int | float) and limit >= 0
 
 
 def _least(schedule: Schedule, limit: float) -> int:

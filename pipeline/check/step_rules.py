@@ -9,6 +9,7 @@ from pipeline.check.workload import workload
 from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
+from pipeline.settings.trainer import is_driven
 from pipeline.store.errors import Problem
 
 MOST_NAMED = 4  # evaluated versions listed in a message
@@ -18,7 +19,9 @@ def step_notes(config: Config) -> list[Problem]:
     """Lists every warning about a stage's steps. config: its settings (`recipe.effective`)."""
     kind, steps = config.kind, workload(config).trainer_steps
     notes = _warmups(config, steps) if kind.trains and steps else []
-    return [*notes, *_sync(config, steps), *_evaluations(config)] if kind.is_online else notes
+    if not kind.is_online or is_driven(config):  # then no step numbers say which weights come
+        return notes
+    return [*notes, *_sync(config, steps), *_evaluations(config)]
 
 
 def _warmups(config: Config, steps: int) -> list[Problem]:

@@ -17,7 +17,7 @@ from pipeline.settings.config import Config
 from pipeline.settings.explorer import because_of_time, depends_on_time
 from pipeline.settings.kinds import Kind
 from pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
-from pipeline.settings.trainer import Trainer, publishes_deltas
+from pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, is_driven, publishes_deltas
 from pipeline.settings.truncation import most_kept
 from pipeline.store import records
 
@@ -79,6 +79,9 @@ def workload(config: Config) -> Workload:
     schedule = rft_schedule(config, max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
     ahead = (1 + sync.sync_offset) * explored // fresh // sync.sync_interval
+    if is_driven(config):  # about: without a bound, those of a second explorer step
+        steps = 2 * explored // fresh if sync.max_staleness is None else sync.max_staleness + 1
+        ahead = 2 if sync.sync_style == EXPLORER_DRIVEN else steps // sync.sync_interval
     known = buffer.total_steps or passes is not None
     return Workload(explored, fresh + schedule.other_rows, longest, schedule.explorer_steps if known else None,
                     schedule.total_steps if known else None, 1 + max(ahead, 1), _beside(config), passes is not None)

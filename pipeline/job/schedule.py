@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The fixed schedule (`synchronizer.sync_style=fixed`).
+    """Which rows a trainer step is cut from, and with `synchronizer.sync_style=fixed` which weights make them; for
+    the others see pipeline/job/syncs.py.
 
     rows_per_explorer_step: batch_size * repeat_times, or with over_rollout those of the groups that it takes.
     rows_per_trainer_step: train_batch_size, less other_rows: new rollouts.
@@ -81,12 +82,11 @@ class Schedule:
         trained = rows // self.rows_per_trainer_step
         return trained // self.sync_interval * self.sync_interval
 
-    def evaluates(self, explorer_step: int, interval: int) -> bool:
-        """Returns whether explorer step s has the first weights to reach another multiple of `interval` (>= 1).
-
-        Version 0 does not count: it is the stage's initial model.
-        """
-        return self.weights_version(explorer_step) // interval > self.weights_version(explorer_step - 1) // interval
+    def oldest(self, explorer_step: int, max_staleness: int) -> int:
+        """Returns the oldest weights version by which no row of explorer step s is trained on more than `max_staleness`
+        trainer steps later (>= 0)."""
+        last = min(-(-explorer_step * self.rows_per_explorer_step // self.rows_per_trainer_step), self.total_steps)
+        return max(last - 1 - max_staleness, 0)
 
     def staleness(self, trainer_step: int) -> dict[int, int]:
         """Maps staleness (trainer steps between sampling and training) to the number of new rows of step t."""
@@ -124,6 +124,12 @@ class Schedule:
         while last < self.explorer_steps and self.weights_version(last + 1) <= version:
             last += 1
         return last
+
+
+def reaches(version: int, before: int, interval: int) -> bool:
+    """Returns whether weights are the first to reach another multiple of `interval` (>= 1). before: the version of the
+    explorer step before. Version 0 does not count: it is the stage's initial model."""
+    return version // interval > before // interval
 
 
 def task_order(count: int, epoch: int, seed: int) -> "np.ndarray":

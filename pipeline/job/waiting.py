@@ -17,12 +17,19 @@ def wait_for(
     The death of the other process needs no check here: the supervisor of the stage ends both. `check` is called while
     waiting and may raise, for work of this process that the other one may depend on.
     """
+    return wait_until(path.exists, timeout, f"{what}: {path}", log_file, check)
+
+
+def wait_until(
+    is_there: Callable[[], bool], timeout: float, what: str, log_file: Path, check: Callable[[], None] = lambda: None
+) -> float:
+    """As `wait_for`, until something that is no single file is there."""
     begin = time.perf_counter()
-    while not path.exists():
+    while not is_there():
         check()
         waited = time.perf_counter() - begin
         if waited > timeout:
-            raise StageError(f"waited {timeout:.0f} s (synchronizer.sync_timeout) for {what}: {path} did not come. "
+            raise StageError(f"waited {timeout:.0f} s (synchronizer.sync_timeout) for {what} did not come. "
                              f"Look at {log_file}.")
         time.sleep(min(max(waited / 50, SOONEST), LATEST))
     return time.perf_counter() - begin

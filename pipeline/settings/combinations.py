@@ -12,7 +12,7 @@ from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.reward_rules import overlong, resampled_by_accuracy, rewards
 from pipeline.settings.train_batch import taken_groups
-from pipeline.settings.trainer import may_overlap
+from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
 from pipeline.store.errors import Problem
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
@@ -157,10 +157,14 @@ def partial_rollout(c) -> Found:
     if c.mode != "both" and not (c.mode == "colocate" and c.trainer.overlap is True):
         yield Problem("explorer.partial_rollout", f"with mode={c.mode}, where no weights are published during a step.",
                       "Set mode=both, or mode=colocate with trainer.overlap=true, or leave it out.", found=True)
-    elif offset < 1:
+    elif not runs_ahead(c):
         yield Problem("explorer.partial_rollout", f"with synchronizer.sync_offset={offset}: the trainer waits for the "
                       "whole step, so no newer weights come meanwhile.", "Set synchronizer.sync_offset to 1 or more.",
                       found=True)
+    elif c.synchronizer.sync_style == EXPLORER_DRIVEN:
+        yield Problem("explorer.partial_rollout", f"with synchronizer.sync_style={EXPLORER_DRIVEN}: the explorer "
+                      "asks for weights between its steps, so none come during one.", "Set trainer_driven, or leave it "
+                      "out.", found=True)
     elif engine == "transformers":
         yield Problem("explorer.partial_rollout", f"with explorer.rollout_model.engine_type={engine}, which computes "
                       "whole batches and cannot interrupt an answer.", "Set vllm.", found=True)
@@ -172,6 +176,22 @@ def overlap(c) -> Found:
         yield Problem("trainer.overlap", f"with mode={c.mode} and synchronizer.sync_offset="
                       f"{c.synchronizer.sync_offset}: it is for engines on the trainer's devices that may run ahead.",
                       "Set mode=colocate and synchronizer.sync_offset to 1 or more, or leave it out.", found=True)
+
+
+def syncs(c) -> Found:
+    """Where the step numbers decide, they bound staleness; where one side decides, both work at once."""
+    style, bound = c.synchronizer.sync_style, c.synchronizer.max_staleness
+    if not c.kind.is_online:
+        return
+    if not is_driven(c):
+        if bound is not None:
+            yield Problem("synchronizer.max_staleness", f"with synchronizer.sync_style={style}, by which the step "
+                          "numbers say how old rollouts are.", "Leave it out, or set trainer_driven or "
+                          "explorer_driven.", found=bound)
+        return
+    if c.mode != "both" and not (c.mode == "colocate" and c.trainer.overlap is True):
+        yield Problem("synchronizer.sync_style", f"with mode={c.mode}, where the two sides may take turns, so neither "
+                      "says when.", "Set mode=both, or mode=colocate with trainer.overlap=true, or fixed.", found=style)
 
 
 def passes(c) -> Found:
@@ -281,5 +301,6 @@ def server(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, weighed,
-         token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, passes,
-         reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes, server)
+         token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, syncs,
+         passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes,
+         server)

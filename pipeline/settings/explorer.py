@@ -9,6 +9,7 @@ from pipeline.settings.arguments.experience import asks_models
 from pipeline.settings.kinds import Kind
 from pipeline.settings.remote import Remote
 from pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
+from pipeline.settings.trainer import is_driven
 from pipeline.store.errors import Problem
 from pipeline.store.signatures import parameters_of
 
@@ -132,8 +133,8 @@ class Explorer(Section):
     over_rollout: OverRollout = section(OverRollout)
     partial_rollout: bool = setting(
         False, "answers in progress go on under the next explorer step's weights, as soon as these are published; "
-               "mode=both, or mode=colocate with trainer.overlap=true, and synchronizer.sync_offset of at least 1. "
-               "Depends on time")
+               "mode=both, or mode=colocate with trainer.overlap=true, and synchronizer.sync_offset of at least 1 or "
+               "sync_style=trainer_driven. Depends on time")
     max_timeout: float | None = setting(
         None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
               "attempt has failed, seconds; null: none", ge=0.1, le=LONGEST, how=True)
@@ -203,6 +204,7 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
     workflows = _workflows(kind.explores, config) if kind.engine else {}
     on = {"explorer.over_rollout": kind.explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
           "explorer.partial_rollout": kind.is_online and at(config, "explorer.partial_rollout", False),
+          "synchronizer.sync_style": kind.is_online and is_driven(config),
           "data_processor.experience_pipeline": kind.makes_experience and asks_models(
               at(config, "data_processor.experience_pipeline.operators") or []),
           "data_processor.task_pipeline": "rejected" in kind.writes and asks_models(_curation(config)),

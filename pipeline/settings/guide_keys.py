@@ -144,7 +144,6 @@ NOTED = {
 SECRETS = _below("monitor.monitor_args", "api_key username password")
 
 _VLLM = "handed to vLLM as it is"
-_ONE_INTERVAL = "both sides follow one schedule"
 
 RENAMED = {
     "algorithm.optimizer.warmup_style": Renamed("algorithm.optimizer.lr_scheduler_type"),
@@ -178,8 +177,10 @@ RENAMED = {
     "explorer.rollout_model.rope_theta": Renamed("model.rope_theta", note="one for trainer and engine"),
     "explorer.rollout_model.data_parallel_size": Renamed(
         "explorer.rollout_model.engine_num", note="times engine_num: copies of the model are engines of their own"),
-    "synchronizer.explorer_sync_interval": Renamed("synchronizer.sync_interval", note=_ONE_INTERVAL),
-    "synchronizer.trainer_sync_interval": Renamed("synchronizer.sync_interval", note=_ONE_INTERVAL),
+    "synchronizer.explorer_sync_interval": Renamed("synchronizer.sync_interval", note=(
+        "with sync_style=explorer_driven; with fixed both sides follow one schedule")),
+    "synchronizer.trainer_sync_interval": Renamed("synchronizer.sync_interval", note=(
+        "with sync_style=trainer_driven; with fixed both sides follow one schedule")),
 }
 
 # values that are written differently here
@@ -198,8 +199,8 @@ MEANT: dict[str, dict[Any, Any]] = {
 
 # refused values of supported keys: key -> value -> sentence
 _BY_FILES = "weights go through files, and every hand-over is proved: leave it out, or write checkpoint."
-_BY_STEPS = ("the schedule is a function of the step numbers alone, so that a run can be repeated and resumed exactly: "
-             "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
+_STEPS = ("there tasks are sent and rows are taken without steps of the explorer; here a step is made and resumed as a "
+          "whole: write trainer_driven, with synchronizer.max_staleness as a bound.")
 _TABLES = "experience is Parquet tables, which `ouro sql` asks: leave storage_type and its address out."
 _VLLM_ONLY = "vLLM is the engine: leave it out."
 _DAPO_REWARD = ("write [accuracy_reward, overlong_penalty] with cache_length, max_response_length and penalty_factor "
@@ -216,8 +217,8 @@ VALUES: dict[str, dict[Any, str]] = {
     "mode": {"serve": "`ouro serve --record` records what a running application asks, and a stage with mode=train "
                       "learns from it (docs/serve.md)."},
     "synchronizer.sync_method": dict.fromkeys(("nccl", "memory", "online"), _BY_FILES),
-    "synchronizer.sync_style": dict.fromkeys(
-        ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),
+    "synchronizer.sync_style": {"fully_async": _STEPS, **{f"dynamic_by_{side}": (
+        f"the name of older releases: write {side}_driven.") for side in ("explorer", "trainer")}},
     "explorer.rollout_model.engine_type": {
         "vllm_async": _VLLM_ONLY, "sglang": _VLLM_ONLY,
         "tinker": _VLLM_ONLY + " An adapter is trained here by model.lora_configs."},

@@ -43,8 +43,8 @@ REFUSED: dict[str, Refused] = {
     "explorer.rollout_model.name": Refused(_NO_ACTORS),
     "explorer.rollout_model.weight_sync_buffer_size": Refused("weights go through files: leave it out."),
     "explorer.rollout_model.enable_multimodal": Refused(_MULTIMODAL, loses="images"),
-    "synchronizer.max_inflight_batches": Refused("set synchronizer.sync_offset: how many steps the explorer may be "
-                                                 "ahead."),
+    "synchronizer.max_inflight_batches": Refused("of sync_style=fully_async, which is not here; with "
+                                                 "trainer_driven synchronizer.max_staleness is the bound."),
     "trainer.name": Refused(_NO_ACTORS),
     "trainer.trainer_type": Refused("DeepSpeed ZeRO trains (trainer.zero_stage): leave it out."),
     "trainer.megatron": Refused(_MEGATRON),

@@ -236,6 +236,7 @@ WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.
 LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
          "algorithm.enable_router_replay": False, "explorer.bench_steps": None,
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
+         "synchronizer.max_staleness": None,
          "trainer.ppo_epochs": 1, "trainer.ppo_mini_batch_size": None, "trainer.shuffle_mini_batches": False,
          "trainer.reference_update": {"interval": None, "mix": 1.0},
          "algorithm.reward_weights": {}, "algorithm.top_entropy_quantile": 1.0,

@@ -123,12 +123,25 @@ def shares_prompts(settings: Any, gpu: bool) -> bool:
     return gpu if settings.share_prompts == "auto" else settings.share_prompts
 
 
+TRAINER_DRIVEN, EXPLORER_DRIVEN = "trainer_driven", "explorer_driven"
+
+
+def is_driven(config: Any) -> bool:
+    """Returns whether weights are handed over when one side says so. config: as for `may_overlap`."""
+    return at(config, "synchronizer.sync_style", "fixed") != "fixed"
+
+
+def runs_ahead(config: Any) -> bool:
+    """Returns whether the explorer may make a step while the trainer works. config: as for `may_overlap`."""
+    return is_driven(config) or at(config, "synchronizer.sync_offset", 0) > 0
+
+
 def may_overlap(config: Any) -> bool:
     """Returns whether engines may answer while a trainer on the same devices trains: not where it waits for them.
 
     config: the settings of a stage, by attribute; those of stages without engines or trainer may lack some.
     """
-    return (at(config, "mode") == "colocate" and at(config, "synchronizer.sync_offset", 0) > 0
+    return (at(config, "mode") == "colocate" and runs_ahead(config)
             and at(config, "trainer.overlap", False) is not False)
 
 
@@ -139,9 +152,17 @@ def must_overlap(config: Any) -> bool:
 
 class Synchronizer(Section):
     sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
-    sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
-    sync_interval: int = setting(1, "trainer steps between two publications of weights", ge=1)
-    sync_offset: int = setting(0, "explorer steps that the explorer may run ahead of the trainer", ge=0)
+    sync_style: str = setting(
+        "fixed", "when the explorer gets weights; fixed: by the step numbers alone; trainer_driven: each of its steps "
+                 "begins with the newest that the trainer published; explorer_driven: the explorer asks, and gets "
+                 "those of the last whole trainer step. With the latter two, rows depend on time",
+        choices=("fixed", TRAINER_DRIVEN, EXPLORER_DRIVEN))
+    sync_interval: int = setting(1, "trainer steps between two publications of weights; with explorer_driven explorer "
+                                    "steps between two requests", ge=1)
+    sync_offset: int = setting(0, "explorer steps that the explorer may run ahead of the trainer, with fixed", ge=0)
+    max_staleness: int | None = setting(
+        None, "trainer steps by which the weights of a new row may be behind when it is trained on, with "
+              "trainer_driven and explorer_driven: the explorer waits for newer ones; null: any number", ge=0)
     sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", **LIMIT, how=True)
     probe_tolerance: float | None = setting(
         None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",

@@ -8,6 +8,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, WITH_CRITIC
 from pipeline.settings.arguments.losses import POLICY_LOSSES
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
+from pipeline.settings.trainer import is_driven
 
 OF_A_CRITIC = ("trainer.critic", "trainer.critic_warmup", "model.critic_model_path")
 REFERENCE = "trainer.reference_update"
@@ -33,6 +34,7 @@ def _may_ask_reference(algorithm) -> bool:
 def without_unused(settings: Config) -> Config:
     """Returns the settings of a stage with unused ones at their defaults."""
     waits = [] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]
+    waits += ["synchronizer.sync_offset"] if is_driven(settings) else []
     waits += [REFERENCE] if settings.trainer.reference_update.interval is None else []
     for key in unused(settings.algorithm) + waits:
         settings = settings.but(key, at(DEFAULTS, key))

@@ -7,7 +7,7 @@ Requests carry their own seeds, so evaluations do not change rollouts or trainin
 import time
 
 from pipeline.job.context import Context
-from pipeline.job.schedule import Schedule
+from pipeline.job.schedule import reaches
 from pipeline.store import files, tables, versions
 from workflows.evaluation import Subject, evaluate, read_sets
 from workflows.protocol.engine import Engine
@@ -20,20 +20,19 @@ class InterimEvaluation:
     Disabled when `explorer.eval_interval` is null, and in a stage without a trainer, whose weights never change.
     """
 
-    def __init__(self, context: Context, schedule: Schedule, engine: Engine, tokenizer, rewards: Rewards):
-        self.context, self.schedule, self.engine, self.tokenizer = context, schedule, engine, tokenizer
+    def __init__(self, context: Context, engine: Engine, tokenizer, rewards: Rewards):
+        self.context, self.engine, self.tokenizer = context, engine, tokenizer
         alone = context.config.mode == "explore"
         self.interval = None if alone else context.config.explorer.eval_interval
         self.sets = read_sets(context, tokenizer, rewards) if self.interval else []
 
-    def before(self, explorer_step: int) -> float:
-        """Evaluates the engine's weights if due at this explorer step; returns the seconds it took.
+    def of_version(self, version: int, before: int) -> float:
+        """Evaluates the engine's weights if due with this version; returns the seconds it took.
 
-        Evaluations completed before a resume are not repeated.
+        before: the version of the explorer step before. Evaluations completed before a resume are not repeated.
         """
-        if not self.interval or not self.schedule.evaluates(explorer_step, self.interval):
+        if not self.interval or not reaches(version, before, self.interval):
             return 0.0
-        version = self.schedule.weights_version(explorer_step)
         if tables.step_file(self.context.directory, "scores", version).exists():
             return 0.0
         begin = time.perf_counter()

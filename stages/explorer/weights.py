@@ -1,7 +1,7 @@
 """The weights of an explorer's engine: waited for, loaded, and verified by the trainer's log-probs of a probe.
 
-With explorer.partial_rollout, a step loads those of the next one as soon as they are published, and its answers go on
-under them (workflows/engines/continued.py).
+With explorer.partial_rollout, a step loads newer ones as soon as they are published, with sync_style=fixed those of the
+next step, and its answers go on under them (workflows/engines/continued.py).
 """
 
 import time
@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.job.background import Background
 from pipeline.job.context import Context
-from pipeline.job.schedule import Schedule
+from pipeline.job.syncs import Scheduled
 from pipeline.job.waiting import wait_for
 from pipeline.settings.config import resolve_dtype
 from pipeline.settings.trainer import publishes_deltas
@@ -91,18 +91,14 @@ class Weights:
 
 
 class NextWeights:
-    """Those of the next explorer step, for the answers of this one (workflows.engines.continued.NewerWeights).
+    """Newer weights for the answers of an explorer step (workflows.engines.continued.NewerWeights)."""
 
-    Later ones than those are never loaded, so each step begins with the weights of the schedule.
-    """
-
-    def __init__(self, weights: Weights, schedule: Schedule, step: int, journal: Journal):
+    def __init__(self, weights: Weights, syncs: Scheduled, step: int, journal: Journal):
         """journal: of this step. Loads them at once if it says that a killed explorer had done so."""
         self._weights, self._journal, self._looked = weights, journal, -LOOK_SECONDS
-        self._next = schedule.weights_version(min(step + 1, schedule.explorer_steps))
-        self._manifest = versions.version_directory(weights.context.directory, self._next) / files.MANIFEST
+        self._syncs, self._step, self._found = syncs, step, None
         if journal.newer:
-            weights.load_ahead(self._next)
+            weights.load_ahead(journal.newer[0])
             if journal.newer != (weights.version, weights.hash):
                 journal.forget()
                 journal.loaded(weights.version, weights.hash)
@@ -112,13 +108,14 @@ class NextWeights:
         return self._weights.version
 
     def are_there(self) -> bool:
-        if self._next == self.version or time.monotonic() - self._looked < LOOK_SECONDS:
+        if time.monotonic() - self._looked < LOOK_SECONDS:
             return False
         self._looked = time.monotonic()
-        return self._manifest.exists()
+        self._found = self._syncs.newer(self._step, self.version)
+        return self._found is not None
 
     def load(self) -> None:
-        self._weights.load_ahead(self._next)
+        self._weights.load_ahead(self._found)
         self._journal.loaded(self.version, self._weights.hash)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipeline.job.context import Context
+from pipeline.job.syncs import Unasked
 from pipeline.settings.trainer import publishes_deltas
 from pipeline.store import checkpoints, tensor_files, versions
 from pipeline.store.tensor_files import Stored
@@ -30,7 +31,9 @@ CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", tor
 class Publishing:
     """Writes the versions of one stage."""
 
-    def __init__(self, context: Context, actor: Actor):
+    def __init__(self, context: Context, actor: Actor, syncs: Unasked):
+        """syncs: when an explorer is handed weights."""
+        self.syncs, self.published = syncs, -1  # the last version
         self.context, self.actor, self.settings = context, actor, context.config.synchronizer
         dtype = policy.resolve_dtype(context.config.model.dtype, actor.process.device.type)
         self.deltas = publishes_deltas(context.config, str(dtype).removeprefix("torch."))
@@ -38,6 +41,15 @@ class Publishing:
         self._last: dict[str, Stored] = {}
         self._base: tuple[int, str] = 0, ""  # version and hash of the last
         self._since, self._bytes = 0, 0  # versions and bytes of deltas since a full one
+
+    def hand_over(self, version: int, tokens: list[int]) -> None:
+        """Publishes the weights as `version`, unless they are, and answers an explorer that asked for them.
+        Collective."""
+        if version != self.published:
+            self.publish(version, tokens)
+            self.published = version
+        if self.actor.process.rank == 0:
+            self.syncs.answer(version)
 
     def publish(self, version: int, tokens: list[int]) -> None:
         """Publishes the weights as `version`, with their log-probs of `tokens`, which verify that they were loaded.

@@ -37,7 +37,7 @@ def test_demonstrations_become_rows_that_end_with_the_end_token(demonstrations, 
     (only,) = source.rows
     assert (only.prompt_length, len(only.tokens), only.mask) == (4, 8, [1] * 4)
     assert only.tokens[-1] == 1  # <eos>
-    assert source.publishes(1) is False
+    assert source.syncs.publishes(1) is False
 
 
 def test_demonstrations_over_the_limits_are_left_out(demonstrations):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pipeline.job.ending import Ending, Stopped
+from pipeline.job.syncs import Unasked
 from pipeline.job.waiting import wait_for
 from pipeline.store import checkpoints, files, records, recovery, tables
 from pipeline.store.errors import ModelError, StageError
@@ -298,3 +299,36 @@ def test_without_memory_for_a_copy_a_checkpoint_is_written_before_the_next_step(
     monkeypatch.setattr("stages.learner.saving.copied", lambda parts: None)
     learn.Trainer(stage).run()
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
+
+
+class Asking(Unasked):
+    """An explorer that asks for the weights of these steps, or later ones, one after another."""
+
+    asks = True
+
+    def __init__(self, *least):
+        self.least, self.answered = [*least], threading.Event()
+
+    def is_asked(self, step):
+        return bool(self.least) and step >= self.least[0]
+
+
+def test_an_explorer_that_asks_is_answered_after_a_step_and_while_its_rows_are_waited_for(stage):
+    """It asks for step 2, and again for step 3, before it writes the rows of step 4."""
+    trainer, asking, handed = learn.Trainer(stage), Asking(2, 3), []
+    cut = trainer.source.cut
+
+    def rows_of(step):
+        assert step < 4 or asking.answered.wait(20)
+        return cut(step)
+
+    def hand_over(version, tokens):
+        handed.append((version, trainer.actor.steps))
+        asking.least.pop(0)
+        if not asking.least:
+            asking.answered.set()
+
+    trainer.syncs, trainer.source.cut, trainer.publishing.hand_over = asking, rows_of, hand_over
+    trainer.run()
+    assert handed == [(2, 2), (3, 3)]
+    assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]

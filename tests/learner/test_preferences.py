@@ -33,7 +33,7 @@ def test_a_pair_is_two_rows_that_share_the_prompt(preferences):
     assert chosen.tokens[:4] == rejected.tokens[:4]
     assert (chosen.prompt_length, chosen.mask, rejected.mask) == (4, [1] * 4, [1] * 2)
     assert chosen.tokens[-1] == rejected.tokens[-1] == 1  # <eos>
-    assert source.publishes(1) is False
+    assert source.syncs.publishes(1) is False
 
 
 def test_a_batch_is_whole_pairs_and_an_epoch_all_of_them(preferences):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.job.syncs import Unasked
 from pipeline.store import checkpoints, files, tensor_files, versions
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
@@ -21,7 +22,7 @@ def publishing(tmp_path, tiny_model, process, context_of):
     """publishing("key=value", ...): for a new actor with the tiny model."""
     def make(*settings):
         context = context_of(tmp_path, *TINY, *settings)
-        return Publishing(context, Actor(tiny_model, context.config, process))
+        return Publishing(context, Actor(tiny_model, context.config, process), Unasked())
     return make
 
 

@@ -69,7 +69,7 @@ def test_passes_are_counted_in_epochs(recorded):
 
 def test_no_weights_are_handed_over_and_nothing_is_paid_twice(recorded):
     source = recorded("buffer.total_steps=3")
-    assert [source.publishes(step) for step in (0, 1)] == [False, False]
+    assert [source.syncs.publishes(step) for step in (0, 1)] == [False, False]
     assert batch(source, 1).explored == []
 
 

@@ -332,7 +332,7 @@ def test_rows_that_an_advantage_gives_twice_are_trained_on_twice(stage):
 def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
     """3 tasks, one epoch, 2 rows each: one batch of 4."""
     assert Rollouts(stage()).total_steps == 4
-    assert [Rollouts(stage()).publishes(t) for t in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [Rollouts(stage()).syncs.publishes(t) for t in (1, 2, 3, 4)] == [True, True, True, False]
     assert Rollouts(stage("buffer.total_steps=null")).total_steps == 1
     assert Rollouts(stage("buffer.total_steps=null", "buffer.explorer_input.taskset.limit=2",
                           "buffer.total_epochs=5")).total_steps == 5

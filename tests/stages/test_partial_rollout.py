@@ -117,6 +117,20 @@ def test_weights_of_later_steps_wait(explorer):
     assert one.engine.loaded == [0, 1]
 
 
+def test_where_the_trainer_drives_steps_begin_and_go_on_with_the_newest(explorer):
+    """Versions 1 and 2 come during step 1, which goes on with both; version 5 comes during step 2."""
+    one = explorer("synchronizer.sync_style=trainer_driven", publishes={2: 1, 4: 2, 7: 5})
+    rows, (rollout,) = made(one, 1)
+    assert {tuple(r["weights_versions"]) for r in rows if r["response_tokens"]} == {(0, 0, 1, 1, 2)}
+    assert (rollout["weights_version"], rollout["newest_version"]) == (0, 2)
+    _, (rollout,) = made(one, 2)
+    assert (rollout["weights_version"], rollout["newest_version"]) == (2, 5)
+    again = explorer("synchronizer.sync_style=trainer_driven", "explorer.partial_rollout=false")
+    rows, (rollout,) = made(again, 3)
+    assert (rollout["weights_version"], again.engine.loaded) == (5, [5])
+    assert {(r["weights_version"], r["weights_hash"]) for r in rows} == {(5, files.hash_text("weights 5"))}
+
+
 def test_the_last_step_has_no_next_one(explorer):
     one = explorer("buffer.total_steps=2", publishes={7: 1})
     _, (rollout,) = made(one, 1, 2)

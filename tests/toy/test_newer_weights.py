@@ -79,3 +79,31 @@ def test_killed_it_keeps_the_steps_that_were_written_and_makes_the_others_whole(
     killed(stage, "steps", 3)
     assert start(stage).wait(timeout=600) == 0
     assert_whole(Path(stage.directory))
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("style", "interval", "bound"), [("trainer_driven", 1, 2), ("explorer_driven", 2, 3)])
+def test_killed_where_one_side_drives_it_keeps_what_was_written_within_the_bound(tmp_path, style, interval, bound):
+    """Killed four times, by both tables; its checkpoints are of every third step."""
+    steps = 12
+    given = (*(word for word in LONG if word.partition("=")[0] not in (
+        "explorer.partial_rollout", "explorer.runner_concurrency", "model.max_response_tokens", "trainer.save_interval",
+        "buffer.total_steps", "synchronizer.sync_interval", "synchronizer.sync_offset")),
+        "model.max_response_tokens=24", "explorer.rollout_model.engine_type=transformers", "trainer.save_interval=3",
+        "buffer.explorer_input.default_reward_fn_type=tests.kills.agents:digits", f"buffer.total_steps={steps}",
+        f"synchronizer.sync_style={style}", f"synchronizer.sync_interval={interval}",
+        f"synchronizer.max_staleness={bound}")
+    stage = stage_to_kill(tmp_path, given)
+    for name, step in (("rollouts", 2), ("steps", 4), ("rollouts", 8), ("steps", 10)):
+        killed(stage, name, step)
+    assert start(stage).wait(timeout=600) == 0
+    directory = Path(stage.directory)
+    rows, rollouts, trained = (table(directory, name) for name in ("experience", "rollouts", "trained"))
+    versions = [one["weights_version"] for one in rollouts]
+    assert versions == sorted(versions)
+    assert versions[-1] > 0
+    assert len({(row["weights_version"], row["weights_hash"]) for row in rows}) == len(set(versions))
+    assert all(row["weights_version"] == versions[row["step"] - 1] for row in rows)
+    assert (len(rows), len(trained)) == (steps * ROWS, steps * ROWS)
+    assert all(0 <= one["staleness"] <= bound for one in trained)
+    assert files.read_json(directory / files.MANIFEST)["depends_on_time"] == ["synchronizer.sync_style"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pipeline.job.context import Context
 from pipeline.job.selection import tasks_of_step
+from pipeline.job.syncs import Unasked
 from pipeline.job.tasksets import read_buffer
 from pipeline.settings.data import SHOWN
 from pipeline.settings.train_batch import given_batch
@@ -25,6 +26,7 @@ class DataSet(ABC):
     what: str
     advice: str
     unit = 1
+    syncs = Unasked()
 
     def __init__(self, context: Context, model: Path):
         """model: directory with the tokenizer. Raises DataError without tasks, and when a batch is larger than the
@@ -59,14 +61,6 @@ class DataSet(ABC):
     def with_advantages(self, batch: Batch) -> Batch:
         """The batch as it is: its losses use no advantages."""
         return batch
-
-    def publishes(self, step: int) -> bool:
-        """No explorer needs weights."""
-        return False
-
-    def awaits(self, step: int) -> bool:
-        """As `publishes`."""
-        return False
 
 
 def rejected_rows(context: Context, tasks: list[records.Task], made: list, name: str) -> list[records.Rejected]:

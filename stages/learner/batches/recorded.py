@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.job.context import Context
 from pipeline.job.schedule import Schedule
+from pipeline.job.syncs import Unasked
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.batches.rollouts import Rollouts
@@ -44,13 +45,8 @@ class Recorded(Rollouts):
     def _replay(self) -> None:
         """No replay: every rollout comes again with each pass."""
 
-    def publishes(self, step: int) -> bool:
-        """No explorer needs weights."""
-        return False
-
-    def awaits(self, step: int) -> bool:
-        """As `publishes`."""
-        return False
+    def _syncs(self) -> Unasked:
+        return Unasked()
 
     def _wait(self, step: int, explorer_step: int) -> None:
         """All rollouts already exist."""

@@ -15,12 +15,13 @@ from operators.arguments import arguments
 from operators.choice import chosen_advantage
 from pipeline.job.context import Context
 from pipeline.job.schedule import Schedule, rft_schedule
+from pipeline.job.syncs import Unasked, syncs_of
 from pipeline.job.tasksets import read_train
 from pipeline.job.waiting import wait_for
 from pipeline.settings.routing import compares_routings
 from pipeline.settings.train_batch import train_batch
 from pipeline.settings.truncation import is_truncated
-from pipeline.store import files, records, routings, tables, versions
+from pipeline.store import records, routings, tables
 from pipeline.store.errors import DataError, StageError, nearest
 from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
@@ -57,6 +58,7 @@ class Rollouts:
         algorithm = context.config.algorithm
         self.schedule = self._schedule()
         self.total_steps = self.schedule.total_steps
+        self.syncs = self._syncs()
         self.mixes = algorithm.sample_strategy == "mix"
         function = chosen_advantage(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
         refuse_parameters(algorithm, "advantage_fn", function)
@@ -79,6 +81,10 @@ class Rollouts:
         sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)
         return rft_schedule(self.context.config, sum(len(tasks) for _, tasks in sets))
 
+    def _syncs(self) -> Unasked:
+        """When an explorer is handed weights."""
+        return syncs_of(self.context.directory, self.schedule, self.context.config)
+
     def _replay(self) -> Replay | None:
         config = self.context.config
         settings = config.buffer.trainer_input.experience_buffer.replay_buffer
@@ -86,19 +92,6 @@ class Rollouts:
             return None
         groups = train_batch(config).replayed // config.algorithm.repeat_times
         return Replay(self.session, settings, groups, self._fresh, self.sampling.oldest_version)
-
-    def publishes(self, step: int) -> bool:
-        """Whether an explorer uses the weights of this step; 0: the initial ones."""
-        return step == 0 or self.schedule.publishes(step)
-
-    def awaits(self, step: int) -> bool:
-        """Whether the explorer's next step uses the weights of this step, and they are not there: they, or rollouts by
-        them, were damaged."""
-        # in this order: the explorer deletes weights after it wrote the rollouts that need them no more
-        absent = not files.is_complete(versions.version_directory(self.context.directory, step))
-        explored = max(tables.steps_present(self.context.directory, "rollouts"), default=0)
-        return (absent and explored < self.schedule.explorer_steps
-                and self.schedule.weights_version(explored + 1) == step)
 
     def cut(self, step: int) -> Batch:
         """Waits for and reads the explorer steps that trainer step `step` is cut from; its rows lack advantages.

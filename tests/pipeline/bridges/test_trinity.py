@@ -72,6 +72,10 @@ buffer: {batch_size: 4}
     ("explorer: {rollout_model: {data_parallel_size: 2}}", "explorer.rollout_model.engine_num", 2),
     ("explorer: {rollout_model: {rope_theta: 10000}}", "model.rope_theta", 10000),
     ("synchronizer: {explorer_sync_interval: 4, trainer_sync_interval: 4}", "synchronizer.sync_interval", 4),
+    *((f"synchronizer: {{sync_style: {side}_driven, explorer_sync_interval: 4, trainer_sync_interval: 5, sync_offset: "
+       "1, sync_interval: 3}", "synchronizer.sync_interval", own) for side, own in (("explorer", 4), ("trainer", 5))),
+    ("{synchronizer: {sync_style: trainer_driven}, algorithm: {sample_strategy: staleness_control, "
+     "sample_strategy_args: {max_staleness: 3}}}", "synchronizer.max_staleness", 3),
     ("explorer: {max_retry_times: 2}", "explorer.max_retry_times", 2),
     ("trainer: {trainer_config: {actor_rollout_ref: {model: {lora_rank: 8}}}}", "model.lora_configs.0.lora_rank", 8)])
 def test_a_renamed_key_stands_under_its_name_with_its_value(theirs, key, value):

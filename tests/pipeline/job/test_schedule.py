@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job.schedule import Schedule, first_explored, rft_schedule, rollout_schedule, task_order
+from pipeline.job.schedule import Schedule, first_explored, reaches, rft_schedule, rollout_schedule, task_order
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
 
@@ -56,7 +56,7 @@ def test_four_mini_batches_a_rollout_as_in_verl():
 def evaluated(schedule: Schedule, interval: int) -> list[tuple[int, int]]:
     """(explorer step, its weights version) of every evaluation on the way."""
     return [(s, schedule.weights_version(s)) for s in range(1, schedule.explorer_steps + 1)
-            if schedule.evaluates(s, interval)]
+            if reaches(schedule.weights_version(s), schedule.weights_version(s - 1), interval)]
 
 
 def test_weights_are_evaluated_once_when_they_reach_a_multiple():
