@@ -137,14 +137,16 @@ class Trainer:
 
     def _resume(self, checkpoint: Path | None, manifest: dict[str, Any]) -> int:
         """Loads a checkpoint, or publishes the initial weights; returns the number of steps done."""
+        references = self.estimates.references
+        if references:
+            references.resume(manifest["step"] if checkpoint else 0)
         if checkpoint is None:
             if self.syncs.publishes(0):
                 self.publishing.hand_over(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         self.actor.zero.load(checkpoint)
-        if self.estimates.references and self.saving.moves:
+        if references and self.saving.moves:
             self.actor.load_reference(checkpoint)
-            self.estimates.references.after(manifest["step"])
         if self.critic:
             self.critic.load(checkpoint)
         self.actor.budget.restore(manifest.get("token_budget"))

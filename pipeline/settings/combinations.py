@@ -10,7 +10,7 @@ from pipeline.settings.arguments.experience import CHANGE_REWARDS
 from pipeline.settings.columns import unweighed_steps
 from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
-from pipeline.settings.reward_rules import overlong, resampled_by_accuracy, rewards
+from pipeline.settings.reward_rules import component_keys, overlong, resampled_by_accuracy, rewards
 from pipeline.settings.train_batch import taken_groups
 from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
 from pipeline.store.errors import Problem
@@ -302,5 +302,5 @@ def server(c) -> Found:
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, weighed,
          token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, syncs,
-         passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy, nodes,
-         server)
+         passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy,
+         component_keys, nodes, server)

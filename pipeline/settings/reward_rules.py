@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from pipeline.settings.arguments.answers import REWARDS, OverlongPenalty
-from pipeline.settings.data import eval_places, reward_functions, train_places
+from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
+from pipeline.settings.data import eval_places, reward_functions, train_places, workflow_of
 from pipeline.store.errors import Problem, nearest
 
 Found = Iterator[Problem]
@@ -83,6 +83,24 @@ def resampled_by_accuracy(c) -> Found:
                 yield Problem("algorithm.resample_metric", f"{' and '.join(functions)} of buffer.explorer_input."
                               f"{place} do not say what is solved.", "Name a function with a component `accuracy`, or "
                               "set resample_metric=reward.", found="accuracy")
+
+
+def component_keys(c) -> Found:
+    """An advantage that reads components by name finds them in every row, where built-in functions alone reward."""
+    keys = c.algorithm.advantage_fn_args.get("gdpo_reward_keys")
+    if not c.kind.learns_from_rollouts or c.algorithm.advantage_fn != "gdpo" or not isinstance(keys, list):
+        return
+    for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
+        functions = reward_functions(one, c.buffer.explorer_input)
+        known = [REWARDS[name].components if name in REWARDS else () for name in functions]
+        own = workflow_of(one, c.buffer.explorer_input, place) not in WORKFLOWS or one.format.reward_fn_key
+        if own or not known or not all(known):
+            continue
+        made = [name for names in known for name in names]
+        if lacking := [key for key in keys if key not in made]:
+            yield Problem("algorithm.advantage_fn_args.gdpo_reward_keys", f"{' and '.join(functions)} of "
+                          f"buffer.explorer_input.{place} give no component '{lacking[0]}'."
+                          f"{nearest(str(lacking[0]), made)} They give: {', '.join(made)}.", found=keys)
 
 
 def asked_models(c) -> tuple[set[str | None], set[str | None]]:

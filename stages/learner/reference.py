@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline.job.context import Context
 from pipeline.settings.setting import at
-from pipeline.store import files
+from pipeline.store import files, hashes, records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.digests import resolve
 from stages.learner.actor import Actor
@@ -35,9 +35,25 @@ class References(FixedScores):
 
     def after(self, step: int) -> None:
         """Makes rows be scored anew by the reference as it is after a train step."""
+        self.hash, self.recent = self._hash(step), {}
+
+    def resume(self, step: int) -> None:
+        """Continues after a train step: drops what later references scored. The steps are made again, and where
+        arithmetic depends on the order of threads, those references are others."""
+        self.after(step)
+        if self.update.interval is None or self.process.rank != 0:
+            return
+        known = {self._hash(one) for one in range(0, step + 1, self.update.interval)}
+        for number in tables.steps_present(self.context.directory, self.table):
+            scored = tables.read(self._file(number), records.FixedLogprobs)
+            if not known.issuperset(scored["model_hash"].to_pylist()):
+                hashes.remove(self._file(number))
+
+    def _hash(self, step: int) -> str:
+        """Names the reference after a train step: by the first one, and how often it followed the policy."""
         number = step // self.update.interval if self.update.interval else 0
         update = [self.update.interval, self.update.mix, number]
-        self.hash, self.recent = files.hash_json([self.first, *update])[:16] if number else self.first, {}
+        return files.hash_json([self.first, *update])[:16] if number else self.first
 
 
 def due(update, step: int) -> bool:

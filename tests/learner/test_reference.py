@@ -104,7 +104,8 @@ def test_rows_are_scored_anew_by_a_reference_that_moved(tmp_path, context_of, ti
     first.follow(2)
     first.add(rows())
     assert (asked(first), moved) == (["0", "1", "2", "3"] * 2, [0.5])
-    resumed = made()
-    resumed.after(3)
-    resumed.add(rows())
-    assert asked(resumed) == []
+    for step, again in ((3, []), (1, ["0", "1", "2", "3"]), (0, [])):
+        resumed = made()
+        resumed.resume(step)
+        resumed.add(rows())
+        assert asked(resumed) == again

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from pipeline.settings.arguments.answers import REWARDS
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store.errors import ConfigError
 from tests.configs import element
@@ -71,6 +72,14 @@ def test_a_response_that_the_model_cannot_score_has_no_reward(opened):
     assert [o.reason for o in outcomes] == [None, "too long", "reward_model returned reward_model=nan"]
     assert [o.reward for o in outcomes] == [3.0, None, None]
     assert [o.components for o in outcomes][1:] == [{}, {}]  # what the rule says of them is left out too
+
+
+@pytest.mark.parametrize("name", [name for name, one in REWARDS.items() if one.components])
+def test_components_are_those_that_a_check_expects(opened, monkeypatch, name):
+    truths = ['{"numbers": [1, 1], "target": 2}'] * 3 if name == "countdown_reward" else ANSWERS
+    monkeypatch.setattr("tests.workflows.test_rewards.ANSWERS", truths)
+    (first, *_) = rewarded(opened([name], {}, Scorer(1.0, 2.0, 3.0)))
+    assert tuple(first.components) == REWARDS[name].components
 
 
 def test_each_function_takes_the_arguments_it_has(opened):

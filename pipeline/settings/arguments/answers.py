@@ -15,6 +15,7 @@ class CountdownReward(Arguments):
     """1 for an expression that reaches the target with every number, and accuracy."""
     reads_truths = True
     reports_accuracy = True
+    components = ("accuracy", "format_score")
     format_score: float = Field(0.1, description="reward of an expression with a wrong value; 0: right or wrong alone")
 
 
@@ -22,18 +23,21 @@ class AccuracyReward(Arguments):
     """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
     reads_truths = True
     reports_accuracy = True
+    components = ("accuracy",)
     timeout_seconds: int = Field(5, ge=1, le=LONGEST, description=(
         "limit of the CPU time in which math_verify compares one answer with its truth; beyond it the answer is wrong"))
 
 
 class FormatReward(Arguments):
     """score where the whole response matches a pattern, else -score."""
+    components = ("format_score",)
     pattern: str = Field(THINK_ANSWER, description="regular expression; default: <think>…</think><answer>…</answer>")
     score: float = Field(0.1, description="score of a response that matches")
 
 
 class OverlongPenalty(Arguments):
     """The penalty on length, beside a function that says what is right."""
+    components = ("overlong_penalty",)
     cache_length: int | None = Field(None, ge=1, description="last tokens, which cost; null: a fifth of the longest")
     max_response_length: int | None = Field(None, ge=2, description="length of the longest response; null: "
                                                                     "model.max_response_tokens")
@@ -42,6 +46,7 @@ class OverlongPenalty(Arguments):
 
 class ModelScore(Arguments):
     """The score of a model of explorer.auxiliary_models."""
+    components = ("reward_model",)
     model: str | None = Field(None, description="name of the model in explorer.auxiliary_models; null: the only one")
     weight: float = Field(1.0, description="factor of the score")
 

@@ -26,7 +26,8 @@ class Arguments(BaseModel):
     turns earned (step_reward). Of operators on experience: changes_reward, the sum alone. Of losses: compares_pairs,
     rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair; chooses_tokens, over the
     whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
-    judges only what has a truth of its form; reports_accuracy, says whether a task is solved. Of workflows:
+    judges only what has a truth of its form; reports_accuracy, says whether a task is solved; components, the names
+    of what it adds up, () where arguments decide. Of workflows:
     acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash). Of
     selectors: feature_keys, how many they read at least, and at most (None: any number); reads_rates, of the experience
     of earlier steps. Of losses too: types, the algorithm types that always have it, whatever else is set.
@@ -48,6 +49,7 @@ class Arguments(BaseModel):
     aggregation: ClassVar[str] = "token-mean"
     reads_truths: ClassVar[bool] = False
     reports_accuracy: ClassVar[bool] = False
+    components: ClassVar[tuple[str, ...]] = ()
     acts_by_itself: ClassVar[bool] = False
     tells_states: ClassVar[bool] = False
     feature_keys: ClassVar[tuple[int, int | None]] = (0, 0)

@@ -16,6 +16,7 @@ from tests.configs import changed, check, composed, places
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 
+COMPONENTS = "rft: algorithm.advantage_fn_args.gdpo_reward_keys"
 OPERATORS = "rft: data_processor.experience_pipeline.operators"
 EVAL = composed().buffer.explorer_input.eval_tasksets[0]
 
@@ -119,6 +120,10 @@ def test_a_setting_of_the_run_is_judged_in_the_stages_that_do_not_override_it():
     ({"algorithm.advantage_fn": "gdpo", "algorithm.kl_penalty_fn": "k1"}, ["rft: algorithm.kl_penalty_fn"]),
     ({"algorithm.advantage_fn": "gdpo", "algorithm.reward_weights": {"a": 2.0}}, ["rft: algorithm.reward_weights"]),
     ({"algorithm.advantage_fn": "gdpo"}, []),
+    *(({"algorithm.advantage_fn": "gdpo", "algorithm.advantage_fn_args": {"gdpo_reward_keys": keys}}, expected)
+      for keys, expected in ((["accuracy", "format_score"], []), (["accuracy", "length"], [COMPONENTS]))),
+    ({"algorithm.advantage_fn": "gdpo", "algorithm.advantage_fn_args": {"gdpo_reward_keys": ["length"]},
+      "buffer.explorer_input.default_reward_fn_type": ["mine.parts:reward"]}, []),
     *(({"algorithm.advantage_fn": "gdpo", "data_processor.experience_pipeline.operators": [{"name": name}]}, expected)
       for name, expected in (("quality_reward", [OPERATORS]), ("diversity_reward", [OPERATORS]),
                              ("mine.parts:shape", [OPERATORS]), ("reward_filter", []))),
