@@ -49,10 +49,10 @@ def opened(settings, monkeypatch):
     return make
 
 
-def rewarded(functions):
+def rewarded(functions, answers=ANSWERS):
     outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
                 for r in RESPONSES]
-    add_rewards(outcomes, QUESTIONS, ANSWERS, functions)
+    add_rewards(outcomes, QUESTIONS, answers, functions)
     return outcomes
 
 
@@ -75,10 +75,9 @@ def test_a_response_that_the_model_cannot_score_has_no_reward(opened):
 
 
 @pytest.mark.parametrize("name", [name for name, one in REWARDS.items() if one.components])
-def test_components_are_those_that_a_check_expects(opened, monkeypatch, name):
+def test_components_are_those_that_a_check_expects(opened, name):
     truths = ['{"numbers": [1, 1], "target": 2}'] * 3 if name == "countdown_reward" else ANSWERS
-    monkeypatch.setattr("tests.workflows.test_rewards.ANSWERS", truths)
-    (first, *_) = rewarded(opened([name], {}, Scorer(1.0, 2.0, 3.0)))
+    (first, *_) = rewarded(opened([name], {}, Scorer(1.0, 2.0, 3.0)), truths)
     assert tuple(first.components) == REWARDS[name].components
 
 

@@ -1,9 +1,12 @@
 """Advantages of agents in turns: two runs of one task, two turns each, by hand."""
 
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 
+from operators.advantage import ADVANTAGES
 from operators.advantages.steps import gigpo, step_wise_grpo
 from pipeline.store.errors import DataError
 from tests.factories import advantage_batch
@@ -105,3 +108,39 @@ def test_gigpo_without_rewards_of_turns_takes_the_last_one_of_the_run():
 def test_gigpo_refuses_a_reward_that_is_no_number():
     with pytest.raises(DataError, match="'step_reward' is nan in row e1"):
         gigpo(runs(TWO[0], ("g", 0, 1, "u", 1.0, math.nan)))
+
+
+GO, WIN, STOPPED = 0.5, 0.5, 0.25  # chance to go on, to win then, and what stopping earns
+RUNS = {"stop": (1 - GO, STOPPED, [-GO]), "win": (GO * WIN, 1.0, [1 - GO, 1 - WIN]),
+        "lose": (GO * (1 - WIN), 0.0, [1 - GO, -WIN])}
+"""Of an attempt that may stop at its first turn: chance, reward, and d log p / d logit of the act of each turn."""
+
+
+def expected_gradient(advantage, **arguments):
+    """The mean of sum over turns of A d log p over two attempts, by all nine outcomes: for the logits of both turns."""
+    total = np.zeros(2)
+    for outcomes in product(RUNS, repeat=2):
+        chance = math.prod(RUNS[one][0] for one in outcomes)
+        turns = [(run, turn, RUNS[one][1]) for run, one in enumerate(outcomes) for turn in range(len(RUNS[one][2]))]
+        batch = advantage_batch(
+            group_id=["g"] * len(turns), run_index=[run for run, *_ in turns], turn=[turn for _, turn, _ in turns],
+            state_hash=[str(turn) for _, turn, _ in turns], reward=[reward for *_, reward in turns])
+        found = ADVANTAGES[advantage](batch, **arguments).to_pylist()
+        given = {one["experience_id"]: one["advantage"] for one in found}
+        for place, (run, turn, _) in enumerate(turns):
+            total[turn] += chance / 2 * given[f"e{place}"] * RUNS[outcomes[run]][2][turn]
+    return total
+
+
+@pytest.mark.parametrize(("advantage", "arguments", "first", "second"), [
+    ("reinforce", {}, 1, 1), ("rloo", {}, 1, 1),
+    ("dr_grpo", {}, 1 / 2, 1 / 2),  # the attempt is in its own baseline: (n - 1) / n of both
+    ("gigpo", {"fnorm": "none", "omega": 0.0}, 1 / 2, 1 / 2),
+    ("gigpo", {"fnorm": "none"}, 1, 3 / 4),  # of attempts in the second turn one is compared with none by chance 1/2
+    # two different rewards give +-0.707, however far apart: {stop, win} and {stop, lose} cancel
+    ("grpo", {"epsilon": 0.0}, 0, 1.0607), ("step_wise_grpo", {"epsilon": 0.0, "enable_step_norm": False}, 0, 1.0607),
+    ("step_wise_grpo", {"epsilon": 0.0, "enable_step_norm": True}, 0, 0.5303)])
+def test_credit_of_turns_where_the_policy_decides_when_to_stop(advantage, arguments, first, second):
+    """The expected reward is (1 - g) / 4 + g w: its gradient is g (1 - g) (w - 1/4) = 1/16, and g w (1 - w) = 1/8."""
+    expected = first / 16, second / 8
+    assert expected_gradient(advantage, **arguments) == pytest.approx(expected, abs=1e-4)
