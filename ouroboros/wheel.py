@@ -1,5 +1,6 @@
 """Build hook of hatchling: what an installed wheel needs beside the packages; an editable install has the checkout."""
 
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,11 +15,13 @@ COMMIT = "COMMIT"  # of the checkout that the wheel was built in: pipeline/job/c
 class Files(BuildHookInterface):
     """Adds files to a wheel."""
 
+    _made: Path | None = None  # holds those that no checkout has
+
     def initialize(self, version: str, build_data: dict) -> None:
         """version: `editable` or `standard`. build_data: maps files to their place in the wheel, among other things."""
         if version == "editable":
             return
-        made = Path(tempfile.mkdtemp())
+        made = self._made = Path(tempfile.mkdtemp())
         (made / IMPORT_NAMES).write_text("ouroboros\n")
         build_data["force_include"] |= {str(Path(self.root, name)): f"ouroboros/{name}" for name in BESIDE}
         build_data["force_include"][str(made / IMPORT_NAMES)] = IMPORT_NAMES
@@ -27,3 +30,8 @@ class Files(BuildHookInterface):
         if described.returncode == 0 and Path(self.root, ".git").exists():
             (made / COMMIT).write_text(described.stdout.strip())
             build_data["force_include"][str(made / COMMIT)] = f"ouroboros/{COMMIT}"
+
+    def finalize(self, version: str, build_data: dict, artifact_path: str) -> None:
+        """Deletes what `initialize` made."""
+        if self._made:
+            shutil.rmtree(self._made)
