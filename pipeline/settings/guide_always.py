@@ -51,7 +51,7 @@ ALWAYS: dict[str, Always] = {
     "explorer.rollout_model.api_key": Always((None, "", "EMPTY", "none"), _ENDPOINT),
     "explorer.rollout_model.enable_history": Always((True,), (
         "every response is a row of experience, with its tokens and log-probs.")),
-    "synchronizer.wait_for_checkpoint": Always((True,), "each side waits for what it needs by the schedule."),
+    "synchronizer.wait_for_checkpoint": Always((True,), "each side waits for what it needs."),
     "trainer.save_strategy": Always(("unrestricted",), "every rank writes its part at once; a checkpoint appears "
                                                        "whole."),
     "trainer.save_hf_checkpoint": Always(("always", "last"), "every checkpoint is a Hugging Face model."),
