@@ -268,10 +268,11 @@ def report(runs, root, browse):
 def compare(names, root, metric, form):
     """Compare runs or the points of a sweep by their scores.
 
-    Shows what differs between them, the best first. Default: the points of the latest sweep; without sweeps, all runs.
+    Shows what differs between them, the best first, and of named ones how much better each is than the first named,
+    over the tasks that both answered. Default: the points of the latest sweep; without sweeps, all runs.
     """
     from pipeline.results import query, sweep_view
-    from pipeline.results.compare import answer, compared, metric_of, rounded
+    from pipeline.results.compare import answer, compared, metric_of, paired, rounded
     from pipeline.results.compare_page import write
     from pipeline.store.files import near
 
@@ -283,6 +284,9 @@ def compare(names, root, metric, form):
     rows = compared(shown, metric := metric or metric_of(shown))
     found = answer(rows, metric)
     print(query.show(rounded(found) if form == "table" else found, form))
+    if names and form == "table":
+        for line in paired([run for one in shown for run in sweep_view.runs_of(one)], metric):
+            print(line)
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
         write(shown[0], rows, metric)
         print(f"picture: {near(shown[0].report)}", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.compose import axes
 from pipeline.job.progress import SAMPLED
-from pipeline.results import difference, query, sweep_view
+from pipeline.results import difference, learnt, query, sweep_view
 from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
 from pipeline.settings.kinds import EVALUATE
@@ -86,6 +86,21 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
         points = [difference.flatten(mask(config)) for config in configs]
     labels = axes.labels(keys)
     return [{labels[key]: point.get(key) for key in keys} for point in points]
+
+
+def paired(runs: list[View], metric: str) -> list[str]:
+    """Returns a line for each run after the first and each evaluation set of both: what the run is better by, over the
+    tasks that both answered. Only of metrics whose responses are in `samples`."""
+    if metric not in SAMPLED:
+        return []
+    lines, first = [], {score.taskset: score for score in last_scores(runs[0]) if score.metric == metric}
+    for run in runs[1:]:
+        both = [(first[score.taskset], score) for score in last_scores(run)
+                if score.metric == metric and score.taskset in first]
+        for change in learnt.against(runs[0], run, both):
+            on = f" on {change.last.taskset}" if len(first) > 1 else ""
+            lines.append(f"{run.run} against {runs[0].run}{on}: {change.words()}")
+    return lines
 
 
 def answer(rows: list[Row], metric: str) -> query.Answer:

@@ -104,6 +104,13 @@ def _changes(view: View, found: list[Score]) -> list[Change]:
                            *((models[-2], models[-1]) for models in sets if len(models) > 2)])
 
 
+def against(first: View, other: View, pairs: list[tuple[Score, Score]]) -> list[Change]:
+    """Returns the change from a run's score to another run's, each on one evaluation set and by one metric: paired over
+    tasks, where both answered the same ones."""
+    sessions = [tables.connect((run.run, stage.directory) for stage in run.stages) for run in (first, other)]
+    return [_change(a, b, _of_tasks(sessions[0], a), _of_tasks(sessions[1], b)) for a, b in pairs]
+
+
 def _between(view: View, pairs: list[tuple[Score, Score]]) -> list[Change]:
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
     return [_change(first, last, _of_tasks(session, first), _of_tasks(session, last)) for first, last in pairs]

@@ -9,25 +9,27 @@ from pipeline.store import files, tables
 from pipeline.web import rollouts, tokens
 from pipeline.web.rollouts import Address
 
-LONG = ("prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "weights_versions", "train_logprobs",
-        "advantages")
-
 
 def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
     """Returns `row` (its columns, token lists apart), `row_address`, `group`, `task`, and of `experience` `tokens`
     (as in tokens.py), `prompt_pieces`, `trained`, `curated`, `attempt`. Raises QueryError for an absent row."""
     row, place = rollouts.row(stage.directory, table, at), stage.directory
-    found = {"address": str(at), "row": {name: value for name, value in row.items() if name not in LONG},
+    found = {"address": str(at), "row": _short(row),
              "group": rollouts.group(place, table, row), "task": _task(run, stage, row["task_id"])}
     if table == "experience":
         trained = rollouts.trained_on(place, row["experience_id"], at.step, _replays(place))
         found |= {"tokens": tokens.signals(row, trained[-1] if trained else None),
-                  "trained": [{name: one[name] for name in one if name not in LONG} for one in trained],
+                  "trained": [_short(one) for one in trained],
                   "curated": rollouts.curated(place, row["experience_id"], at.step),
                   "attempt": rollouts.attempt(place, row["experience_id"], at.step)}
     if (tokenizer := tokens.tokenizer_of(place)) is not None:
         found["pieces"] = tokens.pieces(tokenizer, row["response_tokens"])
     return found
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without its lists, which have an entry for each token or more."""
+    return {name: value for name, value in row.items() if not isinstance(value, list)}
 
 
 def _replays(stage: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
-from pipeline.results import learnt, view
+from pipeline.results import compare, learnt, view
 from pipeline.store import tables
 from pipeline.store.records import Experience, Sample, Score
 from tests.factories import row
@@ -43,6 +43,27 @@ def change(root: Path, before: dict, after: dict, *given, **intervals) -> learnt
     evaluated(run, "rft", after, *given, **intervals)
     (found,) = learnt.changes(view.open_view(run.view()))
     return found
+
+
+def test_two_runs_are_compared_over_the_tasks_that_both_answered(tmp_path):
+    """As above: differences .5 .5 .5 .5 0. A set of other tasks has no pairs."""
+    answers = {"a": {"a": [0, 0], "b": [0, 0], "c": [None, 1], "d": [0, 1], "e": [1, 1]},
+               "b": {"a": [0, 1], "b": [1, 0], "c": [1, 1], "d": [1, 1], "e": [1, 1]}, "c": {"z": [1, 1]}}
+    runs = []
+    for name, given in answers.items():
+        run = FakeRun(tmp_path / name, f"toy/{name}")
+        run.data()
+        run.sft()
+        evaluated(run, "sft", given)
+        runs.append(view.open_view(run.view()))
+    first, second, other = (learnt.scores(run)[0] for run in runs)
+    (change,) = learnt.against(runs[0], runs[1], [(first, second)])
+    assert (change.tasks, change.value) == (5, pytest.approx(0.4))
+    assert (change.low, change.high) == (pytest.approx(-0.302683, abs=1e-5), pytest.approx(0.874111, abs=1e-5))
+    assert learnt.against(runs[0], runs[2], [(first, other)])[0].tasks == 0
+    lines = compare.paired(runs, "sampled_accuracy")
+    assert [line.partition(":")[0] for line in lines] == ["toy/b against toy/a", "toy/c against toy/a"]
+    assert compare.paired(runs, "pass@2") == []
 
 
 def test_the_change_is_the_mean_of_the_differences_of_the_same_tasks(tmp_path):
