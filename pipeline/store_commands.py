@@ -53,10 +53,10 @@ def verify(name, root):
 @HERE
 @click.option("--delete", is_flag=True, help="delete what is listed")
 def gc(root, delete):
-    """List what no run needs in store/, and its size; with --delete, delete it.
+    """List what no run needs in store/ and images/, and its size; with --delete, delete it.
 
-    Stages of no run, checkpoints before the last one of a complete stage, and what killed processes left. What a
-    running stage holds is not listed.
+    Stages of no run, checkpoints before the last one of a complete stage, images of Harbor tasks that no stage built,
+    and what killed processes left. What a running stage holds is not listed.
     """
     from pipeline.results import unreferenced
 

@@ -1,4 +1,5 @@
-"""`ouro gc`: finds what no run needs in store/: stages, checkpoints, leftovers of killed processes."""
+"""`ouro gc`: finds what no run needs in store/ and images/: stages, checkpoints, images of Harbor tasks, leftovers of
+killed processes."""
 
 import os
 import time
@@ -8,9 +9,10 @@ from pathlib import Path
 
 from pipeline.results import view
 from pipeline.results.query import aligned
-from pipeline.store import checkpoints, files
+from pipeline.store import checkpoints, files, images, tables
 from pipeline.store.checkpoints import ASIDE
 from pipeline.store.errors import DataError
+from pipeline.store.records import Image
 
 KILLED = "left by a killed process"
 OLD_SECONDS = 3600.0  # age of a temporary file that no living process writes
@@ -42,16 +44,39 @@ def find(root: Path) -> list[Unneeded]:
     left = [path for pattern in (".mlflow.db.*.tmp*", "store/.*.tmp", "runs/*/*/.*.tmp") for path in root.glob(pattern)]
     found = [_unneeded(path, KILLED) for path in sorted(left)
              if path.is_file() and time.time() - path.stat().st_mtime > OLD_SECONDS]
+    kept = []
     for stage in (path for path in view.below(root / "store") if not path.is_symlink()):
+        kept.append(stage)
         if view.is_locked(stage / ".lock"):
             continue
         if stage.name.endswith(".tmp"):
             found.append(_unneeded(stage, KILLED))
         elif os.fsencode(stage.name) not in named and (stage / "stage.json").exists():
             found.append(_unneeded(stage, "a stage of no run"))
+            kept.remove(stage)
         else:
             found += _inside(stage, stage.name in benched)
-    return found
+    return [*found, *_images(images.directory(str(root)), kept)]
+
+
+def _images(place: Path, stages: list[Path]) -> Iterator[Unneeded]:
+    """Yields the images of Harbor tasks that none of these stages built, and layers of no other image. While images are
+    being built nothing is listed."""
+    if not place.is_dir() or view.is_locked(place / ".lock"):
+        return
+    rows = (tables.read(table, Image).to_pylist() for stage in stages
+            if (table := stage / tables.LOCATIONS["images"]).exists())
+    keys = {row["key"] for of_stage in rows for row in of_stage}
+    built = {path: files.read_json(path)["layers"] for path in sorted(place.glob("*.json"))}
+    for path in built:
+        if path.stem not in keys:
+            yield from (_unneeded(one, "an image of no stage") for one in (path, path.with_suffix(".log"))
+                        if one.exists())
+    needed = {layer for path, layers in built.items() if path.stem in keys for layer in layers}
+    yield from (_unneeded(layer, "a layer of no image") for layer in view.below(place / "layers")
+                if layer.name not in needed) if (place / "layers").is_dir() else ()
+    if (place / "build").exists():
+        yield _unneeded(place / "build", KILLED)
 
 
 def _runs(root: Path) -> list[Path]:
@@ -93,7 +118,7 @@ def report(found: list[Unneeded], delete: bool) -> str:
     """Returns a line per path, and the total."""
     total = f"{sum(one.bytes for one in found) / 1e6:,.1f} MB"
     if not found:
-        return "nothing in store/ can be deleted"
+        return "nothing can be deleted"
     rows = [(files.near(one.path), f"{one.bytes / 1e6:,.1f} MB", one.reason) for one in found]
     done = f"deleted: {total}" if delete else f"{total} in all; `ouro gc --delete` deletes them"
     return "\n".join([aligned(["path", "size", "reason"], rows), done])

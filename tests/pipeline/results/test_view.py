@@ -17,7 +17,7 @@ from pipeline.settings.kinds import KINDS
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, StageError
 from pipeline.store.files import HOME
-from pipeline.store.records import Rollout
+from pipeline.store.records import Image, Rollout
 from tests.damage import flip
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -208,6 +208,28 @@ def test_gc_deletes_no_stage_of_a_run_that_it_cannot_read(tmp_path, damage):
         return
     assert [one.path for one in unreferenced.find(tmp_path)] == [unneeded]
     assert kept.exists()
+
+
+def test_gc_lists_images_that_no_stage_built_and_layers_of_no_other_image(tmp_path):
+    """Of the images a and b, which share the layer base, a stage of a run built a; a process that builds holds all."""
+    run = FakeRun(tmp_path)
+    built = run.stage("images", "images")
+    tables.write(built / "images.parquet", Image, [row(Image, key="a")])
+    run.view()
+    place = tmp_path / "images"
+    for key, layers in (("a", ["base", "own"]), ("b", ["base", "other"])):
+        files.write_json(place / f"{key}.json", {"layers": layers})
+        place.joinpath(f"{key}.log").write_text("STEP 1\n")
+        for layer in layers:
+            place.joinpath("layers", layer).mkdir(parents=True, exist_ok=True)
+            place.joinpath("layers", layer, "file").write_text(layer)
+    found = {one.path.relative_to(place): one for one in unreferenced.find(tmp_path)}
+    assert {*map(str, found)} == {"b.json", "b.log", "layers/other"}
+    assert found[Path("layers/other")].bytes == 5
+    with files.locked(place / ".lock", lambda holder: None):
+        assert unreferenced.find(tmp_path) == []
+    unreferenced.remove(list(found.values()))
+    assert unreferenced.find(tmp_path) == []
 
 
 def test_gc_lists_old_temporary_files_outside_of_stages(tmp_path):
