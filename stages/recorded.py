@@ -1,4 +1,5 @@
-"""Takes over experience that `ouro serve --record` wrote, for training without an explorer (mode=train).
+"""Takes over experience for training without an explorer (mode=train): that of `ouro serve --record`, or of a stage of
+another run that explored (mode=explore).
 
 Reads the directory `buffer.trainer_input.experience_buffer.path`; its tables become those of this stage by hard links,
 or copies where it is on another disk. What is recorded later is not part of the stage.
@@ -14,7 +15,8 @@ from pipeline.store import hashes, records, tables
 from pipeline.store.digests import resolve
 from pipeline.store.errors import DataError
 
-TABLES = ("calls", "feedback", "experience", "rollouts")  # the last one marks complete steps
+BESIDE = ("calls", "tool_calls", "feedback", "curated")  # tables that not every step, or directory, has
+TABLES = ("experience", "rollouts")  # the last one marks complete steps
 
 
 def work(context: Context) -> None:
@@ -22,10 +24,17 @@ def work(context: Context) -> None:
     steps = tables.steps_present(source, "rollouts")
     if not steps:
         raise DataError(f"{SHOWN}.path={source} has no recorded step (rollouts/step=*.parquet); needed a directory "
-                        "that `ouro serve --record` wrote.")
-    for name in TABLES:
+                        "that `ouro serve --record` wrote, or of a stage with mode=explore.")
+    newest = max(row.weights_version for row in tables.read_steps(source, "rollouts", steps))
+    if newest:
+        raise DataError(f"{SHOWN}.path={source} has rollouts by {newest} optimizer steps and fewer; a stage trains on "
+                        "those of one policy. Needed a directory that `ouro serve --record` wrote, or of a stage with "
+                        "mode=explore.")
+    for name in (*BESIDE, *TABLES):
         for step in steps:
-            _take(tables.step_file(source, name, step), tables.step_file(context.directory, name, step), name)
+            path = tables.step_file(source, name, step)
+            if name in TABLES or path.exists():
+                _take(path, tables.step_file(context.directory, name, step), name)
     context.made |= {"explorer_steps": len(steps), "experiences": sum(
         len(tables.read(tables.step_file(source, "experience", step), records.Experience)) for step in steps)}
 

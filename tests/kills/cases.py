@@ -25,6 +25,12 @@ AGENT = (
 )
 TOOLS = tuple(f"buffer.explorer_input.{one}.workflow_args={{tools: ['tests.kills.agents:calc'], max_rounds: 3}}"
               for one in ("taskset", "eval_tasksets.0"))
+# Curation in three shards by three processes, with a deduplicator between two phases.
+SHARDS = (
+    "name=shards", "stages=[{stage_name: rft}]", "monitor=none", "buffer.batch_size=2", "algorithm.repeat_times=2",
+    "data_processor.task_pipeline.generator_args={tasks: 2600, demonstrations: 0}",
+    "data_processor.task_pipeline.num_process=3", "buffer.explorer_input.eval_tasksets=[]",
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ CASES = [
     Case("agent, idempotent tool", 20, (
         "name=tool", "synchronizer.sync_offset=1", "buffer.explorer_input.default_workflow_type=tool_call_workflow",
         *TOOLS), "", begun=True, settings=AGENT),
+    Case("curation in shards", 8, (), "curate", settings=SHARDS),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",

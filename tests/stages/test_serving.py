@@ -26,6 +26,7 @@ from stages.serving.engine_loop import EngineLoop
 from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
 from tests.damage import flip
+from tests.factories import row
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
 from workflows.endpoint import guard
 from workflows.endpoint.server import DIALECTS
@@ -452,6 +453,25 @@ def test_the_stage_of_recorded_experience_has_its_tables(opened, tmp_path, setti
     empty = settings(f"buffer.trainer_input.experience_buffer.path={tmp_path}")
     with pytest.raises(DataError, match="ouro serve --record"):
         recorded.work(SimpleNamespace(config=empty, directory=tmp_path / "other", made={}))
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_experience_of_a_stage_of_another_run_is_taken_where_one_policy_made_it(tmp_path, settings, version):
+    """It has no calls and no feedback, and what operators judged; rollouts by weights of a trainer are refused."""
+    look = tmp_path / "look"
+    for name, record in (("experience", records.Experience), ("curated", records.Curated)):
+        tables.write(tables.step_file(look, name, 1), record, [row(record)])
+    tables.write(tables.step_file(look, "rollouts", 1), records.Rollout, [
+        row(records.Rollout, step=1, weights_version=version)])
+    context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={look}"),
+                              directory=tmp_path / "stage", made={})
+    if version:
+        with pytest.raises(DataError, match=str(look)):
+            recorded.work(context)
+        return
+    recorded.work(context)
+    assert context.made == {"explorer_steps": 1, "experiences": 1}
+    assert [tables.steps_present(tmp_path / "stage", name) for name in ("curated", "calls")] == [[1], []]
 
 
 def test_the_example_of_the_documentation_runs_and_ctrl_c_ends_the_server(opened, tmp_path):
