@@ -15,7 +15,7 @@ from pipeline.store.errors import Problem, nearest
 OF_THE_FORWARD = {
     "logprobs": "log-prob of each token under the policy, with gradient",
     "prox_logprobs": "the same without gradient: the policy before this step",
-    "entropy": "of the policy's whole next-token distribution, nats",
+    "entropy": "of the policy's next-token distribution, over what truncated sampling keeps, nats",
     "rows": "index of the token's row in the micro-batch, int64; rows are never split",
     "step": "the optimizer step, 0-d, from 1",
 }

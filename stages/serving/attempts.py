@@ -35,6 +35,7 @@ class Reply:
     seed: int
     seconds: float
     unix: float  # when it was complete
+    min_p: float = 0.0
 
 
 @dataclass
@@ -130,7 +131,7 @@ def experience(attempt: Attempt, source: Source, step: int, slot: int, run: int,
         "reason": "no feedback came in time" if reward is None else None, "weights_version": 0,
         "weights_hash": source.weights_hash, "config_hash": source.config_hash, "commit": source.commit,
         "engine": source.engine, "temperature": first.temperature, "top_p": first.top_p, "top_k": first.top_k,
-        "seed": first.seed, "unix_seconds": attempt.replies[-1].unix}
+        "min_p": first.min_p, "seed": first.seed, "unix_seconds": attempt.replies[-1].unix}
     return [records.Experience(
         experience_id=f"{source.stage}/{attempt.id}/{turn}", turn=turn, prompt=decode(row.prompt_tokens, False),
         response=decode(row.response_tokens, True), prompt_tokens=row.prompt_tokens,

@@ -18,7 +18,7 @@ from pipeline.store.weights import whole_model
 
 # of the stage that made the model
 KEPT = ("model.dtype", "model.enable_thinking", "model.temperature", "model.top_p", "model.top_k",
-        "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len",
+        "model.min_p", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len",
         "model.trust_remote_code", "explorer.tool_call_parser")
 
 

@@ -167,6 +167,7 @@ def serve(model: Path, config, options: Options) -> None:
     engine = EngineLoop(lambda: open_engine(model, config, end_tokens(tokenizer, model), logs=logs))
     made = config.model
     sampling = Sampling(made.temperature, made.top_p, made.top_k, made.longest, fixed=options.record is not None,
+                        min_p=made.min_p,
                         **({"prompt": made.max_prompt_tokens, "reply": made.max_response_tokens}
                            if options.is_limited else {}))
     recording = None
@@ -188,7 +189,8 @@ def serve(model: Path, config, options: Options) -> None:
 
 def _recording(model: Path, options: Options, engine: str, sampling: Sampling, tokenizer) -> Recording:
     weights = checkpoints.weights_hash(model)
-    config_hash = files.hash_json([weights, engine, sampling.temperature, sampling.top_p, sampling.top_k])
+    config_hash = files.hash_json([weights, engine, sampling.temperature, sampling.top_p, sampling.top_k,
+                                    *([sampling.min_p] if sampling.min_p else [])])
     source = Source(options.record.resolve().name, weights, config_hash, commit(), engine)
     made = Recording(options.record, source, lambda tokens, skip: tokenizer.decode(tokens, skip_special_tokens=skip),
                      options.per_step, options.wait, options.keep)

@@ -35,6 +35,7 @@ class Sampling:
     fixed: bool
     prompt: int | None = None
     reply: int | None = None
+    min_p: float = 0.0
 
     def request(self, prompt: list[int], limit: int | None, wishes: dict, schema: str | None = None,
                 stop: Stop | None = None) -> Request:
@@ -48,7 +49,7 @@ class Sampling:
         room = min(room, self.reply or room)
         return Request(prompt, min(room, limit or room), wished.get("temperature", self.temperature),
                        wished.get("top_p", self.top_p), int(wished.get("top_k", self.top_k)),
-                       int(wished.get("seed", secrets.randbits(48))), schema=schema, stop=stop)
+                       int(wished.get("seed", secrets.randbits(48))), schema=schema, stop=stop, min_p=self.min_p)
 
 
 class _Noted(Conversation):
@@ -111,4 +112,4 @@ class Session(Speaker):
         self._replied(self.attempt, Reply(
             ask.api, prompt.tokens, reply.tokens, reply.logprobs, reply.finish_reason, prompt.retokenized,
             json.dumps(ask.wishes) if ask.wishes else None, request.temperature, request.top_p, request.top_k,
-            request.seed, time.monotonic() - begin, time.time()))
+            request.seed, time.monotonic() - begin, time.time(), request.min_p))

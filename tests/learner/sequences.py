@@ -9,6 +9,7 @@ largest difference of a gradient, and its largest value.
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,15 +19,18 @@ from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Fill, MicroBatch, pack
 from stages.learner.engine.process import Process
 from tests.configs import TINY, overridden
+from workflows.protocol.kept import Kept
 
 
 def rows() -> list[Row]:
-    """Eight rows of three prompts, 83 tokens where these are shared: no multiple of two."""
+    """Eight rows of three prompts, 83 tokens where these are shared: no multiple of two. Every second one is sampled
+    from a part of the vocabulary."""
     source, made = torch.Generator().manual_seed(2), []
     prompts = [torch.randint(3, 90, (length,), generator=source).tolist() for length in (4, 9, 2)]
     for i, length in enumerate((9, 4, 16, 1, 7, 12, 10, 9)):
         tokens = prompts[i % 3] + torch.randint(3, 90, (length,), generator=source).tolist()
-        made.append(Row(f"r{i}", tokens, len(prompts[i % 3]), [1] * length, {}))
+        kept = Kept.of([np.unique([token, *range(5 + i, 60, 9)]) for token in tokens[-length:]]) if i % 2 else None
+        made.append(Row(f"r{i}", tokens, len(prompts[i % 3]), [1] * length, {}, kept=kept))
     return made
 
 

@@ -209,5 +209,5 @@ def _truncated(torch, logits, request: Request):
     if top_k == len(logits) and request.top_p == 1 and request.min_p == 0:
         return logits.log_softmax(-1), None
     bounds = (torch.tensor([bound]) for bound in (top_k, request.top_p, request.min_p))
-    ids, counts = kept_of(logits[None], *bounds)
+    ids, counts = kept_of(logits[None], top_k, *bounds)
     return truncate(logits[None], ids, counts)[0].log_softmax(-1), ids[0, : counts[0]]

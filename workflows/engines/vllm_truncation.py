@@ -57,7 +57,7 @@ class TruncatedSampling(LogitsProcessor):
         self._device = device
         self._requests: dict[int, _Request] = {}  # by their places in the batch
         self._kept: dict[int, dict[int, tuple[_Step, int]]] = {}  # key -> place in the reply -> step, line in it
-        self._lines = self._bounds = None
+        self._lines = self._bounds = self._most = None
 
     def is_argmax_invariant(self) -> bool:
         """The likeliest token stays."""
@@ -79,8 +79,9 @@ class TruncatedSampling(LogitsProcessor):
             self._lines = torch.tensor(list(self._requests), device=self._device)
             columns = zip(*((one.top_k, one.top_p, one.min_p) for one in self._requests.values()), strict=True)
             self._bounds = [torch.tensor(column, device=self._device) for column in columns]
+            self._most = max(one.top_k for one in self._requests.values())
         own = logits[self._lines]
-        ids, counts = kept_of(own, *self._bounds)
+        ids, counts = kept_of(own, self._most, *self._bounds)
         logits[self._lines] = truncate(own, ids, counts)
         step = _Step(ids, counts)
         for line, one in enumerate(self._requests.values()):  # of a prompt that is prefilled in parts the last counts

@@ -61,19 +61,18 @@ class Kept:
         return made
 
 
-def kept_of(logits, top_k, top_p, min_p):
+def kept_of(logits, most: int, top_k, top_p, min_p):
     """What of distributions stays, by vLLM's rules in its order: min_p (arXiv:2407.01082), top_k, top_p (nucleus
     sampling, arXiv:1904.09751) of the rest.
 
-    logits: [B, V], over the temperature. top_k: [B], V or more: off; top_p, min_p: [B]. Returns ids [B, K], the
-    likeliest first, and how many of them stay [B]; at least 1. Of tokens with equal logits at the end of the top_k,
-    some stay.
+    logits: [B, V], over the temperature. top_k: [B], V or more: off; most: the largest; top_p, min_p: [B]. Returns ids
+    [B, K], the likeliest first, and how many of them stay [B]; at least 1. Of tokens with equal logits at the end of
+    the top_k, some stay.
     """
     import torch
 
-    most = min(int(top_k.max()), logits.shape[-1])
-    values, ids = logits.topk(most, dim=-1)
-    stays = torch.arange(most, device=logits.device) < top_k[:, None]
+    values, ids = logits.topk(min(most, logits.shape[-1]), dim=-1)
+    stays = torch.arange(ids.shape[1], device=logits.device) < top_k[:, None]
     stays &= (values > -torch.inf) & (values >= values[:, :1] + min_p[:, None].log())
     stays[:, 0] = True
     shares = values.masked_fill(~stays, -torch.inf).softmax(-1)
