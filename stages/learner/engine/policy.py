@@ -135,16 +135,15 @@ class Policy(Deterministic):
         """hidden [n, width], targets [n] -> log-probs [n], entropy [n]. divisor: temperature / the logits' factor,
         one for all or [n]. kept: [n, K], as in `forward`."""
         logits = self.scaled(self.model.get_output_embeddings()(hidden), divisor)
-        own = logits.gather(-1, targets[:, None])[:, 0]
         if kept is None:
-            return _normalized(own, logits, entropy_gradient)
+            return _normalized(logits, targets, logits, entropy_gradient)
         absent, whole = kept < 0, kept[:, 0] < 0
         among = logits.gather(-1, kept.long().clamp(min=0)).masked_fill(absent & ~whole[:, None], NOTHING)
-        found = _normalized(own, among, entropy_gradient)
+        found = _normalized(logits, targets, among, entropy_gradient)
         if not whole.any():
             return found
         return tuple(torch.where(whole, every, some) for every, some in zip(
-            _normalized(own, logits, entropy_gradient), found, strict=True))
+            _normalized(logits, targets, logits, entropy_gradient), found, strict=True))
 
     def scaled(self, logits: Tensor, divisor: float | Tensor) -> Tensor:
         """Logits over the temperature, float32. logits: W h. divisor: temperature / the logits' factor."""
@@ -156,12 +155,13 @@ class Policy(Deterministic):
         return bound * (logits / bound).tanh()
 
 
-def _normalized(own: Tensor, logits: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    """Log-probs [n] of logits `own` [n] among those of all tokens [n, K], and the entropy of these [n]."""
-    log_normalizer = logits.logsumexp(-1)
+def _normalized(logits: Tensor, targets: Tensor, among: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Log-probs of targets [n], by logits [n, V], among tokens with the logits `among` [n, K]; entropy of these [n]."""
+    log_normalizer = among.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
-    return own - log_normalizer, entropy
+        entropy = log_normalizer - (among.softmax(-1) * among).sum(-1)
+    return logprobs, entropy
 
 
 def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int,
