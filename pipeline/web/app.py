@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.results import query, sweep_view, view
+from pipeline.results import query, sweep_view
 from pipeline.results.view import Node, View
 from pipeline.store.errors import DataError, OuroError, QueryError, message
 from pipeline.web import curves, details, overview, rollouts
@@ -212,13 +212,14 @@ def _refused() -> Response:
 def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None = None) -> None:
     """Answers until it is interrupted. opened: called with the address, token included, before the first request.
 
-    run: that the page begins with. Raises DataError where there is no run, or no such run, or the port is taken.
+    run: that the page begins with, or a sweep, whose first point it is. Raises DataError where there is no run, or no
+    such run, or the port is taken.
     """
     import socket
 
     import uvicorn
 
-    shown = view.find_view(root, run)
+    shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run))))
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
