@@ -38,7 +38,7 @@ TASKS, EVAL = f"{SOURCE}.taskset", f"{SOURCE}.eval_tasksets.0"
     ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{TASKS}.data_selector.seed": 3}, TASKS),
     ({f"{SOURCE}.tasksets": [a_set(name="a", path="a.jsonl"), a_set(name="a", path="b.jsonl")]}, f"{SOURCE}.tasksets"),
     *(({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", **given)]}, f"rft: {SOURCE}.tasksets.0.{key}") for key, given in (
-        ("repeat_times", {"repeat_times": 4}), ("rollout_args.top_p", {"rollout_args": {"top_p": 0.9}}))),
+        ("repeat_times", {"repeat_times": 4}), ("rollout_args.top_k", {"rollout_args": {"top_p": 0.9}}))),
     ({f"{EVAL}.data_selector.selector_type": "random"}, f"{EVAL}.data_selector"),
     ({f"{PIPELINE}.operators": [{"name": "text_length_filter"}]}, f"{PIPELINE}.config_path"),
     *(({f"{PIPELINE}.operators": [operator], f"{PIPELINE}.config_path": None}, f"{PIPELINE}.operators.0{below}")

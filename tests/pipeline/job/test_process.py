@@ -1,6 +1,7 @@
 """What surrounds the work of a stage: specification, lock, manifest, and how mistakes end it."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -201,12 +202,20 @@ def test_a_stage_that_hangs_is_named_with_its_stack_and_ends(stage, limit, stopp
     assert not files.is_complete(stage)
 
 
+def catches_sigterm(process: subprocess.Popen) -> bool:
+    """Whether it is as far as to have a handler of its own."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())[1]
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_a_stage_that_waits_for_its_turn_does_not_hang(stage):
     program = GUARDED.format(limit=0.5, stopped=60, body="", seconds=0).replace("    subprocess.Popen", "    print")
     with files.locked(stage / ".lock", print):
         waiting, ended = (subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.DEVNULL)
                           for _ in range(2))
-        time.sleep(2.5)
+        while not all(map(catches_sigterm, (waiting, ended))):
+            time.sleep(0.1)
+        time.sleep(1.0)
         assert waiting.poll() is None
         ended.terminate()
         assert ended.wait(20) == 143
