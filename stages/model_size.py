@@ -24,7 +24,7 @@ from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError
 from pipeline.store.model_shape import CONFIG
 from pipeline.store.packable import unpackable
-from workflows.protocol.hugging_face import check_weights, model_class, read_config
+from workflows.protocol.hugging_face import check_weights, import_transformers, model_class, read_config
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
@@ -98,6 +98,7 @@ def build(named: str | dict[str, Any], trust: bool = False):
     model.trust_remote_code."""
     import torch
 
+    import_transformers()  # before others do: it leaves out packages that take seconds to import
     if isinstance(named, dict):
         from stages.model import character_tokenizer, qwen2_config
 
