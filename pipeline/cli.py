@@ -279,6 +279,8 @@ def compare(names, root, metric, form):
     known = [] if names else sweep_view.known(root)
     sweeps = [one for one in known if isinstance(one, sweep_view.SweepView)]
     shown = [sweep_view.find(root, name) for name in names] or sweeps[:1] or known
+    if twice := [one.run for one in shown if [other.run for other in shown].count(one.run) > 1]:
+        raise DataError(f"{twice[0]} is named twice; needed different runs or sweeps.")
     if not shown:
         raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
     rows = compared(shown, metric := metric or metric_of(shown))

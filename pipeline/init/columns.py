@@ -174,7 +174,11 @@ def _of_columns(drawn: Sampled, prompt: str | None, answer: str | None) -> Guess
             raise _unclear(table, f"some conversations of {prompt} end with the assistant, {len(others)} of {count} "
                            f"sampled ones do not ({drawn.named(others)}): keep one kind.")
         if len(others) <= ALLOWED * count:
-            return Guess("sft", _messages(prompt), [f"demonstrations: the last turns of {prompt}, the assistant's"])
+            several = any(_has_roles(turns) and [turn["role"] for turn in turns].count("assistant") > 1
+                          for turns in table[prompt])
+            more = "; for every turn of the assistant: format.enable_concatenated_multi_turn: true"
+            return Guess("sft", _messages(prompt), [f"demonstrations: the last turns of {prompt}, the assistant's"
+                                                    + more * several])
         columns, ours = _messages(prompt), {prompt, TOOLS}
     else:
         columns, ours = {"prompt_key": prompt}, {prompt}

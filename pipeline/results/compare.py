@@ -16,11 +16,13 @@ from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
 from pipeline.settings.kinds import EVALUATE
 from pipeline.settings.secrets import mask
+from pipeline.settings.setting import at
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import Score
 
 METRIC = SAMPLED[0]
+SAMPLED_BY = ("temperature", "top_p", "top_k", "min_p", "max_tokens")  # of rollout_args
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,20 @@ def paired(runs: list[View], metric: str) -> list[str]:
                 if score.metric == metric and score.taskset in first]
         for change in learnt.against(runs[0], run, both):
             on = f" on {change.last.taskset}" if len(first) > 1 else ""
-            lines.append(f"{run.run} against {runs[0].run}{on}: {change.words()}")
+            before, after = (sampling(one, change.last.taskset) for one in (runs[0], run))
+            unlike = ", ".join(f"{name} {before[name]} | {after[name]}" for name in before
+                               if before[name] != after[name])
+            lines.append(f"{run.run} against {runs[0].run}{on}: {change.words()}"
+                         + f"; sampled differently: {unlike}" * bool(unlike))
     return lines
+
+
+def sampling(run: View, taskset: str) -> dict[str, Any]:
+    """Returns with what the last evaluation of a run sampled a set: of the set itself, or of the model."""
+    spec = files.read_json([s.directory for s in run.stages if s.kind == EVALUATE][-1] / "stage.json")["config"]
+    sets = at(spec, "buffer.explorer_input.eval_tasksets", [])
+    own = next((one.get("rollout_args") or {} for one in sets if one.get("name") == taskset), {})
+    return {name: at(spec, f"model.{name}") if own.get(name) is None else own[name] for name in SAMPLED_BY}
 
 
 def answer(rows: list[Row], metric: str) -> query.Answer:

@@ -54,7 +54,10 @@ def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
         return f"api/{name}?{urlencode(given)}"
 
     yield address("runs"), [one for one in overview.runs(root) if one["run"] == run.run]
-    yield address("run", run=run.run), overview.run(run)
+    shown = overview.run(run)
+    for stage in shown["stages"]:  # the page may be passed on: it says nothing of this machine
+        stage |= {"directory": Path(stage["directory"]).name, "process": None}
+    yield address("run", run=run.run), shown
     yield address("scores", run=run.run), overview.scores(run)
     yield address("columns", run=run.run), (columns := curves.columns(run))
     for column in columns:

@@ -42,8 +42,7 @@ def run(shown: View) -> dict[str, Any]:
     names = {one["directory"]: one["name"] for one in planned}
     inputs = {one["name"]: sorted({names[place] for place in one["inputs"].values() if place in names})
               for one in planned}
-    return {"run": shown.run, "stages": [_stage(one, inputs.get(one.name, [])) for one in shown.stages],
-            "report": shown.report.exists()}
+    return {"run": shown.run, "stages": [_stage(one, inputs.get(one.name, [])) for one in shown.stages]}
 
 
 def _stage(stage: Node, inputs: list[str]) -> dict[str, Any]:

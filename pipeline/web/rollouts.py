@@ -31,6 +31,7 @@ KEYS = {
                 "reason"),
 }
 TEXTS = ("prompt", "response")
+NUMBERS = {"step", "run_index", "turn", "slot", "reward", "accuracy", "weights_version", "temperature"}  # of KEYS
 LIMITS = {"least_reward": ("reward", ">="), "most_reward": ("reward", "<=")}
 
 
@@ -73,8 +74,14 @@ class Wanted:
         try:
             steps = (int(first or 0), int(last) if last else 2**31 - 1 if dash or not first else int(first))
             limits = {name: float(given[name]) for name in LIMITS if name in given}
+            for name in NUMBERS & given.keys():
+                if given[name] != "null":
+                    float(given[name])
         except ValueError as error:
-            raise QueryError("steps are one number or two (12, 12-40), limits of the reward are numbers.") from error
+            raise QueryError("steps are one number or two (12, 12-40); numbers of a row, and limits of its reward, are "
+                             "numbers, or null.") from error
+        if steps[0] > steps[1]:
+            raise QueryError(f"steps={given['steps']}: needed the smaller one first.")
         for name, part in (("experience_id", 1), ("group_id", 0)):  # stage/step/task/run, step/task
             if (named := given.get(name, "").split("/")[part : part + 1]) and named[0].isdecimal():
                 steps = max(steps[0], int(named[0])), min(steps[1], int(named[0]))

@@ -55,6 +55,9 @@ Ouro.read = async (answer) => {
   return found;
 };
 
+// whether a page that was exported has an answer
+Ouro.has = (name, fields) => `api/${name}?${Ouro.query(fields)}` in window.OURO_DATA;
+
 Ouro.exported = (name, fields, address) => {
   if (name === "rows") return OuroRollouts.exportedRows(fields);
   const found = window.OURO_DATA[address];

@@ -133,9 +133,10 @@ const OuroRollouts = (() => {
     one.result === undefined ? h("pre", null, JSON.stringify(one)) : h("pre", null, one.result));
 
   function group(where, found, go) {
-    const known = [["number", (row) => row.row === found.address ? h("b", null, row.run_index) : h("a", {href: go({row: row.row})}, row.run_index), "number"],
+    const has = (row) => !window.OURO_DATA || Ouro.has("row", {run: where.run, stage: where.stage, table: where.table, row: row.row});
+    const known = [["number", (row) => row.row === found.address ? h("b", null, row.run_index) : has(row) ? h("a", {href: go({row: row.row})}, row.run_index) : row.run_index, "number"],
       ["turn", (row) => row.turn, "number"], ["reward", (row) => Ouro.number(row.reward), "number"], ["", verdict],
-      ["response", (row) => h("a.text", {href: go({row: row.row})}, end(row.response, row.response_letters) || "(empty)")]];
+      ["response", (row) => h(has(row) ? "a.text" : "span.text", has(row) ? {href: go({row: row.row})} : null, end(row.response, row.response_letters) || "(empty)")]];
     return Ouro.table(where.table === "samples" ? known.filter(([name]) => name !== "turn") : known, found.group);
   }
 

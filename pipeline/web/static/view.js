@@ -73,7 +73,7 @@ const OuroView = (() => {
         const stage = run.stages.find((other) => other.name === name);
         return stage.tables.length ? address(at.run, "rollouts", {stage: name}) : address(at.run, "curves");
       }), h("div.scroll", {tabindex: 0}, h("table", null, h("thead", null, h("tr", null, ["stage", "state", "time", ""].map((name) => h("th", {scope: "col"}, name)))), h("tbody", null, rows))),
-      h("p.note", null, "stored in ", run.stages.length ? run.stages[0].directory.replace(/\/[^/]*$/, "") : ""));
+      window.OURO_DATA ? "" : h("p.note", null, "stored in ", run.stages.length ? run.stages[0].directory.replace(/\/[^/]*$/, "") : ""));
     };
     const again = async () => {
       if (read().run !== at.run || read().part !== "") return;

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import cli
 from pipeline.results import compare, learnt, view
-from pipeline.store import tables
+from pipeline.store import files, tables
 from pipeline.store.records import Experience, Sample, Score
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -64,6 +64,14 @@ def test_two_runs_are_compared_over_the_tasks_that_both_answered(tmp_path):
     lines = compare.paired(runs, "sampled_accuracy")
     assert [line.partition(":")[0] for line in lines] == ["toy/b against toy/a", "toy/c against toy/a"]
     assert compare.paired(runs, "pass@2") == []
+    spec = files.read_json(runs[1].stages[-1].directory / "stage.json")
+    for place, given in (("model", {"top_p": 0.9}), ("buffer", {"explorer_input": {"eval_tasksets": [
+            {"name": "test", "rollout_args": {"top_k": 5, "top_p": None}}]}})):
+        spec["config"][place] = given
+    files.write_json(runs[1].stages[-1].directory / "stage.json", spec)
+    found = compare.sampling(runs[1], "test")
+    assert (found["top_p"], found["top_k"], found["temperature"]) == (0.9, 5, None)
+    assert compare.paired(runs, "sampled_accuracy") != lines
 
 
 def test_the_change_is_the_mean_of_the_differences_of_the_same_tasks(tmp_path):

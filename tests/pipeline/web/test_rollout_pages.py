@@ -63,7 +63,8 @@ def test_rows_by_their_columns(stage, given, found):
     assert shown(rollouts.page(stage, "experience", Wanted.read("experience", given))) == found
 
 
-@pytest.mark.parametrize("given", [{"reword": "1"}, {"steps": "a"}, {"steps": "1-b"}, {"least_reward": "much"}])
+@pytest.mark.parametrize("given", [{"reword": "1"}, {"steps": "a"}, {"steps": "1-b"}, {"least_reward": "much"},
+                                   {"steps": "3-1"}, {"reward": "much"}, {"run_index": "first"}])
 def test_a_field_that_is_none(given):
     with pytest.raises(QueryError):
         Wanted.read("experience", given)

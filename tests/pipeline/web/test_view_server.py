@@ -148,6 +148,7 @@ def test_a_page_for_the_disk_has_the_answers_of_the_server(client, root, tmp_pat
     data = json.loads(text.removeprefix("window.OURO_DATA = ").removesuffix(";\n"))
     assert data["api/curves?run=toy%2Ffirst&column=loss&axis=step"] == asked(client, "curves", run=RUN, column="loss",
                                                                              axis="step")
+    assert str(root) not in text
     rows = data["rows toy/first rft experience"]
     assert {one["trained_in"][0] for one in rows} == {1, 2, 3, 4}
     key = f"api/row?run=toy%2Ffirst&stage=rft&table=experience&row={rows[0]['row'].replace(':', '%3A')}"
