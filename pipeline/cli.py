@@ -269,7 +269,7 @@ def compare(names, root, metric, form):
     """Compare runs or the points of a sweep by their scores.
 
     Shows what differs between them, the best first, and of named ones how much better each is than the first named,
-    over the tasks that both answered. Default: the points of the latest sweep; without sweeps, all runs.
+    where both answered the same tasks. Default: the points of the latest sweep; without sweeps, all runs.
     """
     from pipeline.results import query, sweep_view
     from pipeline.results.compare import answer, compared, metric_of, paired, rounded

@@ -18,13 +18,18 @@ def view(name, root, port, browse, out):
     A page that only this machine can open, at the address that is printed; from another one, with
     `ssh -L PORT:localhost:PORT`. Ctrl-C ends it. RUN is what it begins with; default: the latest.
     """
+    import threading
     import webbrowser
 
     from pipeline.web import app, export
 
     def opened(address: str) -> None:
         print(address, flush=True)
-        if browse and not webbrowser.open(address):
+        if browse:  # a browser of the terminal ends when it is closed
+            threading.Thread(target=browser, args=(address,), daemon=True).start()
+
+    def browser(address: str) -> None:
+        if not webbrowser.open(address):
             click.echo("ouro: no browser was found here; open the address by hand.", err=True)
 
     if out is not None:

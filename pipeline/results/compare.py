@@ -91,8 +91,8 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
 
 
 def paired(runs: list[View], metric: str) -> list[str]:
-    """Returns a line for each run after the first and each evaluation set of both: what the run is better by, over the
-    tasks that both answered. Only of metrics whose responses are in `samples`."""
+    """Returns a line for each run after the first and each evaluation set of both: what the run is better by, paired
+    over the tasks where both answered the same ones. Only of metrics whose responses are in `samples`."""
     if metric not in SAMPLED:
         return []
     lines, first = [], {score.taskset: score for score in last_scores(runs[0]) if score.metric == metric}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.results import view
 from pipeline.results.query import aligned
+from pipeline.settings.kinds import IMAGES
 from pipeline.store import checkpoints, files, images, tables
 from pipeline.store.checkpoints import ASIDE
 from pipeline.store.errors import DataError
@@ -61,8 +62,10 @@ def find(root: Path) -> list[Unneeded]:
 
 def _images(place: Path, stages: list[Path]) -> Iterator[Unneeded]:
     """Yields the images of Harbor tasks that none of these stages built, and layers of no other image. While images are
-    being built nothing is listed."""
-    if not place.is_dir() or view.is_locked(place / ".lock"):
+    being built, or a stage that builds some is not complete, nothing is listed."""
+    building = [stage for stage in stages if (stage / "stage.json").exists() and not files.is_complete(stage)
+                and files.read_json(stage / "stage.json").get("kind") == IMAGES.name]
+    if not place.is_dir() or building or view.is_locked(place / ".lock"):
         return
     rows = (tables.read(table, Image).to_pylist() for stage in stages
             if (table := stage / tables.LOCATIONS["images"]).exists())

@@ -127,7 +127,7 @@ def _lose(stage: Path, damage: Damage, warn: Callable[[str], None]) -> None:
     for table, step in sorted({*lost(stage), *damage}):
         known.setdefault(table, []).append(step)
         path = tables.step_file(stage, table, step)
-        hashes.forget(path)
+        _forget(stage, table, step)
         if path.exists():
             path.rename(path.with_name(f"_{path.name}.damaged"))
     files.write_json(stage / checkpoints.LOST, known)
@@ -140,7 +140,14 @@ def _lose(stage: Path, damage: Damage, warn: Callable[[str], None]) -> None:
 def _remove_explored(stage: Path, step: int) -> None:
     """Deletes an explorer step, and what fixed models scored of it."""
     for table in (*OF_EXPLORER, *SCORED):
-        hashes.remove(tables.step_file(stage, table, step))
+        _forget(stage, table, step)
+        tables.step_file(stage, table, step).unlink(missing_ok=True)
+
+
+def _forget(stage: Path, table: str, step: int) -> None:
+    """Removes the file of a step from the list of its table, by each name that a release gave it."""
+    for name in [name for name in hashes.recorded(stage / table) if step_of(Path(name)) == step]:
+        hashes.forget(stage / table / name)
 
 
 def _report(damage: Damage, repair: str, warn: Callable[[str], None]) -> None:

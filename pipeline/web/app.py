@@ -7,7 +7,7 @@ cookie; requests of other web pages, and under other names of the host, are refu
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +119,7 @@ class App:
 
     def _rows(self, request: Request) -> dict[str, Any]:
         stage, table, asked = self._stage(request).directory, _table(request), request.query_params
-        given = {name: value for name, value in asked.items() if name not in (*FIELDS, "train_step") and value != ""}
-        wanted = rollouts.Wanted.read(table, given)
-        if step := asked.get("train_step"):
-            wanted = wanted.trained_by(rollouts.trained_in(stage, _number(step, "train_step")))
+        wanted = _wanted(stage, table, asked)
         start = rollouts.Address.read(asked["start"]) if asked.get("start") else None
         return rollouts.page(stage, table, wanted, start, asked.get("latest") == "1")
 
@@ -137,8 +134,7 @@ class App:
             return _refused()
         try:
             stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
-            wanted = rollouts.Wanted.read(table, {name: value for name, value in request.query_params.items()
-                                                  if name not in FIELDS and value != ""})
+            wanted = _wanted(stage, table, request.query_params)
         except (OuroError, OSError) as error:
             return _json({"error": message(error)}, 400)
         return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
@@ -180,6 +176,18 @@ def _lines(found: Iterator[dict[str, Any]]) -> Iterator[str]:
             yield json.dumps(one, allow_nan=False) + "\n"
     except (OuroError, OSError) as error:
         yield json.dumps({"error": message(error)}) + "\n"
+
+
+def _wanted(stage: Path, table: str, asked: Mapping[str, str]) -> rollouts.Wanted:
+    """The rows that an address chooses: by their columns, and by the optimizer step that trained on them."""
+    given = {name: value for name, value in asked.items() if name not in FIELDS and value != ""}
+    step = given.pop("train_step", None)
+    wanted = rollouts.Wanted.read(table, given)
+    if step is None:
+        return wanted
+    if table != "experience":
+        raise QueryError("rows of evaluations are not trained on.")
+    return wanted.trained_by(rollouts.trained_in(stage, _number(step, "train_step")))
 
 
 def _one(request: Request, name: str) -> str:
@@ -224,6 +232,7 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
+            listening.listen()
         except OSError as error:
             raise DataError(f"port {port} cannot be used ({error.strerror}). Give another one: --port 0 takes a free "
                             "one.") from error

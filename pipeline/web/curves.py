@@ -1,9 +1,10 @@
 """Curves of the page: columns of the steps of several runs, by step, tokens or seconds.
 
-A stage may have many thousand files of steps: those that were read are kept, for they are never rewritten.
+A stage may have many thousand files of steps: those that were read are kept, until a resumed stage makes them again.
 """
 
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ COSTS = {("tokens", "steps"): ("rollout_tokens", "trained_tokens"), ("seconds", 
 
 @dataclass
 class Read:
-    """What was read of a table of a stage: its steps, and each column by name; null is NaN."""
+    """What was read of a table of a stage: its steps, when their files were written (nanoseconds since 1970), and each
+    column by name; null is NaN."""
 
     steps: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
     columns: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -39,13 +42,15 @@ def read(stage: Path, table: str) -> Read:
     """Returns all steps of a table, ascending. Columns of `statistics` are named statistics.NAME."""
     kept = _kept.get((stage, table), Read())
     present = tables.steps_present(stage, table)
-    if kept.steps != present[: len(kept.steps)]:  # the stage was made again
-        kept = Read()
-    if new := present[len(kept.steps):]:
+    written = [tables.step_file(stage, table, step).stat().st_mtime_ns for step in present]
+    known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(
+        zip(kept.steps, kept.written, strict=True), zip(present, written, strict=True), strict=False)))
+    kept = Read(present[:known], written[:known], {name: of[:known] for name, of in kept.columns.items()})
+    if new := present[known:]:
         rows = [_numbers(one) for one in tables.read_steps(stage, table, new)]
         names = dict.fromkeys([*kept.columns, *(name for one in rows for name in one)])
         before = [np.nan] * len(kept.steps)
-        kept = Read([*kept.steps, *new], {name: [*kept.columns.get(name, before), *(one.get(name, np.nan)
+        kept = Read(present, written, {name: [*kept.columns.get(name, before), *(one.get(name, np.nan)
                                                                                    for one in rows)] for name in names})
     _kept[stage, table] = kept
     return kept

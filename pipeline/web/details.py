@@ -17,9 +17,11 @@ def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
     found = {"address": str(at), "row": _short(row),
              "group": rollouts.group(place, table, row), "task": _task(run, stage, row["task_id"])}
     if table == "experience":
-        trained = rollouts.trained_on(place, row["experience_id"], at.step, _replays(place))
+        trains = row["status"] == "ok" and (place / "trained").is_dir()  # another stage may train on what this one made
+        replays = not stage.kind.explores or _replays(place)
+        trained = rollouts.trained_on(place, row["experience_id"], at.step, replays) if trains else []
         found |= {"tokens": tokens.signals(row, trained[-1] if trained else None),
-                  "trained": [_short(one) for one in trained],
+                  "trained": [_short(one) for one in trained] if (place / "trained").is_dir() else None,
                   "curated": rollouts.curated(place, row["experience_id"], at.step),
                   "attempt": rollouts.attempt(place, row["experience_id"], at.step)}
     if (tokenizer := tokens.tokenizer_of(place)) is not None:

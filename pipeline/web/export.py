@@ -72,7 +72,7 @@ def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
                 continue
             for row in rows:
                 found = details.of_row(run, stage, table, Address.read(row["row"]))
-                row["trained_in"] = [one["train_step"] for one in found.get("trained", ())]
+                row["trained_in"] = [one["train_step"] for one in found.get("trained") or ()]
                 yield address("row", run=run.run, stage=stage.name, table=table, row=row["row"]), found
             yield f"rows {run.run} {stage.name} {table}", rows
 

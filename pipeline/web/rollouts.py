@@ -31,6 +31,7 @@ KEYS = {
                 "reason"),
 }
 TEXTS = ("prompt", "response")
+WIDE = ("file_row_number", "kept_tokens")  # up to 1,024 numbers a token
 NUMBERS = {"step", "run_index", "turn", "slot", "reward", "accuracy", "weights_version", "temperature"}  # of KEYS
 LIMITS = {"least_reward": ("reward", ">="), "most_reward": ("reward", "<=")}
 
@@ -153,9 +154,15 @@ def _asked(stage: Path, table: str, steps: list[int], question: str, values: lis
     scan = f"read_parquet([{named}], hive_partitioning=false, file_row_number=true)"
     with duckdb.connect() as session, tables.blamed(stage):
         session.execute("SET threads TO 2")
-        done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
+        try:
+            done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
+            found = done.fetchall()
+        except duckdb.IOException as error:  # a stage that goes on from a checkpoint makes steps again
+            if all(tables.step_file(stage, table, step).exists() for step in steps):
+                raise
+            raise QueryError(f"rows of {stage.name} were just removed, to be made again: ask once more.") from error
         names = [column[0] for column in done.description]
-        return [dict(zip(names, map(plain, row), strict=True)) for row in done.fetchall()]
+        return [dict(zip(names, map(plain, row), strict=True)) for row in found]
 
 
 # ---------------------------------------------------------------------------------------------------- a single row
@@ -173,10 +180,10 @@ def address_of(stage: Path, experience_id: str) -> Address:
 
 
 def row(stage: Path, table: str, at: Address) -> dict[str, Any]:
-    """Returns every column of a row. Raises QueryError where there is none."""
+    """Returns every column of a row but kept_tokens. Raises QueryError where there is none."""
     present = at.step in tables.steps_present(stage, table)
-    found = _asked(stage, table, [at.step], "SELECT * EXCLUDE (file_row_number) FROM rows WHERE place = ?",
-                   [at.place]) if present else []
+    question = f"SELECT COLUMNS(lambda name: name NOT IN {WIDE}) FROM rows WHERE place = ?"
+    found = _asked(stage, table, [at.step], question, [at.place]) if present else []
     if not found:
         raise QueryError(f"no row {at} in {stage.name}.")
     return found[0]

@@ -63,6 +63,8 @@ def signals(row: Mapping[str, Any], trained: Mapping[str, Any] | None) -> list[d
     """
     tokens, masks = row["response_tokens"], row["action_mask"]
     versions = row.get("weights_versions") or [None] * len(tokens)
+    if trained and len(trained["train_logprobs"]) != sum(masks):  # mask_truncated_completions leaves the row out
+        trained = None
     found, acts = [], 0
     for at, (token, mask, logprob) in enumerate(zip(tokens, masks, row["rollout_logprobs"], strict=True)):
         one = {"id": token, "mask": mask, "logprob": logprob, "version": versions[at]}

@@ -205,9 +205,9 @@ class TransformersEngine(BatchEngine):
 
 def _truncated(torch, logits, request: Request):
     """Log-probs [V] over the tokens that stay, and their ids. logits: [V], over the temperature."""
-    top_k = request.top_k if request.top_k > 0 else len(logits)
-    if top_k == len(logits) and request.top_p == 1 and request.min_p == 0:
+    if request.top_k <= 0 and request.top_p == 1 and request.min_p == 0:
         return logits.log_softmax(-1), None
+    top_k = min(request.top_k, len(logits)) if request.top_k > 0 else len(logits)
     bounds = (torch.tensor([bound]) for bound in (top_k, request.top_p, request.min_p))
     ids, counts = kept_of(logits[None], top_k, *bounds)
     return truncate(logits[None], ids, counts)[0].log_softmax(-1), ids[0, : counts[0]]

@@ -145,7 +145,7 @@ const OuroRollouts = (() => {
     const by = where.colour === undefined ? "logprob" : where.colour;
     const choose = h("p.tabs", {role: "group", "aria-label": "Colour tokens by"}, COLOURS.filter(([name]) => !name || tokens.some((one) => one[name] !== undefined && one[name] !== null)).map(
       ([name, label]) => h(name === by ? "a.here" : "a", {href: go({colour: name})}, label)));
-    const scale = Math.max(...tokens.map((one) => Math.abs(one[by] || 0)), 1e-9);
+    const scale = tokens.reduce((most, one) => Math.max(most, Math.abs(one[by] || 0)), 1e-9);
     tokens.forEach((one, at) => place.append(h("span", {title: said(one), style: colour(one, by, scale), onpointerenter: () => { told.textContent = said(one); }}, pieces[at] || "\u200b")));
     return h("div", null, choose, place, told);
   }
@@ -167,8 +167,8 @@ const OuroRollouts = (() => {
     const all = window.OURO_DATA[`rows ${run} ${stage} ${table}`];
     if (!all) throw new Error("not part of this exported page");
     const [first, last] = (steps || "").includes("-") ? steps.split("-").map((one) => one.trim()) : [steps, steps];
-    const kept = all.filter((row) => Object.entries(equal).every(([name, value]) => value === "" || value === undefined || String(row[name]) === value)
-      && (!first || row.step >= Number(first)) && (!last || row.step <= Number(last)) && (!least || row.reward >= Number(least)) && (!most || row.reward <= Number(most))
+    const kept = all.filter((row) => Object.entries(equal).every(([name, value]) => value === "" || value === undefined || String(row[name]) === value || (typeof row[name] === "number" && row[name] === Number(value)))
+      && (!first || row.step >= Number(first)) && (!last || row.step <= Number(last)) && (!least || (row.reward !== null && row.reward >= Number(least))) && (!most || (row.reward !== null && row.reward <= Number(most)))
       && (!trained || (row.trained_in || []).includes(Number(trained))));
     if (latest) kept.reverse();
     const at = start ? Number(start) : 0;

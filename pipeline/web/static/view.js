@@ -23,7 +23,7 @@ const OuroView = (() => {
   };
 
   async function show() {
-    const at = read();
+    const at = read(), asked = location.hash;
     clearTimeout(timer);
     OuroRollouts.stop();
     try {
@@ -32,6 +32,7 @@ const OuroView = (() => {
       main.replaceChildren(Ouro.failed(error));
       return;
     }
+    if (location.hash !== asked) return;  // another address was asked for meanwhile
     if (!at.run && known.length) { location.replace(address(known[0].run, "")); return; }
     side(at);
     tabs(at);
@@ -184,7 +185,7 @@ const OuroView = (() => {
     };
     if (axes.length > 1) draw();
     return h("div", null, axes.length > 1 ? h("details", null, h("summary", null, "chart"), h("div.row", null, x, y), place) : null,
-      Ouro.table(found.columns.map((name, i) => [name, (row) => (row[i] === null ? "NULL" : typeof row[i] === "object" ? JSON.stringify(row[i]) : Ouro.number(row[i])), numeric[i] ? "number" : "text"]), found.rows),
+      Ouro.table(found.columns.map((name, i) => [name, (row) => (row[i] === null ? "NULL" : typeof row[i] === "object" ? JSON.stringify(row[i]) : String(row[i])), numeric[i] ? "number" : "text"]), found.rows),
       h("p.note", null, found.more ? "the first 1,000 rows" : `${found.rows.length} rows`));
   }
 

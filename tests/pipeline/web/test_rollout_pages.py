@@ -142,6 +142,12 @@ def test_what_training_said_belongs_to_the_policys_own_tokens():
          "mismatch": -0.25}]
 
 
+def test_a_row_that_was_left_out_of_the_loss_has_no_numbers_of_training():
+    given = {"response_tokens": [7, 8], "action_mask": [1, 1], "rollout_logprobs": [-1.0, -2.0]}
+    found = tokens.signals(given, {"train_logprobs": [], "advantages": None, "advantage": 1.0})
+    assert ["train_logprob" in one for one in found] == [False, False]
+
+
 class Bytes:
     """A tokenizer whose tokens are bytes: a letter may have several."""
 

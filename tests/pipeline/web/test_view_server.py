@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline import cli
+from pipeline.store import tables
 from pipeline.web import curves
 from pipeline.web.app import App
 from tests.fake_run import FakeRun
@@ -104,6 +105,11 @@ def test_steps_that_come_later_are_added_to_a_curve(tmp_path):
     run._step(stage, 3, loss=7.0)
     made = curves.read(stage, "steps")
     assert (made.steps, made.columns["loss"][-1]) == ([1, 2, 3], 7.0)
+    for step in (2, 3):  # a stage that goes on from the checkpoint of step 1 makes them again
+        tables.step_file(stage, "steps", step).unlink()
+        run._step(stage, step, loss=9.0)
+    made = curves.read(stage, "steps")
+    assert (made.steps, made.columns["loss"]) == ([1, 2, 3], [pytest.approx(1.98), 9.0, 9.0])
 
 
 def test_rows_of_a_stage_and_a_search(client):
