@@ -23,7 +23,7 @@ def wait_for(
 def wait_until(
     is_there: Callable[[], bool], timeout: float, what: str, log_file: Path, check: Callable[[], None] = lambda: None
 ) -> float:
-    """As `wait_for`, until something that is no single file is there."""
+    """Waits like `wait_for`, for a condition that is not the existence of a single file."""
     begin = time.perf_counter()
     while not is_there():
         check()

@@ -111,9 +111,8 @@ class App:
 
     def _curves(self, request: Request) -> list[dict[str, Any]]:
         column, axis = _one(request, "column"), request.query_params.get("axis", "step")
-        return [{"run": run.run, **made} for name in request.query_params.getlist("run")
-                for run in [self._run_of(name)] for stage in run.stages
-                if (made := curves.curve(stage, column, axis))]
+        return [made for name in request.query_params.getlist("run")
+                for made in curves.of_run(self._run_of(name), column, axis)]
 
     # ------------------------------------------------------------------------------------------------ rollouts
 

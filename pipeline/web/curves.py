@@ -85,6 +85,11 @@ def columns(run: View) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def of_run(run: View, column: str, axis: str) -> list[dict[str, Any]]:
+    """Returns the curve of each stage of a run that has the column, with the run's name as `run`."""
+    return [{"run": run.run, **made} for stage in run.stages if (made := curve(stage, column, axis))]
+
+
 def curve(stage: Node, column: str, axis: str) -> dict[str, Any] | None:
     """Returns the points of a column of a stage, `x` and `y`; None where it has none.
 

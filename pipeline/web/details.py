@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.results.query import plain
 from pipeline.results.view import Node, View
 from pipeline.store import files, tables
 from pipeline.web import rollouts, tokens
@@ -11,11 +10,12 @@ from pipeline.web.rollouts import Address
 
 
 def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
-    """Returns `row` (its columns, token lists apart), `row_address`, `group`, `task`, and of `experience` `tokens`
-    (as in tokens.py), `prompt_pieces`, `trained`, `curated`, `attempt`. Raises QueryError for an absent row."""
+    """Returns `address`, `row` (its columns without lists), `group`, `task`, where there is a tokenizer `pieces` (the
+    texts of its response tokens), and of `experience` `tokens` (as in tokens.py), `trained`, `curated`, `attempt`.
+    Raises QueryError for an absent row."""
     row, place = rollouts.row(stage.directory, table, at), stage.directory
     found = {"address": str(at), "row": _short(row),
-             "group": rollouts.group(place, table, row), "task": _task(run, stage, row["task_id"])}
+             "group": rollouts.group(place, table, row), "task": _task(run, row["task_id"])}
     if table == "experience":
         trains = row["status"] == "ok" and (place / "trained").is_dir()  # another stage may train on what this one made
         replays = not stage.kind.explores or _replays(place)
@@ -40,16 +40,12 @@ def _replays(stage: Path) -> bool:
     return bool(buffer.get("replay_buffer", {}).get("enable"))
 
 
-def _task(run: View, stage: Node, task_id: str) -> dict[str, Any] | None:
+def _task(run: View, task_id: str) -> dict[str, Any] | None:
     """The row of `tasks` that a stage of the run curated; None where none has it (rows of `ouro serve`)."""
-    import duckdb
-
-    paths = [one.directory / "tasks.parquet" for one in run.stages if (one.directory / "tasks.parquet").exists()]
-    for path in paths:
-        with duckdb.connect() as session, tables.blamed(path.parent):
-            done = session.execute(f"SELECT * FROM read_parquet({tables.literal(path)}) WHERE task_id = ? LIMIT 1",
-                                   [task_id])
-            names = [column[0] for column in done.description]
-            if row := done.fetchone():
-                return dict(zip(names, map(plain, row), strict=True))
+    paths = (one.directory / tables.LOCATIONS["tasks"] for one in run.stages)
+    question = "SELECT * EXCLUDE (file_row_number, place) FROM rows WHERE task_id = ? LIMIT 1"
+    for path in filter(Path.exists, paths):
+        with tables.blamed(path.parent):
+            if rows := rollouts.ask([path], question, [task_id]):
+                return rows[0]
     return None

@@ -62,9 +62,8 @@ def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
     yield address("columns", run=run.run), (columns := curves.columns(run))
     for column in columns:
         for axis in curves.AXES:
-            made = [found for stage in run.stages if (found := curves.curve(stage, column["name"], axis))]
             yield (address("curves", run=run.run, column=column["name"], axis=axis),
-                   [{"run": run.run, **one} for one in made])
+                   curves.of_run(run, column["name"], axis))
     for stage in run.stages:
         for table in rollouts.KEYS:
             rows = sample(stage.directory, table)

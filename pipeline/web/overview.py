@@ -14,7 +14,6 @@ from pipeline.web import curves
 from pipeline.web.rollouts import KEYS
 
 RECENT = 20  # steps whose median says how long the next ones take
-FAILED = ("failed", "interrupted", "partial")
 
 
 def runs(root: Path) -> list[dict[str, Any]]:
@@ -52,8 +51,7 @@ def _stage(stage: Node, inputs: list[str]) -> dict[str, Any]:
             "seconds": found.seconds, "latest": found.latest, "problem": found.problem, "warning": found.warning,
             "note": found.note, "doing": list(found.doing), "directory": str(stage.directory),
             "process": found.process and str(found.process), **(_pace(stage) if word == "running" else {}),
-            "tables": [table for table in KEYS if (stage.directory / table).is_dir()],
-            "trains": stage.kind.trains}
+            "tables": [table for table in KEYS if (stage.directory / table).is_dir()]}
 
 
 def _pace(stage: Node) -> dict[str, Any]:

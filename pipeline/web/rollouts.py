@@ -147,22 +147,31 @@ def _rows(stage: Path, table: str, steps: list[int], condition: str, values: lis
 
 
 def _asked(stage: Path, table: str, steps: list[int], question: str, values: list[Any]) -> list[dict[str, Any]]:
-    """Asks the rows of these steps, a table `rows` with a column `place`; returns rows of JSON's types."""
+    """Asks the rows of these steps of a table, as `ask`."""
     import duckdb
 
-    named = ", ".join(tables.literal(tables.step_file(stage, table, step)) for step in steps)
-    scan = f"read_parquet([{named}], hive_partitioning=false, file_row_number=true)"
-    with duckdb.connect() as session, tables.blamed(stage):
-        session.execute("SET threads TO 2")
+    paths = [tables.step_file(stage, table, step) for step in steps]
+    with tables.blamed(stage):
         try:
-            done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
-            found = done.fetchall()
+            return ask(paths, question, values)
         except duckdb.IOException as error:  # a stage that goes on from a checkpoint makes steps again
-            if all(tables.step_file(stage, table, step).exists() for step in steps):
+            if all(path.exists() for path in paths):
                 raise
             raise QueryError(f"rows of {stage.name} were just removed, to be made again: ask once more.") from error
+
+
+def ask(paths: list[Path], question: str, values: list[Any]) -> list[dict[str, Any]]:
+    """Asks the rows of Parquet files, a table `rows` with the column `place`, the number of a row in its file; returns
+    rows of JSON's types. Raises duckdb.Error."""
+    import duckdb
+
+    named = ", ".join(map(tables.literal, paths))
+    scan = f"read_parquet([{named}], hive_partitioning=false, file_row_number=true)"
+    with duckdb.connect() as session:
+        session.execute("SET threads TO 2")
+        done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
         names = [column[0] for column in done.description]
-        return [dict(zip(names, map(plain, row), strict=True)) for row in found]
+        return [dict(zip(names, map(plain, row), strict=True)) for row in done.fetchall()]
 
 
 # ---------------------------------------------------------------------------------------------------- a single row
