@@ -35,8 +35,6 @@ class Follower:
     def __init__(self, context: Context):
         self.context = context
         reached = max(tables.steps_present(context.directory, self.table), default=0)
-        if not context.config.continue_from_checkpoint:
-            checkpoints.begin_anew(context.directory)
         self.next = self._rewind() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config, context.run)
@@ -88,8 +86,6 @@ class Follower:
     def _resumed(self, reached: int) -> str:
         """The step at which an interrupted stage that reached `reached` resumes, and why."""
         last, config = self.next - 1, self.context.config
-        if not config.continue_from_checkpoint:
-            return f"restarts at step 1 (it had reached step {reached}): continue_from_checkpoint=false"
         if last == reached:
             return f"resumes at step {self.next}: all steps up to {last} are kept"
         found = f"the last checkpoint is of step {last}" if last else "there is no checkpoint yet"

@@ -108,7 +108,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
                 context.log.info("already complete")
                 return False
             spec = files.read_json(directory / "stage.json")
-            with (cores_taken(directory, context.config.continue_from_checkpoint, spec["root"], context.log),
+            with (cores_taken(directory, spec["root"], context.log),
                   claimed(KINDS[spec["kind"]], context.config, spec["root"], context.log)):
                 _make(work, context, spec)
         return False

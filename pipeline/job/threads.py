@@ -32,13 +32,11 @@ def recorded_threads(stage: Path) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def cores_taken(stage: Path, resumes: bool, root: str, log: logging.Logger) -> Iterator[None]:
+def cores_taken(stage: Path, root: str, log: logging.Logger) -> Iterator[None]:
     """Sets cores and threads of this process: as many as at the stage's first launch, if the machine has them.
 
     Only the number affects results, not the choice of cores: the block holds ones that no other stage holds.
     """
-    if not resumes:
-        (stage / RECORD).unlink(missing_ok=True)
     begun, available = recorded_threads(stage).get("cores", 0), cores()
     with contextlib.ExitStack() as held:
         if 0 < begun < len(available):

@@ -162,8 +162,7 @@ def _flat(value: dict, prefix: str = "") -> Iterator[tuple[str, str]]:
 class Mlflow:
     """Experiment = project; one parent run per project/name; a stage is a nested run, resumed with the stage.
 
-    Each metric is written once for a step: a resumed stage repeats steps that its earlier launch has reported. A stage
-    that starts again (continue_from_checkpoint=false) has a new run.
+    Each metric is written once for a step: a resumed stage repeats steps that its earlier launch has reported.
     """
 
     def __init__(self, context: Context):
@@ -188,8 +187,7 @@ class Mlflow:
                 self.client.set_experiment_tag(experiment, KIND, "custom_model_development")
             self.parent = self._find_or_make(experiment, name, {"ouro.run": self.context.run}).info.run_id
             run = self._find_or_make(experiment, self.context.name, {
-                "ouro.stage": self.context.id, "mlflow.parentRunId": self.parent},
-                new=not self.context.config.continue_from_checkpoint)
+                "ouro.stage": self.context.id, "mlflow.parentRunId": self.parent})
         self.run_id = run.info.run_id
         self._last = {metric.key: metric.step for metric in run.data.to_proto().metrics}  # steps ascend
         self._log_settings(run)
@@ -206,9 +204,9 @@ class Mlflow:
         if self.uri.startswith("sqlite:///") and not path.exists():
             files.write_atomic(path, lambda temporary: MlflowClient(f"sqlite:///{temporary}").search_experiments())
 
-    def _find_or_make(self, experiment: str, name: str, tags: dict[str, str], new: bool = False):
+    def _find_or_make(self, experiment: str, name: str, tags: dict[str, str]):
         wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-        found = [] if new else self.client.search_runs([experiment], wanted, max_results=1)  # the newest
+        found = self.client.search_runs([experiment], wanted, max_results=1)  # the newest
         return found[0] if found else self.client.create_run(experiment, run_name=name, tags=tags)
 
     def _log_settings(self, run) -> None:

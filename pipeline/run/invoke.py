@@ -48,7 +48,12 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *overrides] if multirun else overrides
-    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
+    plan_of = partial(make_plan_or_sweep, plan_of=partial(preflight.judged_plan, update_hub=update_hub))
+    plan = plan_of(words)
+    if (new := anew(words, plan)) != words:
+        words, plan = new, plan_of(new)
+        command = shlex.join(typed(words, extra, profile))
+        print(f"ouro: {plan.project}/{plan.name} begins; to go on with it: {command}")
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
     for line in outcome.damaged_plans(plan):
@@ -76,6 +81,23 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     with watched(plan, shown) if view else contextlib.nullcontext():
         ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
     return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+
+
+def anew(words: list[str], planned) -> list[str]:
+    """Returns the overrides of a plan or sweep; with continue_from_checkpoint=false those of a run that repeats it
+    beside what was begun of it. It keeps its name if there is no run of that name yet.
+
+    words: those that made it, without a second one for a key.
+    """
+    if all(stage.config.continue_from_checkpoint for stage in planned.stages):
+        return words
+    new = {"continue_from_checkpoint": "true"}  # the printed command goes on with the new run
+    if any((Path(stage.directory) / "stage.log").exists() for stage in planned.stages
+           if stage.kind.trains or stage.kind.explores):
+        new["repetition"] = time.strftime("%Y%m%d%H%M%S")
+        if planned.view.exists():
+            new["name"] = f"{planned.name}_{new['repetition']}"
+    return [*(word for word in words if word.partition("=")[0] not in new), *map("=".join, new.items())]
 
 
 @contextlib.contextmanager

@@ -54,7 +54,12 @@ def load_plan(given: dict[str, Any], ask: bool = True):
     os.environ["PYTHONPATH"] = launch.python_path()
     with mistakes_printed():
         _refuse_bare(given)
-        return make_plan_or_sweep(split_overrides(given.get("overrides", "")), partial(checked_plan, ask=ask))
+        words = split_overrides(given.get("overrides", ""))
+        plan = make_plan_or_sweep(words, partial(checked_plan, ask=ask))
+        if not all(stage.config.continue_from_checkpoint for stage in plan.stages):
+            raise ConfigError("continue_from_checkpoint=false: `ouro run` alone names the run that begins. Use it, or "
+                              "set repetition to a number that no run had.")
+        return plan
 
 
 def freeze(plan) -> None:

@@ -95,8 +95,12 @@ class Config(Section):
     name: str = setting("run", "second part of runs/<project>/<name>")
     mode: str = setting("both", f"what a stage does; {WHAT_MODES_DO}", choices=tuple(MODES), how=True)
     continue_from_checkpoint: bool = setting(
-        True, "a stage that was cut off resumes at its last checkpoint; false: what it left is deleted and it restarts "
-              "at step 1 (stages that are complete stay)", how=True)
+        True, "a stage that was cut off resumes at its last checkpoint; false: where a stage that explores or trains "
+              "was begun before, `ouro run` makes all of them again, beside these, as the run NAME_TIME with "
+              "repetition=TIME", how=True)
+    repetition: int | None = setting(
+        None, "number of a run that repeats another: stages that explore or train are made again beside those with "
+              "equal settings and another number", ge=0)
     verify: str = setting(
         "hash", "how a stage compares its inputs, and its own files when it resumes, with what was written: hash, "
                 "every byte; size, their sizes only (tables are compared by hash whenever they are read)",

@@ -207,10 +207,6 @@ _DAPO_REWARD = ("write [accuracy_reward, overlong_penalty] with cache_length, ma
                 "below reward_fn_args, or without enable_overlong_penalty accuracy_reward. There right is 1 and wrong "
                 "-1, here 1 and 0, so penalty_factor 0.5 means here what 1 means there.")
 VALUES: dict[str, dict[Any, str]] = {
-    "continue_from_checkpoint": {
-        False: "there a new run begins beside the old one; here runs share stages of equal settings, and what a stage "
-               "that was cut off left is deleted. To repeat a run beside the old one, set another seed or "
-               "checkpoint_root_dir."},
     **{f"{prefix}.default_reward_fn_type": {"math_dapo_reward": _DAPO_REWARD}
        for prefix in ("buffer.explorer_input", *TASKSETS)},
     "algorithm.sample_strategy": {

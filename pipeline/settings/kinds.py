@@ -143,6 +143,7 @@ SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
               ("name", "path", "storage_type", "subset_name", "split", "format"))
 EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type")
 STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
+ANEW = ("seed", "repetition")  # what makes a stage that explores or trains another one, though all else is equal
 CURATION = ("stages.curation:Curation",)  # where operators on experience are set
 TRAINER = ("trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
            "model.lora_configs", "trainer.ppo_epochs", "trainer.ppo_mini_batch_size", "trainer.shuffle_mini_batches",
@@ -181,7 +182,7 @@ ROWS = (
                   "operators.juicer:build", "operators.juicer:required", "operators.shards:run")),
     Kind("model", aside=True, uses=("seed", "model.init", *REWRITES, *LIMITS), entries=("stages.model:work",)),
     Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
-         uses=("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
+         uses=(*ANEW, "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
                "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs", *LIMITS,
                *PROMPTS),
          external=("buffer.trainer_input.experience_buffer.path", TEMPLATE, ADAPTERS)),
@@ -189,7 +190,7 @@ ROWS = (
          modes={"both": "explorer and trainer side by side",
                 "colocate": "both on the same devices, in turns or at once (trainer.overlap)"},
          engine=True,
-         uses=("seed", "algorithm", "buffer.batch_size", *STEPS, *TASKSETS,
+         uses=(*ANEW, "algorithm", "buffer.batch_size", *STEPS, *TASKSETS,
                "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
                *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.partial_rollout",
                "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
@@ -197,8 +198,8 @@ ROWS = (
          entries=(*EXPLORER, *CURATION, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts")),
     Kind("rollout", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts"), engine=True,
          modes={"explore": "the explorer alone, no model is made"}, brings=("server", "evaluate", "curate", "model"),
-         uses=("seed", *(f"algorithm.{name}" for name in
-                         ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
+         uses=(*ANEW, *(f"algorithm.{name}" for name in
+                        ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
                "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout",
                "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
          external=(*ASKED, JUDGES, TEMPLATE, RECIPES),
@@ -206,7 +207,7 @@ ROWS = (
     Kind("offline", reads=("experience", "model"), writes=("trained", "steps"),
          brings=("recorded", "evaluate", "curate", "model"),
          modes={"train": "the trainer alone, on what an earlier stage explored (sft: as always)"},
-         uses=("seed", "algorithm", *STEPS, *TRAINER, "model.dtype", "model.temperature", *LIMITS, *PROMPTS),
+         uses=(*ANEW, "algorithm", *STEPS, *TRAINER, "model.dtype", "model.temperature", *LIMITS, *PROMPTS),
          external=(TEMPLATE, CRITIC, ADAPTERS),
          entries=(*LEARNER, ESTIMATES, "stages.learner.batches.recorded:Recorded")),
     Kind("scored", reads=("experience", "tasks", "model"), writes=("experience", "rollouts"),
@@ -233,7 +234,7 @@ MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
 WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
 
 # settings that older stages did not have -> the default under which those keep their identity
-LATER = {**dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
+LATER = {"repetition": None, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
          "algorithm.enable_router_replay": False, "explorer.bench_steps": None,
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "synchronizer.max_staleness": None,

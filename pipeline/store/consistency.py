@@ -7,7 +7,7 @@ Files that are whole can still be the wrong ones: a step that was never made, a 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.store import hashes, recovery, tables
+from pipeline.store import recovery, tables
 from pipeline.store.errors import StageError
 
 # (tables that a stage writes, what a number other than 0 means, SQL; column `run` is 'own', or the role of an input)
@@ -82,4 +82,4 @@ def require(stage: Path, written: Collection[str], inputs: Mapping[str, Path], m
     if found := list(inconsistencies(stage, written, inputs, manifest)):
         raise StageError(f"the rows of {stage} do not belong together: {'; '.join(found)}. The stage is not complete. "
                          "Run the same command again: missing steps are made again. If it ends so again, "
-                         f"{hashes.ANEW}.")
+                         f"delete {stage}: the stage then restarts at step 1.")

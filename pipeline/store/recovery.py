@@ -256,7 +256,7 @@ def _choose(stage: Path, bounds: dict[int, str], verify: str, warn: Callable[[st
     if not able:
         raise StageError(f"{bounds[bound]}. Its rows can only be made again from step 1: needed a checkpoint of step "
                          f"{bound} or before, found {', '.join(map(str, kept))}. Put a copy of the file back and run "
-                         f"the same command again, or {hashes.ANEW}.")
+                         f"the same command again, or delete {stage} first: the stage then restarts at step 1.")
     return able[-1]
 
 

@@ -462,8 +462,7 @@ run_stage(work, "doc")
 
 def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path):
     spec = files.read_json(start.directory / "stage.json")
-    spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash",
-                       "continue_from_checkpoint": True}
+    spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash"}
     files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
     listed = "if 'mine:run' not in __import__('pipeline.job.own_process').job.own_process.functions(context.directory):"
     (tmp_path / "child_explorer.py").write_text(CALLING.format(body=f"{listed} os._exit(3)"))

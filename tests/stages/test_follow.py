@@ -81,11 +81,10 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
     assert [step for step, metrics in tracker.earlier if "actor/loss" in metrics] == [1, 2]
 
 
-@pytest.mark.parametrize(("overrides", "saved", "words"), [
-    ((), 2, "resumes at step 3 (it had reached step 3)"), ((), 3, "resumes at step 4"),
-    ((), 0, "restarts at step 1 (it had reached step 3): there is no checkpoint yet"),
-    (("continue_from_checkpoint=false",), 2, "restarts at step 1 (it had reached step 3): continue_from_")])
-def test_a_resumed_stage_says_with_which_step_it_goes_on(tmp_path, context_of, caplog, overrides, saved, words):
+@pytest.mark.parametrize(("saved", "words"), [
+    (2, "resumes at step 3 (it had reached step 3)"), (3, "resumes at step 4"),
+    (0, "restarts at step 1 (it had reached step 3): there is no checkpoint yet")])
+def test_a_resumed_stage_says_with_which_step_it_goes_on(tmp_path, context_of, caplog, saved, words):
     caplog.set_level("INFO")
     Follower(context_of(tmp_path / "new"))
     assert not caplog.records
@@ -93,7 +92,7 @@ def test_a_resumed_stage_says_with_which_step_it_goes_on(tmp_path, context_of, c
         write_step(tmp_path, step)
     if saved:
         checkpoint(tmp_path, saved)
-    Follower(context_of(tmp_path, *overrides))
+    Follower(context_of(tmp_path))
     (record,) = caplog.records
     assert words in record.getMessage()
 
@@ -140,15 +139,6 @@ def test_evaluations_on_the_way_are_reported_once_and_shown_with_every_later_ste
         follower.poll()
         assert score_words(follower.scores) == "test 30% [20, 40] at step 4"
     assert tracker.scores == [(4, [0.3])]
-
-
-def test_a_stage_that_is_not_to_go_on_begins_anew(tmp_path, context_of, tracker):
-    write_step(tmp_path, 1)
-    checkpoint(tmp_path, 1)
-    context = context_of(tmp_path, "continue_from_checkpoint=false")
-    with Follower(context) as follower:
-        assert follower.next == 1
-    assert checkpoints.complete_checkpoints(tmp_path) == tables.steps_present(tmp_path, "steps") == []
 
 
 def test_explorer_steps_are_followed_where_there_is_no_trainer(tmp_path, context_of, tracker):

@@ -13,6 +13,8 @@ from tests.bridges import SOURCES
 from tests.servers import chat_app, serving
 
 GIVEN = yaml.safe_load((SOURCES / "examples.yaml").read_text())
+SCORED = ("linguistic_complexity", "conceptual_depth", "prior_knowledge", "step_complexity", "ambiguity", "accuracy",
+          "grammar", "informativeness", "coherence")
 CODE = """
 def judged(task, endpoint, auxiliary_models):
     from openai import OpenAI
@@ -43,9 +45,13 @@ def imported(tmp_path, monkeypatch, tiny_model):
     for name, content in (("tasks", rows), ("shown", [{**row, "answer": "1+2"} for row in rows])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
     (tmp_path / "own_code.py").write_text(CODE)
+    (tmp_path / "scoring.yaml").write_text(yaml.safe_dump({"process": [{"llm_quality_score_filter": {
+        "api_or_hf_model": "m", "min_score": 0.0, "input_keys": ["prompt_text", "response_text"],
+        "field_names": ["prompt", "response"]}}]}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name, value in {"MODEL_PATH": tiny_model, "TASKS": "tasks.jsonl", "DEMONSTRATIONS": "shown.jsonl",
+    for name, value in {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "k", "MODEL_PATH": tiny_model,
+                        "TASKS": "tasks.jsonl", "DEMONSTRATIONS": "shown.jsonl",
                         "MLFLOW_KEY": "k", "SERVER_URL": "http://127.0.0.1:9/v1", "SERVER_KEY": "k"}.items():
         monkeypatch.setenv(name, str(value))
 
@@ -65,13 +71,29 @@ def test_an_example_is_imported_and_has_no_problem(imported, capsys, name):
 
 
 @pytest.mark.parametrize("name", [pytest.param("judge", marks=pytest.mark.slow),
-                                  pytest.param("stages", marks=pytest.mark.wide)])
+                                  *(pytest.param(name, marks=pytest.mark.wide) for name in (
+                                      "stages", "ppo_beside_verl", "grpo_beside_verl"))])
 def test_an_example_runs(imported, capsys, name):
-    """The judge of the page for users of veRL, and a warm-up before a stage that learns from rollouts."""
-    tiny = ["explorer.rollout_model.engine_type=transformers", "buffer.total_steps=1"]
+    """The examples of the page for users of veRL, and a warm-up before a stage that learns from rollouts."""
+    tiny = [f"explorer.rollout_model.{one}" for one in ("engine_type=transformers", "tensor_parallel_size=1")]
+    tiny += ["buffer.total_steps=1"]
     tiny += ["explorer.auxiliary_models.0.engine_type=transformers"] * (name == "judge")
     assert cli.main(["run", f"recipe={imported(name)}", *tiny]) == 0, capsys.readouterr()
     assert os.listdir("checkpoints/runs/guide")
+
+
+@pytest.mark.wide
+def test_operators_score_tasks_and_experience(imported, capsys, monkeypatch):
+    """Each score is 3 of 5: half of 0.6 is added to a reward."""
+    said = json.dumps({"dimension_scores": dict.fromkeys(SCORED, 3), "flags": []})
+    with serving(chat_app(lambda body, headers: said)) as address:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{address}/v1")
+        assert cli.main(["run", f"recipe={imported('data_processor')}", "buffer.total_steps=1",
+                         "explorer.rollout_model.engine_type=transformers"]) == 0, capsys.readouterr().out
+    (rows,) = Path("checkpoints/store").glob("rft-*/" + tables.LOCATIONS["curated"])
+    (before,) = Path("checkpoints/store").glob("rft-*/" + tables.LOCATIONS["experience"])
+    explored = tables.read(before, records.Experience)["reward"].to_pylist()
+    assert tables.read(rows, records.Curated)["reward"].to_pylist() == pytest.approx([one + 0.3 for one in explored])
 
 
 @pytest.mark.wide

@@ -30,17 +30,16 @@ def test_the_wait_for_slow_groups_has_their_default():
     assert "explorer.over_rollout.wait_after_min" not in values("explorer: {over_rollout: {ratio: 0.0}}")
 
 
-@pytest.mark.parametrize(("text", "key"), [
-    ("continue_from_checkpoint: false", "continue_from_checkpoint"),
-    ("buffer: {trainer_input: {experience_buffer: {max_read_timeout: 1800}}}",
-     "buffer.trainer_input.experience_buffer.max_read_timeout")])
-def test_a_key_of_another_meaning_is_left_out(text, key):
+def test_a_key_of_another_meaning_is_left_out():
+    text = "buffer: {trainer_input: {experience_buffer: {max_read_timeout: 1800}}}"
+    key = "buffer.trainer_input.experience_buffer.max_read_timeout"
     assert key in left_out_of_trinity(text)
     assert not {key, "synchronizer.sync_timeout"} & set(values(text))
 
 
-def test_a_run_that_goes_on_does_so_here():
-    assert values("continue_from_checkpoint: true")["continue_from_checkpoint"] is True
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_run_that_goes_on_does_so_here(goes_on):
+    assert values(f"continue_from_checkpoint: {goes_on}")["continue_from_checkpoint"] is goes_on
 
 
 def test_an_argument_named_like_a_section_of_a_set_is_an_argument():

@@ -19,7 +19,7 @@ SET_BY_SNAKEMAKE = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS
 @pytest.fixture
 def stage(tmp_path, environment_kept):
     spec = {"run": "toy/one", "name": "tasks", "kind": "tasks", "identity": "0123abcd", "root": str(tmp_path),
-            "inputs": {}, "config": {"continue_from_checkpoint": True, "verify": "hash", "log": {"level": "INFO"}}}
+            "inputs": {}, "config": {"verify": "hash", "log": {"level": "INFO"}}}
     files.write_json(tmp_path / "stage.json", spec)
     return tmp_path
 
@@ -68,16 +68,6 @@ def test_cores_of_other_stages_are_taken_where_too_few_are_free(tmp_path):
         assert (first, second) == ([3, 4], [3, 7])
     with claimed_cores([3, 4, 7], 2, str(tmp_path)) as third:
         assert third == [3, 4]
-
-
-@pytest.mark.skipif(len(cores()) < 2, reason="one core is all there is")
-def test_a_stage_that_begins_again_takes_all_cores(stage, monkeypatch):
-    spec = files.read_json(stage / "stage.json")
-    spec["config"]["continue_from_checkpoint"] = False
-    files.write_json(stage / "stage.json", spec)
-    files.write_json(stage / RECORD, {"cores": 1, "trainer": 1})
-    started(stage, monkeypatch)
-    assert files.read_json(stage / files.MANIFEST)["threads"] == {"cores": len(cores())}
 
 
 def test_a_machine_with_fewer_cores_than_before_is_warned_of_once(stage, monkeypatch, caplog):

@@ -30,6 +30,7 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
     ("data_processor.task_pipeline.generator_args.tasks", 2600, ALL - {"model"}),
     ("seed", 2, ALL),
     ("name", "other", {"report"}),
+    ("repetition", 7, {"sft", "evaluate_sft", "rft", "evaluate_rft", "report"}),
 ])
 def test_what_re_runs_what(tmp_path, key, value, expected):
     assert re_run(tmp_path, {key: value}) == expected

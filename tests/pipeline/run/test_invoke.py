@@ -14,6 +14,7 @@ from pipeline.job import process_group
 from pipeline.run import invoke, outcome, snakefile
 from pipeline.run.console import STARTED
 from pipeline.run.override_words import split_overrides
+from pipeline.run.planning import make_checked_plan
 from pipeline.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep
 from pipeline.settings.config import Config
 from pipeline.settings.kinds import KINDS
@@ -140,7 +141,7 @@ def test_jobs_of_slurm_that_would_ask_for_no_gpu_are_told(words, declared, gpus,
     for stage in plan.stages:
         stage.gpus = gpus
         stage.config = Config.partial({"cluster": {"gpu_per_node": declared, "node_num": 1},
-                                       "log": {"grace_seconds": 1.0}})
+                                       "log": {"grace_seconds": 1.0}, "continue_from_checkpoint": True})
     preflight.warn.cache_clear()
     snakemake(monkeypatch, 0)
     assert cli.main(["run", "--", *words]) == 0
@@ -214,12 +215,27 @@ def test_a_person_may_type_overrides_as_shell_words():
     ({"overrides": "name=x", "seed": 2}, 'overrides="name=x seed=2"'),
     ({"overrides": ["name=x"], "seed": 2}, "`ouro run name=x seed=2`"),
     ({"overrides": "checkpoint_root_dir=/dev/null/x"}, "checkpoint_root_dir=/dev/null/x: /dev/null is no directory."),
+    ({"overrides": "continue_from_checkpoint=false"}, "repetition"),
 ])
 def test_what_cannot_be_run_is_a_message_and_exit_code_2(given, words, capsys):
     with pytest.raises(SystemExit) as ended:
         load_plan(given)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_go_on_is_made_beside_what_was_begun(tmp_path):
+    words = [f"checkpoint_root_dir={tmp_path}", "name=x", "continue_from_checkpoint=false"]
+    first = make_checked_plan(words)
+    assert invoke.anew(words, first) == [*words[:2], "continue_from_checkpoint=true"]
+    first.freeze()
+    (sft,) = (Path(stage.directory) for stage in first.stages if stage.name == "sft")
+    (sft / "stage.log").touch()
+    second = make_checked_plan(new := invoke.anew(words, first))
+    assert invoke.anew(new, second) == new
+    assert second.name.startswith("x_")
+    before, after = ({stage.name: stage.directory for stage in one.stages} for one in (first, second))
+    assert {name for name in before if before[name] == after[name]} == {"tasks", "curate", "model"}
 
 
 def test_overrides_are_the_plan(tmp_path):

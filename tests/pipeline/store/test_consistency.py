@@ -106,7 +106,7 @@ def test_a_stage_whose_rows_do_not_belong_together_is_not_complete(rft, monkeypa
     stage = rft[1]["tasks"]
     (stage / files.MANIFEST).unlink()
     files.write_json(stage / "stage.json", files.read_json(stage / "stage.json") | {"config": {
-        "seed": 1, "continue_from_checkpoint": True, "verify": "hash", "log": {"level": "INFO"}}})
+        "seed": 1, "verify": "hash", "log": {"level": "INFO"}}})
     monkeypatch.setattr(sys, "argv", ["curate", str(stage)])
     rejected, none = stage / "rejected.parquet", stage / "none.parquet"
     tables.write(none, records.Rejected, [])
