@@ -15,7 +15,7 @@ from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, nam
 from pipeline.process_commands import logs, name_and_overrides, status, stop, timeline
 from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message, shortened
 from pipeline.store.secret_names import conceal_secrets
-from pipeline.store_commands import evaluate, export, gc, verify, view, weights
+from pipeline.store_commands import evaluate, export, gc, studio, verify, view, weights
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
 RUNS = words("runs", "[RUN]...", names)
@@ -333,8 +333,8 @@ def completion(shell):
                          'COMP_CWORD=$((COMP_CWORD + $([[ ${COMP_WORDS[COMP_CWORD]} != "=" ]]; echo $?)))'))
 
 
-for command in (init, run, status, logs, stop, view, sql, report, timeline, compare, replay, weights, export, evaluate,
-                serve, debug, verify, gc, config, import_, stages, completion):
+for command in (init, studio, run, status, logs, stop, view, sql, report, timeline, compare, replay, weights, export,
+                evaluate, serve, debug, verify, gc, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

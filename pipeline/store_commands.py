@@ -1,8 +1,8 @@
-"""The commands of `ouro` about what a run has stored: view, verify, gc, weights, export, evaluate."""
+"""The commands of `ouro` about what a run has stored: view, studio, verify, gc, weights, export, evaluate."""
 
 import click
 
-from pipeline.config_commands import HERE, PATH, RUN
+from pipeline.config_commands import HERE, PATH, RUN, recipes
 
 
 @click.command()
@@ -18,24 +18,44 @@ def view(name, root, port, browse, out):
     A page that only this machine can open, at the address that is printed; from another one, with
     `ssh -L PORT:localhost:PORT`. Ctrl-C ends it. RUN is what it begins with; default: the latest.
     """
+    from pipeline.web import app, export
+
+    if out is not None:
+        print(export.write(root, name, out))
+    else:
+        app.serve(root, port, _opening(browse), name)
+
+
+@click.command()
+@click.argument("file", required=False, metavar="[RECIPE]", shell_complete=recipes)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="default: 0, a free one")
+@click.option("--open", "browse", is_flag=True, help="open it in a browser")
+def studio(file, port, browse):
+    """Write recipes in a browser: every setting explained, checked while it is typed; start runs.
+
+    A page that only this machine can open, at the address that is printed. RECIPE is the name of one that is shipped,
+    or a .yaml file below this directory, where recipes are saved. Ctrl-C ends it, and no run.
+    """
+    from pipeline.web import studio
+
+    studio.serve(port, _opening(browse), file)
+
+
+def _opening(browse: bool):
+    """Returns what prints the address of a page, and opens it in a browser."""
     import threading
     import webbrowser
 
-    from pipeline.web import app, export
+    def browser(address: str) -> None:
+        if not webbrowser.open(address):
+            click.echo("ouro: no browser was found here; open the address by hand.", err=True)
 
     def opened(address: str) -> None:
         print(address, flush=True)
         if browse:  # a browser of the terminal ends when it is closed
             threading.Thread(target=browser, args=(address,), daemon=True).start()
 
-    def browser(address: str) -> None:
-        if not webbrowser.open(address):
-            click.echo("ouro: no browser was found here; open the address by hand.", err=True)
-
-    if out is not None:
-        print(export.write(root, name, out))
-    else:
-        app.serve(root, port, opened, name)
+    return opened
 
 
 @click.command()

@@ -39,7 +39,7 @@ def arguments(config: Config, stage: str, key: str) -> list[str]:
     part = place is not None and NAMED_BY.get(path[place], path[place].removesuffix("_args"))
     if part not in TABLES:
         return []
-    called = _chosen(config, stage, path[:place], path[place], part)
+    called = chosen(config, stage, path[:place], path[place], part)
     functions, wrong = named(*(name for name in called if ":" in name))
     takers = {name: _taker(part, name, functions) for name in called}
     if lines := unknown(", ".join(called), list(takers.values()), path[place + 1:][:1]) if called else []:
@@ -62,7 +62,7 @@ def _taker(part: str, name: str, functions: Functions) -> Taker | None:
     return part_taker(part, name, functions)
 
 
-def _chosen(config: Config, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
+def chosen(config: Config, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
     """Maps each function to (stages that call it, the arguments configured there), without validating them."""
     if place != ["algorithm"]:
         section, of_all = at(config, ".".join(place)), config.buffer.explorer_input

@@ -10,12 +10,13 @@ names a file. Every problem is found before any is reported.
 import pickle
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.compose import axes
 from pipeline.compose.conf_files import (
+    STORED,
     absent_default,
     choose,
     chosen_by_project,
@@ -172,7 +173,8 @@ def _hydra(overrides: list[str], problems: list[Problem]):
     parsed = OverridesParser.create().parse_overrides(overrides)
     choices = tuple(o.input_line for o in parsed if not o.is_force_add())
     places = directories()
-    made = pickle.loads(_of_groups(choices, tuple(map(str, places)), _stamps(places)))  # six times as fast as deepcopy
+    stamps = _stamps(places, choices)
+    made = pickle.loads(_of_groups(choices, tuple(map(str, places)), stamps))  # six times as fast as deepcopy
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
         whole = OmegaConf.to_container(made, resolve=False)  # interpolations that are replaced may be invalid
@@ -201,13 +203,16 @@ def _lacking(whole: dict, key: str) -> str | None:
     return None
 
 
-def _stamps(places: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Returns name, size and time of every file of groups, so that one that is written anew is read anew."""
-    found = ((file, file.stat()) for place in places for file in place.rglob("*.yaml") if file.is_file())
+def _stamps(places: Sequence[Path], choices: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
+    """Returns name, size and time of every file of groups, and of those that choices name by path, so that one that is
+    written anew is read anew."""
+    named = [path for choice in choices if (path := STORED.get(choice.partition("=")[2]))]
+    files = [*named, *(file for place in places for file in place.rglob("*.yaml"))]
+    found = ((file, file.stat()) for file in files if file.is_file())
     return tuple(sorted((str(file), made.st_size, made.st_mtime_ns) for file, made in found))
 
 
-@cache
+@lru_cache(maxsize=256)
 def _of_groups(choices: tuple[str, ...], places: tuple[str, ...], stamps: tuple) -> bytes:
     """Returns the composed files, pickled. Cached per choice of groups: the points of a sweep differ in values."""
     import yaml

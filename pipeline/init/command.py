@@ -86,6 +86,24 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     """Creates a project for a data file and a model; returns the exit code of its `ouro config check`."""
     from pipeline.check import preflight
     from pipeline.check.judge import compose
+
+    written, notes = project_files(source, model, prompt_key, response_key, _project(directory))
+    _copy(directory)
+    for name, text in written.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
+    _tell(directory)
+    print("guessed (change it in conf/recipe/project.yaml):", *notes, sep="\n  ")
+    with contextlib.chdir(directory):
+        report = preflight.check(compose([]), data=True, code=True)
+    print(f"\nouro config check\n{report.text()}")
+    return 2 if report.problems else 0
+
+
+def project_files(source: str, model: str, prompt_key: str | None, response_key: str | None, project: str
+                  ) -> tuple[dict[str, str], list[str]]:
+    """Returns the files of a project for data and a model, file name -> text, and what was guessed. Raises OuroError
+    for a model or data that cannot be used, and where columns are ambiguous."""
     from pipeline.init import recipe
     from pipeline.init.columns import guess
     from pipeline.init.data import left_out, read
@@ -99,15 +117,5 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
         raise ConfigError(problem)
     data = read(source)
     found = guess(data.drawn.rows, prompt_key, response_key, data.drawn.named)
-    written = recipe.files_of(found, data, Path(model).resolve(), _project(directory))
-    _copy(directory)
-    for name, text in written.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text, encoding="utf-8")
-    _tell(directory)
-    print("guessed (change it in conf/recipe/project.yaml):", *found.notes,
-          *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else []), sep="\n  ")
-    with contextlib.chdir(directory):
-        report = preflight.check(compose([]), data=True, code=True)
-    print(f"\nouro config check\n{report.text()}")
-    return 2 if report.problems else 0
+    written = recipe.files_of(found, data, Path(model).resolve(), project)
+    return written, [*found.notes, *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else [])]

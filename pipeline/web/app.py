@@ -8,8 +8,9 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,6 +26,8 @@ from workflows.endpoint.guard import LOOPBACK, protect
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("basics.js", "charts.js", "rollouts.js", "view.js")
 FILES = {"view.css": "text/css", **dict.fromkeys(SCRIPTS, "text/javascript")}
+STUDIO_FILES = {"studio.css": "text/css",
+                **dict.fromkeys(("studio_form.js", "studio_panel.js", "studio.js"), "text/javascript")}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
                                "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -36,34 +39,59 @@ FIELDS = ("run", "stage", "table", "start", "latest", "text")  # of an address, 
 
 
 class App:
-    """What the addresses answer, over the runs below `root`."""
+    """What the addresses answer, over the runs below `root`. PAGES: of a path, the file."""
+
+    PAGES: ClassVar = {"/": "index.html"}
 
     def __init__(self, root: Path, token: str, port: int):
         self.root, self.token, self.cookie = root, token, f"ouro-view-{port}"
 
     def asgi(self) -> Starlette:
+        app = Starlette(routes=self.routes())
+        protect(app, LOOPBACK)
+        return app
+
+    def routes(self) -> list[Route]:
         answers = {"runs": lambda _: overview.runs(self.root), "machine": lambda _: overview.machine(),
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "columns": self._columns, "curves": self._curves, "rows": self._rows, "row": self._row}
-        app = Starlette(routes=[
-            Route("/", self._page), Route("/static/{name}", self._static),
+        return [
+            *(Route(path, self._page) for path in self.PAGES), Route("/static/{name}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
-            Route("/api/search", self._search), Route("/api/sql", self._sql, methods=["POST"]),
-        ])
-        protect(app, LOOPBACK)
-        return app
+            Route("/api/search", self._search), self.posted("sql", self._sql),
+        ]
 
     def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
             if not self._let_in(request):
-                return _refused()
+                return refused()
             try:
-                return _json(answer(request))
+                return answered(answer(request))
             except (OuroError, OSError) as error:
-                return _json({"error": message(error)}, 400)
+                return answered({"error": message(error)}, 400)
 
         return respond
+
+    def posted(self, name: str, answer: Callable[[dict[str, Any]], Any]) -> Route:
+        """Returns the route of an address that is given a JSON object, and answers beside other requests."""
+        from starlette.concurrency import run_in_threadpool
+
+        async def respond(request: Request) -> Response:
+            if not self._let_in(request):
+                return refused()
+            try:
+                asked = await request.json()
+                if not isinstance(asked, dict):
+                    raise ValueError
+            except ValueError:
+                return answered({"error": "needed a JSON object"}, 400)
+            try:
+                return answered(await run_in_threadpool(answer, asked))
+            except (OuroError, OSError) as error:
+                return answered({"error": message(error)}, 400)
+
+        return Route(f"/api/{name}", respond, methods=["POST"])
 
     def _let_in(self, request: Request) -> bool:
         given = request.cookies.get(self.cookie, "")
@@ -72,17 +100,18 @@ class App:
     def _page(self, request: Request) -> Response:
         if "token" in request.query_params:
             if not hmac.compare_digest(request.query_params["token"].encode(), self.token.encode()):
-                return _refused()
-            answer = RedirectResponse("/", headers=HEADERS)  # so that the token is in no history
+                return refused()
+            answer = RedirectResponse(request.url.path, headers=HEADERS)  # so that the token is in no history
             answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
             return answer
-        return FileResponse(STATIC / "index.html", headers=HEADERS) if self._let_in(request) else _refused()
+        page = STATIC / self.PAGES[request.url.path]
+        return FileResponse(page, headers=HEADERS) if self._let_in(request) else refused()
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in FILES:
-            return _json({"error": f"no file {name}"}, 404)
-        return FileResponse(STATIC / name, media_type=FILES[name], headers=HEADERS)
+        if name not in FILES | STUDIO_FILES:
+            return answered({"error": f"no file {name}"}, 404)
+        return FileResponse(STATIC / name, media_type=(FILES | STUDIO_FILES)[name], headers=HEADERS)
 
     # ------------------------------------------------------------------------------------------------ runs and stages
 
@@ -130,42 +159,28 @@ class App:
 
     def _search(self, request: Request) -> Response:
         if not self._let_in(request):
-            return _refused()
+            return refused()
         try:
             stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
             wanted = _wanted(stage, table, request.query_params)
         except (OuroError, OSError) as error:
-            return _json({"error": message(error)}, 400)
+            return answered({"error": message(error)}, 400)
         return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
                                  media_type="application/x-ndjson", headers=HEADERS)
 
     # ------------------------------------------------------------------------------------------------ SQL
 
-    async def _sql(self, request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
-
-        if not self._let_in(request):
-            return _refused()
+    def _sql(self, asked: dict[str, Any]) -> dict[str, Any]:
         try:
-            asked = await request.json()
             runs, question = [self._run_of(name) for name in asked["runs"]], str(asked["question"])
-        except (ValueError, KeyError, TypeError):
-            return _json({"error": "needed {runs: [NAME], question: SQL}"}, 400)
-        except OuroError as error:
-            return _json({"error": message(error)}, 400)
-        return await run_in_threadpool(_answered, runs, question)
-
-
-def _answered(runs: list[View], question: str) -> Response:
-    try:
+        except (KeyError, TypeError) as error:
+            raise QueryError("needed {runs: [NAME], question: SQL}") from error
         session = query.session(runs)
         query.require_read_only(session, question)
         with query.time_limit(session, SQL_SECONDS):
             found = query.ask(session, question, ANSWER_ROWS + 1)
-    except (OuroError, OSError) as error:
-        return _json({"error": message(error)}, 400)
-    rows = [[query.plain(value) for value in row] for row in found.rows[:ANSWER_ROWS]]
-    return _json({"columns": found.columns, "rows": rows, "more": len(found.rows) > ANSWER_ROWS})
+        rows = [[query.plain(value) for value in row] for row in found.rows[:ANSWER_ROWS]]
+        return {"columns": found.columns, "rows": rows, "more": len(found.rows) > ANSWER_ROWS}
 
 
 def _lines(found: Iterator[dict[str, Any]]) -> Iterator[str]:
@@ -208,25 +223,31 @@ def _table(request: Request) -> str:
     return table
 
 
-def _json(content: Any, status: int = 200) -> Response:
+def answered(content: Any, status: int = 200) -> Response:
     return JSONResponse(query.plain(content), status, headers=HEADERS)
 
 
-def _refused() -> Response:
-    return _json({"error": "this page is opened with the address that `ouro view` printed."}, 403)
+def refused() -> Response:
+    return answered({"error": "this page is opened with the address that its command printed."}, 403)
 
 
 def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None = None) -> None:
     """Answers until it is interrupted. opened: called with the address, token included, before the first request.
 
-    run: that the page begins with, or a sweep, whose first point it is. Raises DataError where there is no run, or no
-    such run, or the port is taken.
+    run: that the page begins with, or a sweep, whose first point it is; None: the latest, and where there is none yet
+    the page waits for it. Raises DataError where there is no such run, or the port is taken.
     """
+    shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run)))) if run or sweep_view.known(root) else None
+    listen(partial(App, root), port, opened, "/", f"#/run/{shown.run}" if shown else "")
+
+
+def listen(app: Callable[[str, int], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
+    """Does so for an app, made of the token and the port. path, place: of the page in the address, before the token and
+    after it."""
     import socket
 
     import uvicorn
 
-    shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run))))
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -236,6 +257,6 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
             raise DataError(f"port {port} cannot be used ({error.strerror}). Give another one: --port 0 takes a free "
                             "one.") from error
         port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
-        opened(f"http://127.0.0.1:{port}/?token={token}#/run/{shown.run}")
-        app = App(root, token, port).asgi()
-        uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)).run([listening])
+        opened(f"http://127.0.0.1:{port}{path}?token={token}{place}")
+        config = uvicorn.Config(app(token, port).asgi(), lifespan="off", log_config=None, access_log=False)
+        uvicorn.Server(config).run([listening])

@@ -50,36 +50,16 @@ def plant(run: FakeRun) -> None:
 
 
 @pytest.fixture(scope="module")
-def address(root):
-    environment = os.environ | {"PYTHONPATH": str(HOME)}
-    server = subprocess.Popen([sys.executable, "-P", "-m", "pipeline.cli", "view", "toy/first", "--root", str(root)],
-                              stdout=subprocess.PIPE, text=True, env=environment)
-    yield server.stdout.readline().strip()
-    server.terminate()
-    server.wait()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=os.environ["OURO_CHROMIUM"], args=["--no-sandbox"])
-        yield browser
-        browser.close()
+def address(root, served):
+    with served("view", "toy/first", "--root", str(root)) as printed:
+        yield printed
 
 
 @pytest.fixture
-def page(chromium, address):
-    """The page, opened; fails where a script failed or a text of a rollout was run."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    page, wrong = context.new_page(), []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-    page.goto(address)
+def page(opened, address):
+    page = opened(address)
     page.get_by_role("heading", name="toy/first").wait_for()
-    yield page
-    context.close()
-    assert wrong == []
+    return page
 
 
 def test_a_planted_rollout_the_step_that_trained_it_and_the_run_without_it_are_found(page):
@@ -100,6 +80,15 @@ def test_a_planted_rollout_the_step_that_trained_it_and_the_run_without_it_are_f
     page.get_by_text("no such text").wait_for()
 
 
+def test_a_page_opened_before_any_run_shows_the_first_one(served, opened, root, tmp_path):
+    with served("view", "--root", str(tmp_path)) as address:
+        page = opened(address)
+        page.get_by_role("status").get_by_text("No run here yet").wait_for()
+        (tmp_path / "runs").symlink_to(root / "runs")
+        page.get_by_role("link", name="rollouts").wait_for()
+        page.get_by_role("heading", name="toy/").wait_for()
+
+
 def test_rows_by_columns_pages_and_their_links(page, chromium):
     page.get_by_role("link", name="rollouts").click()
     page.get_by_role("link", name="next rows").click()
@@ -116,7 +105,7 @@ def test_rows_by_columns_pages_and_their_links(page, chromium):
     page.get_by_text("the grader should").wait_for()
     stranger = chromium.new_page()
     stranger.goto(link)
-    assert "address that `ouro view` printed" in stranger.inner_text("body")
+    assert "address that its command printed" in stranger.inner_text("body")
     stranger.close()
 
 

@@ -38,7 +38,11 @@ const OuroView = (() => {
     tabs(at);
     document.title = at.run ? `${at.run}, Ouroboros` : "Ouroboros";
     main.replaceChildren();
-    if (!at.run) { main.append(h("p", null, "no run yet: start one with `ouro run`")); return; }
+    if (!at.run) {
+      main.append(h("p", {role: "status"}, "No run here yet. Start one with `ouro run`; it appears here."));
+      timer = setTimeout(show, 1000 * LIVE_SECONDS);
+      return;
+    }
     Ouro.part(main, () => ({"": stages, curves, scores, rollouts, sql}[at.part] || stages)(at));
     if (!window.OURO_DATA) machine();
   }

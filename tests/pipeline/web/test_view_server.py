@@ -163,6 +163,6 @@ def test_a_page_for_the_disk_has_the_answers_of_the_server(client, root, tmp_pat
     assert cli.main(["view", RUN, "--root", str(root), "--export", str(tmp_path / "page")]) == 2
 
 
-def test_there_is_no_run_to_show(tmp_path):
-    assert cli.main(["view", "--root", str(tmp_path)]) == 2
+def test_there_is_no_such_run(tmp_path):
+    assert cli.main(["view", "absent", "--root", str(tmp_path)]) == 2
     assert cli.main(["view", "--root", str(tmp_path), "--export", str(tmp_path / "page")]) == 2

@@ -1,0 +1,141 @@
+"""Recipes while they are written: which there are, what is said of a draft, and where it is saved.
+
+A draft is a text that the browser holds. The same functions as in `ouro config check` judge it, from a file in a
+temporary directory; only `save` writes below the directory where the studio was started.
+"""
+
+import json
+import re
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from pipeline.check import fields
+from pipeline.check.incomplete import report_on
+from pipeline.check.judge import judged
+from pipeline.check.report import Report
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, DataError, Problem
+from pipeline.web import recipe_text
+
+ENDINGS = (".yaml", ".yml")
+ONE_AT_A_TIME = threading.Lock()  # Hydra keeps its search path in the process
+GROUP = Path("conf") / "recipe"
+
+
+def recipes(root: Path) -> list[dict[str, Any]]:
+    """Returns the recipes below `root` and those shipped: `file`, `about` (its first comment), `shipped`."""
+    own = sorted({path for place in (root / GROUP, root) for ending in ENDINGS for path in place.glob(f"*{ending}")
+                  if path.is_file()})
+    found = [(str(path.relative_to(root)), path, False) for path in own]
+    shipped = [] if is_checkout(root) else sorted((files.CONF / "recipe").glob("*.yaml"))
+    return [{"file": name, "about": _about(path), "shipped": ours}
+            for name, path, ours in [*found, *((path.stem, path, True) for path in shipped)]]
+
+
+def is_checkout(root: Path) -> bool:
+    return root.resolve() == files.HOME
+
+
+def _about(path: Path) -> str:
+    """Returns the first sentence of the comment that a recipe begins with."""
+    said = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if not line.startswith("# "):
+            break
+        said += [] if line.startswith(("# @package", "# yaml-language-server")) else [line[2:]]
+    return re.split(r"(?<=[.:]) ", " ".join(said))[0]
+
+
+def opened(root: Path, file: str) -> dict[str, Any]:
+    """Returns the text of a recipe, `file` to save it as, and `digest`, by which `save` knows it; a recipe that is
+    shipped becomes a new file."""
+    shipped = files.CONF / "recipe" / f"{file}.yaml"
+    if not file.endswith(ENDINGS) and file in {path.stem for path in shipped.parent.glob("*.yaml")}:
+        return {"text": _read(shipped), "file": _free(root, file), "digest": None}
+    path = place(root, file)
+    text = _read(path)
+    return {"text": text, "file": file, "digest": files.hash_text(text)}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8.") from error
+
+
+def _free(root: Path, name: str) -> str:
+    names = (GROUP / f"my_{name}{number or ''}.yaml" for number in range(1000))
+    return str(next(one for one in names if not (root / one).exists()))
+
+
+def place(root: Path, file: str) -> Path:
+    """Returns the path of a recipe below `root`. Raises ConfigError for any other."""
+    path = (root / file).resolve()
+    if not file.endswith(ENDINGS) or not path.is_relative_to(root.resolve()):
+        raise ConfigError(f"{file}: needed a .yaml file below {root.resolve()}, such as {GROUP / 'mine.yaml'}.")
+    if path.relative_to(root.resolve()).parts[0] in ("store", "runs"):
+        raise ConfigError(f"{file}: store/ and runs/ are written by runs alone. Name a file elsewhere.")
+    return path
+
+
+def save(root: Path, file: str, text: str, digest: str | None) -> dict[str, Any]:
+    """Writes a recipe; returns its digest. digest: of the text that was opened, None for a new file. Raises DataError
+    for a file that was changed since, and overwrites no other."""
+    path = place(root, file)
+    in_group = path.parent == (root / GROUP).resolve()
+    if in_group and not is_checkout(root) and (files.CONF / "recipe" / path.name).exists():
+        raise ConfigError(f"{file}: {path.stem} is the name of a recipe of ours. Give it another name.")
+    if path.exists() and digest is None:
+        raise DataError(f"{file} exists. Give this recipe another name, or open that one.")
+    if digest is not None and (not path.exists() or files.hash_text(_read(path)) != digest):
+        raise DataError(f"{file} was changed since it was opened here. Save under another name, or open it again, "
+                        "which drops what was changed here.")
+    recipe_text.loaded(text)
+    files.write_atomic(path, lambda temporary: temporary.write_bytes(text.encode()))
+    return {"digest": files.hash_text(text), "file": file}
+
+
+def edited(text: str, stage: str, key: str, value: str | None, field: dict[str, Any]) -> dict[str, Any]:
+    """Returns a recipe with another value of a setting, as typed in a field, or without it (None). stage: its name, ""
+    for the whole run. field: `text` and `meaning` of fields.py."""
+    typed = None if value is None else recipe_text.fragment(value, field.get("text") is True)
+    above = ["stages", stage] if stage else []
+    if stage and stage not in recipe_text.written(text):
+        raise ConfigError(f"stage {stage} is of another recipe, which `defaults` names. Change it in the text.")
+    return {"text": recipe_text.changed(text, [*above, *key.split(".")], typed, str(field.get("meaning", "")))}
+
+
+class Drafts:
+    """The file that drafts are judged from."""
+
+    def __init__(self):
+        self._directory = tempfile.TemporaryDirectory(prefix="ouro-studio-")
+
+    def judge(self, text: str, file: str) -> dict[str, Any]:
+        """Returns what `ouro config check --no-data` says, as its JSON, and `written`, `values` and `arguments` of the
+        whole run and its stages (fields.py); these are absent where the recipe cannot be read."""
+        path = Path(self._directory.name) / (Path(file).name or "recipe.yaml")
+        try:
+            shown = {"written": recipe_text.written(text)}
+        except ConfigError as error:
+            return _of(Report("", problems=[Problem(needed=str(error))]), path, file)
+        with ONE_AT_A_TIME:
+            path.write_text(text, encoding="utf-8")
+            words = [f"recipe={path}"]
+            report = report_on(words, data=False)
+            try:
+                config, _ = judged(words)
+            except ConfigError:
+                return _of(report, path, file) | shown
+        return _of(report, path, file) | shown | {
+            "values": fields.values(config), "arguments": fields.arguments(config),
+            "root": config.checkpoint_root_dir, "run": f"{config.project}/{config.name}"}
+
+
+def _of(report: Report, path: Path, file: str) -> dict[str, Any]:
+    return json.loads(report.as_json().replace(json.dumps(str(path))[1:-1], file))

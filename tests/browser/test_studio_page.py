@@ -1,0 +1,139 @@
+"""`ouro studio` in a browser: a recipe is opened, changed, mended, saved and started, by mouse and by keyboard."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.store.files import CONF, HOME
+from pipeline.web.recipe_text import changed, written
+
+pytestmark = pytest.mark.browser
+EVIL = "<img src=x onerror=alert(1)>"
+RATE = '[name="algorithm.optimizer.lr"]'
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return tmp_path_factory.mktemp("project")
+
+
+@pytest.fixture(scope="module")
+def address(project, served):
+    with served("studio", here=project) as printed:
+        yield printed
+
+
+@pytest.fixture
+def page(opened, address):
+    page = opened(address)
+    page.get_by_role("link", name="countdown", exact=True).click()
+    page.get_by_text("no problem found").wait_for()
+    return page
+
+
+def test_a_shipped_recipe_is_changed_mended_saved_and_started(page, project):
+    page.get_by_role("link", name="every setting").click()
+    page.get_by_role("searchbox").fill("optimizer.lr")
+    page.locator(RATE).fill("7")
+    page.locator(f".field:has({RATE})").get_by_text("needed at most 1").wait_for()
+    assert page.locator(RATE).get_attribute("aria-invalid") == "true"
+    assert page.get_by_role("button", name="save and start").is_disabled()
+    page.locator(RATE).fill("2e-4")
+    page.get_by_text("no problem found").wait_for()
+    page.get_by_role("searchbox").fill("grace_seconds")
+    page.locator('[name="log.grace_seconds"]').fill("1")
+    page.get_by_text("no problem found").wait_for()
+    page.get_by_role("button", name="save", exact=True).click()
+    page.get_by_text("saved", exact=True).wait_for()
+    text = (project / "conf/recipe/my_countdown.yaml").read_text()
+    shipped = (CONF / "recipe/countdown.yaml").read_text()
+    meaning = text.partition("log:\n  # ")[2].partition("\n  grace")[0].replace("\n  #", "")
+    assert meaning
+    assert text == changed(shipped.replace("lr: 5e-4", "lr: 2e-4"), ["log", "grace_seconds"], "1", meaning)
+    try:
+        page.get_by_role("button", name="save and start").click()
+        link = page.get_by_role("link", name="show the run")
+        link.wait_for(timeout=120_000)
+        with page.expect_popup() as other:
+            link.click()
+        other.value.get_by_role("heading", name="ouroboros/countdown").wait_for()
+        assert "#/run/ouroboros/countdown" in other.value.url
+    finally:
+        subprocess.run([sys.executable, "-P", "-m", "pipeline.cli", "stop"], cwd=project, check=False,
+                       env=os.environ | {"PYTHONPATH": str(HOME)})
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten(opened, address, project):
+    file = project / "conf/recipe/other.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text((CONF / "recipe/countdown.yaml").read_text())
+    page = opened(f"{address}#conf/recipe/other.yaml")
+    page.get_by_text("no problem found").wait_for()
+    file.write_text("name: theirs\n")
+    page.locator('[name="seed"]').fill("5")
+    page.get_by_text("changed", exact=True).wait_for()
+    page.keyboard.press("Control+s")
+    page.get_by_role("alert").wait_for()
+    assert file.read_text() == "name: theirs\n"
+
+
+def test_texts_of_a_recipe_are_no_html(page):
+    page.get_by_role("link", name="text", exact=True).click()
+    page.get_by_label("Text of the recipe").fill(f'name: "{EVIL}"\n"{EVIL}": 1\nmodel: {{model_path: "{EVIL}"}}\n')
+    page.locator("#panel .failed").first.wait_for()
+    assert EVIL in page.locator("#panel").inner_text()
+    page.get_by_role("link", name="first questions").click()
+    assert page.locator('[name="model.model_path"]').input_value() == EVIL
+    assert page.locator("img").count() == 0
+
+
+def test_a_setting_of_one_stage_and_a_choice_with_the_arguments_of_what_was_chosen(page):
+    page.get_by_label("settings of").select_option("rft")
+    page.locator('[name="algorithm.policy_loss_fn_args.clip_range"]').wait_for()
+    algorithm = page.locator('[name="algorithm.algorithm_type"]')
+    algorithm.fill("sapo")
+    page.locator('[name="algorithm.policy_loss_fn_args.clip_range"]').wait_for(state="detached")
+    page.get_by_role("link", name="text", exact=True).click()
+    found = written(page.get_by_label("Text of the recipe").input_value())
+    assert (found["rft"]["algorithm.algorithm_type"], found[""]["algorithm.algorithm_type"]) == ("sapo", "grpo")
+
+
+def test_the_prompt_of_a_task_is_shown(page):
+    page.get_by_role("button", name="show a prompt").click()
+    page.locator("#panel pre").wait_for(timeout=60_000)
+    assert "[call 0] prompt" in page.locator("#panel pre").inner_text()
+
+
+def test_strangers_are_told_to_use_the_address(address, opened):
+    page = opened(address.partition("?")[0])
+    assert "address that its command printed" in page.inner_text("body")
+
+
+def test_the_keyboard_alone_changes_and_saves(page, project):
+    page.locator('[name="name"]').focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("typed")
+    page.keyboard.press("Tab")
+    reached = set()
+    for _ in range(30):
+        reached.add(page.evaluate("document.activeElement.name"))
+        page.keyboard.press("Tab")
+    assert {"seed", "model.model_path", "model.init.enable"} <= reached
+    page.keyboard.press("Control+s")
+    page.get_by_text("saved", exact=True).wait_for()
+    assert any("name: typed\n" in one.read_text() for one in (project / "conf/recipe").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_every_part_without_a_line_that_leaves_it(opened, address, scheme):
+    page = opened(address, viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page.get_by_role("heading", name="shipped").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("link", name="gsm8k", exact=True).click()
+    page.locator("#panel [role=status]").wait_for()
+    for part in ("first questions", "every setting", "text"):
+        page.get_by_role("link", name=part, exact=True).click()
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, part

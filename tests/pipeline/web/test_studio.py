@@ -1,0 +1,252 @@
+"""`ouro studio`: recipes as texts of which single keys change, what is said of drafts, where they are saved, and who is
+let in."""
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from pipeline.check import fields
+from pipeline.check.judge import judged
+from pipeline.plan.plan import make_plan
+from pipeline.settings.config import walk
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.yaml_values import Loader
+from pipeline.web import drafts, studio
+from pipeline.web.recipe_text import changed, fragment, written
+
+RECIPES = sorted((files.CONF / "recipe").glob("*.yaml"))
+TEXT = """# a recipe
+name: mine  # of the run
+
+model:
+  init: {enable: true, hidden_size: 64}   # tiny
+  max_prompt_tokens: 24  # tokens
+
+# how long
+buffer:
+  batch_size: 64
+  eval: &set {path: a, format: &columns {prompt_key: q}}
+  other: {path: b, format: *columns}
+
+stages:
+  - stage_name: sft
+    buffer: {total_steps: 1}
+  - stage_name: rft
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def stranger():
+    return TestClient(studio.Studio("secret", 8000).asgi(), base_url="http://localhost:9000")
+
+
+@pytest.fixture
+def client(stranger):
+    assert stranger.get("/studio?token=secret").status_code == 200
+    return stranger
+
+
+def asked(client, name: str, **given):
+    answer = client.post(f"/api/studio/{name}", json=given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# -------------------------------------------------------------------------------------------------- changes of the text
+
+
+@pytest.mark.parametrize(("key", "value", "old", "new"), [
+    ("name", "other", "name: mine  #", "name: other  #"),
+    ("model.max_prompt_tokens", "32", "tokens: 24  #", "tokens: 32  #"),
+    ("model.init.enable", "false", "enable: true", "enable: false"),
+    ("model.init.rope_theta", "100", "size: 64}", "size: 64, rope_theta: 100}"),
+    ("model.init.hidden_size", None, ", hidden_size: 64}", "}"),
+    ("model.init.enable", None, "{enable: true, ", "{"),
+    ("model.max_prompt_tokens", None, "  max_prompt_tokens: 24  # tokens\n", ""),
+    ("name", None, "name: mine  # of the run\n", ""),
+    ("model.temperature", "0.5", "# tokens\n", "# tokens\n  # WHY\n  temperature: 0.5\n"),
+    ("algorithm.optimizer.lr", "5e-4", "name: rft\n",
+     "name: rft\n\nalgorithm:\n  optimizer:\n    # WHY\n    lr: 5e-4\n"),
+    ("stages.rft.algorithm.optimizer.lr", "5e-4", "name: rft\n",
+     "name: rft\n    algorithm:\n      optimizer:\n        # WHY\n        lr: 5e-4\n"),
+    ("stages.sft.buffer.total_steps", None, "\n    buffer: {total_steps: 1}", ""),
+    ("buffer.batch_size", "[1, {a: b}]", "size: 64\n", "size: [1, {a: b}]\n"),
+])
+def test_one_key_changes_and_nothing_else(key, value, old, new):
+    made = changed(TEXT, key.split("."), value, "WHY")
+    assert TEXT.count(old) == 1
+    assert made == TEXT.replace(old, new)
+
+
+@pytest.mark.parametrize("key", ["buffer.eval.format.prompt_key", "buffer.eval", "buffer.batch_size.more", "stages.0"])
+def test_what_would_change_other_keys_is_refused(key):
+    with pytest.raises(ConfigError):
+        changed(TEXT, key.split("."), "x" if key != "stages.0" else None)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_values_of_a_shipped_recipe_change_and_come_back_and_new_keys_go_without_a_trace(path):
+    text = path.read_text(encoding="utf-8")
+    repeated = {"workflow_args", "format"} if "*" in text else set()  # by aliases: refused
+    values = [key for key, value in written(text)[""].items() if value[:1] not in ("[", "{") and "'" not in value
+              and not repeated & set(key.split("."))]
+    for key in values[::3]:
+        other = changed(text, key.split("."), "other")
+        assert other != text
+        back = changed(other, key.split("."), fragment(written(text)[""][key], fields.is_text(key)))
+        assert back.replace('"', "") == text.replace('"', "")
+    for key in ("trainer.ranks", "log.level", "model.init.tie", "cluster.slurm.qos"):
+        more = changed(text, key.split("."), "2", "a meaning")
+        assert key in written(text)[""] or changed(more, key.split("."), None, "a meaning") == text
+
+
+@pytest.mark.parametrize(("typed", "is_text", "means"), [
+    ("5e-4", False, 5e-4), ("007", True, "007"), ("true", True, "true"), ("null", True, None), 
+    ("a: b # c", True, "a: b # c"),
+    ("[1, 2]", False, [1, 2]), ("a: 1\nb: {c: x}", False, {"a": 1, "b": {"c": "x"}}), ("auto", False, "auto"),
+    ("{not", False, "{not"), ("${seed}", True, "${seed}"), ("module:function", True, "module:function"),
+    ("two\nlines", True, "two\nlines"),
+])
+def test_what_is_typed_is_one_line_that_means_the_same(typed, is_text, means):
+    made = fragment(typed, is_text)
+    assert yaml.load(f"a: {made}", Loader) == {"a": means}
+    assert yaml.load(f"{{a: {made}, b: 1}}", Loader)["a"] == means
+    assert "\n" not in made
+
+
+# ----------------------------------------------------------------------------------------------------------- identities
+
+
+def identities(text: str, tmp_path) -> dict[str, str]:
+    file = tmp_path / "planned.yaml"
+    file.write_text(text)
+    config, problems = judged([f"recipe={file}"])
+    assert problems == []
+    return {stage.name: stage.identity for stage in make_plan(config).stages}
+
+
+def test_a_recipe_made_field_by_field_plans_to_the_identities_of_the_shipped_one(tmp_path):
+    shipped = (files.CONF / "recipe/countdown.yaml").read_text(encoding="utf-8")
+    values = written(shipped)
+    known = {one["key"]: one for one in fields.fields()}
+    text = "stages:\n  - stage_name: sft\n  - stage_name: rft\n"
+    for scope, of_scope in values.items():
+        for key, value in of_scope.items():
+            is_leaf = not any(other.startswith(f"{key}.") for other in of_scope)
+            if key == "buffer.explorer_input.eval_tasksets" or (
+                    is_leaf and not key.startswith(("stages", "stage_name", "buffer.explorer_input.eval_tasksets"))):
+                assert key in known or "_args." in key
+                field = known.get(key, {"text": False})
+                text = drafts.edited(text, scope, key, value, field)["text"]
+    assert identities(text, tmp_path) == identities(shipped, tmp_path)
+    assert "# peak learning rate\n" in text
+
+
+# --------------------------------------------------------------------------------------------------------------- fields
+
+
+def test_every_setting_is_a_field_with_its_meaning_and_default():
+    found = {one["key"]: one for one in fields.fields()}
+    assert set(found) == {key for key, _ in walk()} - {"stages"}
+    rate = found["algorithm.optimizer.lr"]
+    assert (rate["default"], rate["bounds"], rate["meaning"]) == ("1e-06", ">= 0, <= 1", "peak learning rate")
+    assert {"countdown_reward", "accuracy_reward"} <= {
+        name for name, what in found["buffer.explorer_input.default_reward_fn_type"]["names"] if what}
+    assert {key for _, _, keys in studio.QUESTIONS for key in keys} <= set(found)
+
+
+def test_arguments_are_those_of_the_function_that_a_stage_calls(client):
+    opened = asked(client, "open", file="countdown")
+    told = asked(client, "judge", text=opened["text"], file=opened["file"])
+    of_rft = {one["key"]: one for one in told["arguments"]["rft"]}
+    assert of_rft["algorithm.policy_loss_fn_args.clip_range"]["default"] == "0.2"
+    assert not any(key.startswith("algorithm.policy") for key in (one["key"] for one in told["arguments"]["sft"]))
+    text = asked(client, "edit", text=opened["text"], stage="rft", key="algorithm.algorithm_type", value="sapo",
+                 field={"text": True})["text"]
+    told = asked(client, "judge", text=text, file=opened["file"])
+    assert "algorithm.policy_loss_fn_args.clip_range" not in {one["key"] for one in told["arguments"]["rft"]}
+    assert told["values"]["rft"]["algorithm.algorithm_type"] == "sapo"
+
+
+# ------------------------------------------------------------------------------------------------------- what is said
+
+
+def test_a_draft_is_judged_as_by_config_check(client):
+    opened = asked(client, "open", file="countdown")
+    right = asked(client, "judge", text=opened["text"], file=opened["file"])
+    assert (right["problems"], len(right["stages"]), right["run"]) == ([], 8, "ouroboros/countdown")
+    wrong = opened["text"].replace("lr: 5e-4", "lr: 7").replace("batch_size: 64", "batch_sise: 64")
+    found = {one["key"]: one for one in asked(client, "judge", text=wrong, file=opened["file"])["problems"]}
+    assert set(found) == {"algorithm.optimizer.lr", "buffer.batch_sise"}
+    line = wrong[:wrong.index("lr: 7")].count("\n") + 1
+    assert (found["algorithm.optimizer.lr"]["file"], found["algorithm.optimizer.lr"]["line"]) == (
+        "conf/recipe/my_countdown.yaml", line)
+    for text in ("a: [", "- a", "a: &x [*x]", "a: \0", "? [a]: b", "", "stages: 1", "stages: [1, {a: b}]"):
+        assert "problems" in asked(client, "judge", text=text, file="x.yaml")
+    again = asked(client, "judge", text=opened["text"], file=opened["file"])  # no file of before is remembered
+    assert again == right
+
+
+# -------------------------------------------------------------------------------------------------------- where it is
+
+
+def test_a_recipe_is_saved_below_the_directory_and_never_over_what_it_does_not_know(tmp_path):
+    first = drafts.save(tmp_path, "conf/recipe/mine.yaml", "name: a\n", None)
+    assert drafts.opened(tmp_path, "conf/recipe/mine.yaml") == {
+        "text": "name: a\n", "file": "conf/recipe/mine.yaml", "digest": first["digest"]}
+    second = drafts.save(tmp_path, "conf/recipe/mine.yaml", "name: b\n", first["digest"])
+    for digest in (None, first["digest"]):
+        with pytest.raises(DataError):
+            drafts.save(tmp_path, "conf/recipe/mine.yaml", "name: c\n", digest)
+    (tmp_path / "conf/recipe/mine.yaml").unlink()
+    with pytest.raises(DataError):
+        drafts.save(tmp_path, "conf/recipe/mine.yaml", "name: c\n", second["digest"])
+    assert [one["file"] for one in drafts.recipes(tmp_path) if not one["shipped"]] == []
+
+
+@pytest.mark.parametrize("file", ["../out.yaml", "/tmp/out.yaml", "mine.txt", "store/a.yaml", "out/x.yaml",
+                                  "conf/recipe/countdown.yaml", "."])
+def test_no_other_place_is_written(tmp_path, file):
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (tmp_path / "out").symlink_to(outside)
+    with pytest.raises(ConfigError):
+        drafts.save(tmp_path, file, "name: a\n", None)
+    assert not list(outside.iterdir())
+
+
+def test_a_shipped_recipe_is_opened_as_a_new_file_and_no_other_is_read(client, tmp_path):
+    opened = asked(client, "open", file="countdown")
+    assert (opened["file"], opened["digest"]) == ("conf/recipe/my_countdown.yaml", None)
+    assert opened["text"] == (files.CONF / "recipe/countdown.yaml").read_text(encoding="utf-8")
+    for file in ("/etc/passwd", "../x.yaml", "absent.yaml", "countdown/../../../README", 7, None):
+        assert client.post("/api/studio/open", json={"file": file}).status_code == 400
+
+
+# ------------------------------------------------------------------------------------------------------------- who
+
+
+def test_only_the_page_itself_is_answered(stranger):
+    for name in ("form", "open", "save", "start", "judge"):
+        assert stranger.post(f"/api/studio/{name}", json={"file": "countdown"}).status_code == 403
+    assert stranger.get("/studio").status_code == 403
+    assert stranger.get("/studio?token=secret", follow_redirects=False).headers["location"] == "/studio"
+    stranger.get("/studio?token=secret")
+    assert stranger.get("/studio").status_code == 200
+    for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"sec-fetch-site": "cross-site"}):
+        for name in ("save", "start"):
+            assert stranger.post(f"/api/studio/{name}", json={}, headers=headers).status_code in (400, 403)
+    assert stranger.get("/api/studio/start").status_code == 405
+
+
+@pytest.mark.parametrize("words", [["--dry"], ["lr"], [7], ["-m=1"], ["x=1\n"], "x=1"])
+def test_what_is_no_sweep_starts_nothing(client, words):
+    drafts.save(studio.Path(), "mine.yaml", "name: a\n", None)
+    assert client.post("/api/studio/start", json={"file": "mine.yaml", "words": words}).status_code == 400
+    assert not studio.Path("runs").exists()
