@@ -190,12 +190,25 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
         if pair[0] == pair[1]:
             raise Unusable("chosen and rejected are the same response, of which nothing is learned")
         _refuse_silence(pair[0])
-        return _made(row, columns, asked, [_text(pair[0]) if truth is None else truth, None], tools, pair)
+        made = _made(row, columns, asked, [_text(pair[0]) if truth is None else truth, None], tools, pair)
+        made.margin = _margin(record, columns.margin_key)
+        return made
     response = _response(record, columns, turns)
     _refuse_silence(response)
     turns = turns[:-1] if turns and turns[-1]["role"] == "assistant" else turns
     answer = said(response[-1]) if truth is None else truth
     return _made(row, columns, turns, [answer, said(response[-1])], tools, (), response)
+
+
+def _margin(record: dict, key: str | None) -> float | None:
+    """By how much the chosen response of a pair is better; None where no column says it."""
+    if key is None:
+        return None
+    found = look_up(record, key)
+    if type(found) not in (int, float) or not 0 <= found < math.inf:
+        shown = "nothing" if found is ABSENT else repr(found)[:60]
+        raise Unusable(f"{shown} under '{key}' (format.margin_key); needed a number, at least 0")
+    return float(found)
 
 
 def _response(record: dict, columns, turns: list[Turn]) -> list[Turn]:

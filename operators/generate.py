@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from operators.worlds.folder import folder
 from operators.worlds.frozen_lake import frozen_lake
@@ -28,12 +28,13 @@ TIMES = "\u00d7"  # multiplication sign: not ASCII
 
 
 def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=COUNTDOWN.numbers, low=COUNTDOWN.low,
-              high=COUNTDOWN.high, largest_target=COUNTDOWN.largest_target) -> Iterator[RawTask]:
-    """Countdown tasks, demonstrations and faulty rows in random order.
+              high=COUNTDOWN.high, largest_target=COUNTDOWN.largest_target, pairs=COUNTDOWN.pairs) -> Iterator[RawTask]:
+    """Countdown tasks, demonstrations, pairs and faulty rows in random order.
 
     tasks: distinct rows without a solution. demonstrations: distinct (task, solution) rows, solution a random valid
-    expression such as `7+5-3`. dirt: additional rows with one fault each, as a share of tasks + demonstrations.
-    numbers: how many a task has, each low..high. Raises ConfigError when fewer distinct rows exist than requested.
+    expression such as `7+5-3`. pairs: distinct (task, valid expression, wrong one) rows, the wrong one with other signs
+    or one other number. dirt: additional rows with one fault each, as a share of the others. numbers: how many a task
+    has, each low..high. Raises ConfigError when fewer distinct rows exist than requested.
     """
     source = random.Random(f"countdown {seed}")
 
@@ -44,12 +45,34 @@ def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=C
         given, target = _draw(source, numbers, low, high, largest_target)
         return _row(given, target, source.choice(expressions(given, target)))
 
+    def draw_pair() -> RawTask:
+        given, target = _draw(source, numbers, low, high, largest_target)
+        right = source.choice(expressions(given, target))
+        return dataclasses.replace(_row(given, target), chosen=right, rejected=_wrong(source, given, target, high))
+
     rows = _distinct(draw_task, tasks, "tasks") + _distinct(draw_demonstration, demonstrations, "demonstrations")
+    rows += _distinct(draw_pair, pairs, "pairs")
     faults = itertools.islice(itertools.cycle(DIRT.values()), round(dirt * len(rows)))
     rows += [fault(source, source.choice(rows)) for fault in list(faults) if rows]
     source.shuffle(rows)
     for position, row in enumerate(rows):
         yield dataclasses.replace(row, row=position)
+
+
+def _wrong(source: random.Random, given: list[int], target: int, high: int) -> str:
+    """An expression of the same form that does not solve the task: of the given numbers with another result, or with
+    one other number."""
+    while True:
+        used = source.sample(given, len(given))
+        if source.random() < 1 / 3:
+            used[source.randrange(len(used))] = source.randint(0, max(high, 1))
+        signs = [1, *(source.choice((1, -1)) for _ in used[1:])]
+        if sorted(used) != sorted(given) or sum(s * n for s, n in zip(signs, used, strict=True)) != target:
+            return _expression(used, signs)
+
+
+def _expression(used: Sequence[int], signs: Sequence[int]) -> str:
+    return str(used[0]) + "".join(f"{'+' if s > 0 else '-'}{n}" for s, n in zip(signs[1:], used[1:], strict=True))
 
 
 def expressions(given: list[int], target: int) -> list[str]:
@@ -61,8 +84,7 @@ def expressions(given: list[int], target: int) -> list[str]:
     for order in set(itertools.permutations(given)):
         for signs in itertools.product((1, -1), repeat=len(order) - 1):
             if order[0] + sum(s * n for s, n in zip(signs, order[1:], strict=True)) == target:
-                found.add(str(order[0]) + "".join(f"{'+' if s > 0 else '-'}{n}"
-                                                  for s, n in zip(signs, order[1:], strict=True)))
+                found.add(_expression(order, (1, *signs)))
     return sorted(found)
 
 
@@ -104,13 +126,14 @@ def _question(given: list[int], target: int | float) -> str:
 
 
 def _distinct(draw, count: int, what: str) -> list[RawTask]:
-    """`count` rows that differ in (question, solution), in drawing order."""
+    """`count` rows that differ in what they ask and show, in drawing order."""
     rows: dict[tuple, RawTask] = {}
     misses = 0
     while len(rows) < count:
         row = draw()
-        misses = misses + 1 if (row.question, row.solution) in rows else 0
-        rows.setdefault((row.question, row.solution), row)
+        key = row.question, row.solution, row.chosen, row.rejected
+        misses = misses + 1 if key in rows else 0
+        rows.setdefault(key, row)
         if misses == MISSES:
             raise ConfigError(f"generator_args.{what}={count}: only {len(rows)} distinct ones turned up; ask for "
                               "fewer, or widen numbers, low or high.")

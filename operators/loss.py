@@ -9,13 +9,14 @@ Columns: logprobs (with gradient), old_logprobs (the policy that sampled, or wit
 before this update), rollout_logprobs (always the engine's), prox_logprobs (the policy before this update), ref_logprobs
 (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never split), is_expert (bool; a
 loss that uses it has demonstrations and rollouts averaged separately, by token_weights_by_kind), step (0-d, the
-optimizer step from 1). A loss that chooses tokens over the whole batch has an argument `chosen`, which the learner
+optimizer step from 1); of a reward model instead scores (with gradient) and margin,
+one entry a row. A loss that chooses tokens over the whole batch has an argument `chosen`, which the learner
 gives it (operators/selection.py): without it the given tokens are the batch.
 """
 
 from typing import Any
 
-from operators.losses import clipped, covariance, demonstrations, divergence, mixture, preference, weighted
+from operators.losses import clipped, covariance, demonstrations, divergence, mixture, preference, reward, weighted
 from pipeline.settings.arguments.base import Arguments
 from pipeline.settings.arguments.losses import OF_RESPONSES
 from pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
@@ -41,6 +42,7 @@ POLICY_LOSSES = {
     "orpo": preference.orpo,
     "ppo": clipped.ppo,
     "rec": weighted.rec,
+    "reward_model": reward.reward_model,
     "sapo": clipped.sapo,
     "sft": demonstrations.sft,
     "sft_is": demonstrations.sft_is,

@@ -110,7 +110,7 @@ def make_task(row: dict) -> Task:
     more = [one for one in (context, messages, choices) if one]
     return Task(hash_json([question, answer, *more]), row["row"], split, question, answer,
                 row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages, choices,
-                row["features"], row.get("priority"))
+                row["features"], row.get("priority"), row["margin"] if split == "preference" else None)
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[Dropped]) -> list[Rejected]:

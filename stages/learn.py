@@ -19,7 +19,7 @@ from pipeline.job.background import Background
 from pipeline.job.context import Context
 from pipeline.job.ending import OUT_OF_TIME, Stopped
 from pipeline.job.opening import opening
-from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
+from pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
 from stages import device_sharing, recompute
@@ -30,6 +30,7 @@ from stages.learner.actor import Actor, Result
 from stages.learner.batches.demonstrations import Demonstrations
 from stages.learner.batches.preferences import Preferences
 from stages.learner.batches.recorded import Recorded
+from stages.learner.batches.reward_pairs import RewardPairs
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic, ValueResult
@@ -43,13 +44,15 @@ from stages.learner.publishing import Publishing
 from stages.learner.record import Seconds, step_record, trained_rows
 from stages.learner.reference import References
 from stages.learner.saving import Deadline, Saving
+from stages.learner.scorer import Scorer
 from stages.learner.separation import prove_critic, prove_policy, prove_teacher
 from stages.learner.teacher import Teacher
 from workflows.protocol.hugging_face import import_light
 
 PROBE_TOKENS = 256
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for
-DATA_SETS = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # other types: rollouts
+DATA_SETS = {"sft": Demonstrations, "cpt": Texts, **dict.fromkeys(PAIR_TYPES, Preferences),
+             **dict.fromkeys(SCORING, RewardPairs)}  # other types: rollouts
 
 
 class Trainer:
@@ -82,8 +85,12 @@ class Trainer:
         for resolve in (recompute.resolve, device_sharing.resolve):
             self._log(resolve(config, self.model))
         config.trainer.overlap = not _any(self.process, not config.trainer.overlap)
-        self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
-        prove_policy(self.actor, config)
+        if data_set is RewardPairs:
+            self.actor = Scorer(self.model, config, self.process, self.source.padding)
+            prove_critic(self.actor, config)
+        else:
+            self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
+            prove_policy(self.actor, config)
         self._keep_way(saved)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
@@ -164,6 +171,8 @@ class Trainer:
             with self.context.ending.deferred():
                 for step in range(self.step_done + 1, self.source.total_steps + 1):
                     self._step(step)
+                if isinstance(self.source, RewardPairs):
+                    self.source.score_held_out(self.context, self.actor, self.source.total_steps)
                 self.saving.finish()
         finally:
             self.ended = True

@@ -306,6 +306,14 @@ def kto(t, new, held, b, beta=0.1, desirable_weight=1.0, undesirable_weight=1.0,
     return undesirable_weight * (1 - sigmoid(-gap)), "rejected"
 
 
+def reward_model(t, new, held, b, center_rewards_coefficient=0.0):
+    """A row's score is the sum of its numbers; its margin that of the absolute advantages of the chosen row."""
+    chosen, rejected = (sum(new[j] for j in b.rows[row]) for row in pair_of(t, b))
+    wanted = sum(abs(b.advantages[j]) for j in b.rows[pair_of(t, b)[0]])
+    return (-math.log(sigmoid(chosen - rejected - wanted))
+            + center_rewards_coefficient * (chosen + rejected) ** 2), "pair"
+
+
 # ------------------------------------------------------------------------------------------- KL, entropy, values
 
 
@@ -361,7 +369,7 @@ POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "decoupled_ppo
           "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
           "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "m2po": m2po, "mix": mix,
           "mix_chord": mix_chord, "opmd": opmd, "ppo": ppo, "rec": rec, "sapo": sapo, "sft": sft, "sft_is": sft_is,
-          "sft_phi": sft_phi, "sppo": sppo, "topr": topr}
+          "sft_phi": sft_phi, "reward_model": reward_model, "sppo": sppo, "topr": topr}
 KL = {"abs": absolute, "corrected_k3": corrected_k3, "k1": k1, "k2": k2, "k3": k3, "low_var_kl": low_var_kl,
       "none": nothing}
 ENTROPY = {"default": entropy_bonus, "mix": entropy_of_rollouts, "none": nothing}

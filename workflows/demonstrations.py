@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from operators.turns import Unusable
-from pipeline.store.errors import DataError
-from workflows.protocol.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
+from pipeline.store.errors import DataError, ModelError
+from workflows.protocol.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, task_turns, turn_end
+from workflows.reward_model import conversation_tokens
 from workflows.template_rows import Layout, TemplateRows
 
 
@@ -30,6 +31,32 @@ def pairs(tokenizer, tasks: list, config) -> list[tuple[Layout, Layout] | str]:
     rows, plain = TemplateRows(tokenizer, config), [task for task in tasks if task.messages is None]
     made = iter(_each(lambda some: _plain_pairs(tokenizer, some, config), plain))
     return [_or_reason(rows.of_pair, task) if task.messages is not None else next(made) for task in tasks]
+
+
+def whole_pairs(tokenizer, tasks: list, config, padding: int) -> list[tuple[list[int], list[int]] | str]:
+    """The chosen and the rejected conversation of each pair, as a reward model is asked (workflows/reward_model.py), up
+    to the last token that is not `padding`, which its score is taken at; or why there are none."""
+    if not tokenizer.chat_template:
+        raise ModelError("the model has no chat_template: nothing says how a reward model joins question and response. "
+                         "Set model.custom_chat_template.")
+    return [_whole_pair(tokenizer, task, config, padding) for task in tasks]
+
+
+def _whole_pair(tokenizer, task, config, padding: int) -> tuple[list[int], list[int]] | str:
+    if task.messages is not None:
+        return "it has tools, calls, thoughts or several turns in a response, and a reward model is asked about texts"
+    made = []
+    for response in (task.chosen, task.rejected):
+        tokens = conversation_tokens(tokenizer, [*task_turns(task, config), {"role": "assistant", "content": response}])
+        if isinstance(tokens, str):
+            return tokens
+        while tokens and tokens[-1] == padding:
+            tokens.pop()
+        if not tokens:
+            return "its conversation is padding alone"
+        made.append(tokens)
+    return ("both conversations are the same tokens, of which nothing is learned" if made[0] == made[1] else
+            (made[0], made[1]))
 
 
 def _plain_pairs(tokenizer, tasks: list, config) -> list[tuple[Layout, Layout]]:

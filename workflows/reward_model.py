@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline.settings.config import resolve_dtype
 from pipeline.store.errors import ModelError
-from workflows.protocol.hugging_face import classifier
+from workflows.protocol.hugging_face import read_config, scalar_classifier
 from workflows.protocol.prompts import read_tokenizer
 
 
@@ -24,7 +24,7 @@ class RewardModel:
         """
         self.tokenizer = _conversation_tokenizer(directory)
         dtype = resolve_dtype(settings.dtype, devices[0] != "cpu")
-        self.copies = [_load(directory, dtype).to(device).eval() for device in devices]
+        self.copies = [scalar_classifier(directory, dtype).to(device).eval() for device in devices]
         config = self.copies[0].config
         self.padding = _padding(directory, config, self.tokenizer)
         for copy in self.copies:
@@ -46,15 +46,11 @@ class RewardModel:
         return found
 
     def _tokens(self, messages: list[dict]) -> list[int] | str:
-        try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except Exception as error:  # the model's own template may reject a conversation (a system message, say)
-            return f"the chat template of the reward model refused the conversation: {error}"
-        tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # already in the template's text
-        if self.longest and len(tokens) > self.longest:
+        tokens = conversation_tokens(self.tokenizer, messages)
+        if isinstance(tokens, list) and self.longest and len(tokens) > self.longest:
             return (f"a conversation of {len(tokens)} tokens; the reward model scores at most {self.longest} "
                     "(explorer.auxiliary_models.N.max_model_len, or what it has positions for)")
-        return tokens if tokens else "an empty conversation: the chat template of the reward model left nothing of it"
+        return tokens
 
     def _forward(self, conversations: list[list[int]]) -> list[float]:
         """Scores of token ids [L] each, in order. Padded batches, assigned to replicas round-robin."""
@@ -85,6 +81,23 @@ class RewardModel:
         return logits[:, 0].float().tolist()
 
 
+def conversation_tokens(tokenizer, messages: list[dict]) -> list[int] | str:
+    """The token ids of a whole conversation {role, content}, as a reward model is trained on and asked; or why not."""
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception as error:  # the model's own template may reject a conversation (a system message, say)
+        return f"the chat template of the reward model refused the conversation: {error}"
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]  # special ones are already in the template's text
+    return tokens if tokens else "an empty conversation: the chat template of the reward model left nothing of it"
+
+
+def padding_or_end(directory: Path, tokenizer) -> int:
+    """The padding token of a model that becomes a reward model: its own, else what ends its responses."""
+    config = read_config(directory)
+    found = (config.get_text_config().pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return next(token for token in found if token is not None)
+
+
 def batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Indices in batches of at most `budget` padded tokens, longest first; longer ones alone."""
     made: list[list[int]] = []
@@ -102,25 +115,6 @@ def _conversation_tokenizer(directory: Path):
         raise ModelError(f"the tokenizer of the reward model {directory} has no chat_template: nothing says how it "
                          "wants question and response joined. Set it in tokenizer_config.json.")
     return tokenizer
-
-
-def _load(directory: Path, dtype: str):
-    """Loads a classifier with one label; all of its weights must be present."""
-    import torch
-    from transformers import AutoConfig
-
-    needed = "Needed a sequence classifier with one label (…ForSequenceClassification, num_labels 1)."
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"the reward model {directory} has no readable config.json: {error}. {needed}") from error
-    held = ", ".join(config.architectures or ["no architecture"])
-    if not held.endswith("ForSequenceClassification"):
-        raise ModelError(f"the reward model {directory} holds {held}, which has no score head. {needed}")
-    if config.num_labels != 1:
-        raise ModelError(f"the reward model {directory} has {config.num_labels} labels, and which of them is the "
-                         f"reward nobody says. {needed}")
-    return classifier(directory, dtype=getattr(torch, dtype))
 
 
 def _padding(directory: Path, config, tokenizer) -> int:

@@ -19,6 +19,7 @@ from pipeline.job.shares import auxiliary_gpus
 from pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
 from pipeline.settings.arguments.base import unknown
 from pipeline.settings.arguments.users import Signature
+from pipeline.store.checkpoints import model_directory
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, StageError
 from workflows.attempts.apart import apart
@@ -114,7 +115,8 @@ class Rewards:
                               "explorer.auxiliary_models; set one.")
         if index not in self._models:
             devices = _devices(self.config, index)
-            self._models[index] = RewardModel(resolve(models[index].model_path), models[index], devices)
+            self._models[index] = RewardModel(model_directory(resolve(models[index].model_path)), models[index],
+                                              devices)
         return self._models[index]
 
 

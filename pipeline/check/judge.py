@@ -18,7 +18,8 @@ from pipeline.store.errors import ConfigError, Problem
 # rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
 OF_A_STAGE = (data_rules.without_rows, sample_rules.unfit_batch)
 BETWEEN_STAGES = (mode_rules.unfit_order, stage_rules.unasked_models, sample_rules.unread_sampling,
-                  teacher_rules.unfit_teachers, turn_rules.unfit_turns, recorded_rules.unfit_rows)
+                  teacher_rules.unfit_teachers, teacher_rules.unfit_models, turn_rules.unfit_turns,
+                  recorded_rules.unfit_rows)
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 

@@ -15,7 +15,7 @@ from pipeline.settings.setting import values_of
 from pipeline.settings.trainer import attention_of
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import DOES, STATES, has_experts, text_part, unpacked, untrainable
-from pipeline.store.digests import NEEDED, HubPath, address, digest_code, module_file, nothing_at, resolve
+from pipeline.store.digests import NEEDED, HubPath, StageModel, address, digest_code, module_file, nothing_at, resolve
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import (
     CONFIG,
@@ -56,8 +56,10 @@ def missing(config: Config, start: Model) -> list[Problem]:
 
 
 def _other_models(config: Config) -> list[tuple[str, str]]:
-    """Returns (setting, path) of the models that a stage reads besides its initial model and its teacher."""
-    return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several) if path]
+    """Returns (setting, path) of the models that a stage reads besides its initial model and its teacher, and that
+    no stage of the run makes."""
+    return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several)
+            if path and not isinstance(path, StageModel)]
 
 
 def wrong_models(config: Config, start: Model) -> list[Problem]:

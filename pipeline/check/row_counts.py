@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.plan.hub import is_here
+from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import Config
 from pipeline.settings.curation import TaskPipeline
 from pipeline.settings.data import Rows, train_places
@@ -36,7 +37,7 @@ def most_rows(config: Config, generated: bool = False) -> int | None:
         sets = [config.buffer.trainer_input.experience_buffer]
     else:
         return None
-    made = _generated(pool, kind) if generated else None
+    made = _generated(pool, kind, config.algorithm.algorithm_type in PAIR_TYPES) if generated else None
     counts = [_rows_of_set(one, pool, made) for one in sets]
     return None if None in counts else sum(counts)
 
@@ -53,16 +54,17 @@ def _rows_of_set(one: Rows, pool: TaskPipeline, made: int | None) -> int | None:
     return None if None in counts else min(sum(counts), at(one, "limit") or sum(counts))
 
 
-def _generated(pool: TaskPipeline, kind: Kind) -> int | None:
+def _generated(pool: TaskPipeline, kind: Kind, on_pairs: bool) -> int | None:
     """Returns the rows that a generator creates for this kind of stage, faulty ones included; None for an unknown
-    generator or non-numeric arguments. Without curation all rows are tasks."""
+    generator or non-numeric arguments. Without curation all rows are tasks. on_pairs: whether it trains on pairs."""
     given = [pool.generator_args.get(name) for name in GENERATED.get(pool.generator, ())]
     if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
         return None
     tasks, demonstrations, dirt = given
-    own = demonstrations if kind.learns_from_given else tasks
-    curated = pool.config_path or pool.operators
-    return int((own if curated else tasks + demonstrations) + round(dirt * (tasks + demonstrations)))
+    pairs = pool.generator_args.get("pairs") or 0
+    own = (pairs if on_pairs else demonstrations) if kind.learns_from_given else tasks
+    curated, every = pool.config_path or pool.operators, tasks + demonstrations + pairs
+    return int((own if curated else every) + round(dirt * every))
 
 
 def _rows_at(path: Path, split: str) -> int | None:

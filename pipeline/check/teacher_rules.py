@@ -1,12 +1,14 @@
-"""Checks the teachers of a recipe, and estimates the GPU memory of a teacher while it scores."""
+"""Checks models of one stage that another one asks: teachers, whose GPU memory is estimated, and auxiliary models."""
 
 
 from pipeline.check.memory import GIB, USABLE, layer_tokens, training
 from pipeline.check.model_size import Size
 from pipeline.compose.recipe import Recipe
-from pipeline.settings.algorithms import WITH_TEACHER
+from pipeline.settings.algorithms import SCORING, WITH_TEACHER
 from pipeline.settings.config import Config
 from pipeline.settings.model import TEACHER, Model
+from pipeline.settings.reward_rules import asked_models
+from pipeline.store.digests import StageModel
 from pipeline.store.errors import Problem, nearest
 from pipeline.store.model_shape import absent_model
 
@@ -29,6 +31,40 @@ def unfit_teachers(recipe: Recipe) -> list[Problem]:
                              f"{' or '.join(WITH_TEACHER)}, or leave it out.",
                              found=given))
     return found
+
+
+def unfit_models(recipe: Recipe) -> list[Problem]:
+    """Lists auxiliary models that are stages above and cannot do what they are asked for, and teachers that write
+    nothing. Stages must have valid names and order."""
+    found = []
+    for name, settings in recipe.settings.items():
+        models = settings.explorer.auxiliary_models
+        for place, one in enumerate(models):
+            if isinstance(one.model_path, StageModel) and (words := _unfit(recipe, settings, one)):
+                found.append(Problem(f"explorer.auxiliary_models.{place}.model_path", *words, found=str(one.model_path),
+                                     stages=[name]))
+        if settings.asks_teacher and (taught_by := recipe.teacher_stage(name)) and (
+                recipe.settings[taught_by].algorithm.algorithm_type in SCORING):
+            found.append(Problem(TEACHER, "that stage trains a reward model, which has no log-probs of tokens; needed "
+                                 "one that trains a policy.", found=taught_by, stages=[name]))
+    return found
+
+
+def _unfit(recipe: Recipe, settings, model) -> tuple[str, str] | None:
+    """Returns what is wrong with an auxiliary model of a stage, and what to do."""
+    path, (scoring, judging) = model.model_path, asked_models(settings)
+    only = len(settings.explorer.auxiliary_models) == 1
+    if not recipe.kinds[path].trains:
+        return f"that stage makes no model (mode={recipe.settings[path].mode}).", "Name one that trains."
+    if path.scores and model.name in judging:
+        return "judge_reward asks it, and that stage trains a reward model, which writes nothing.", "Name a policy."
+    if not path.scores and scoring & ({model.name, None} if only else {model.name}):
+        return ("reward_model asks it, and that stage trains no reward model.",
+                f"Name one with algorithm_type={' or '.join(SCORING)}.")
+    if not path.scores and settings.mode == "colocate":
+        return "it is served by an engine of its own, beside the one that takes turns with the trainer.", (
+            "Set mode=both.")
+    return None
 
 
 def absent_teacher(recipe: Recipe, model: Model | None) -> Problem | None:

@@ -19,6 +19,7 @@ from pipeline.settings.config import Config
 from pipeline.settings.kinds import Kind
 from pipeline.settings.model import Model
 from pipeline.settings.setting import at
+from pipeline.store.digests import StageModel
 from pipeline.store.errors import Problem
 
 ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
@@ -103,8 +104,16 @@ class Recipe:
             self.own_models |= {name} if sets(entry, "model.model_path") or sets(entry, "model.init") else set()
             named = before(entry, list(self.parents))
             self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
-            self.settings[name] = settings
+            self.settings[name] = self._with_stages(settings)
         self.kinds: dict[str, Kind] = {name: settings.kind for name, settings in self.settings.items()}
+
+    def _with_stages(self, settings: Config) -> Config:
+        """Returns settings whose auxiliary models are marked where they are stages above, of which they are told by
+        name."""
+        models = [one if one.model_path not in self.settings else one.but("model_path", StageModel(
+            one.model_path, not self.settings[one.model_path].makes_policy))
+            for one in settings.explorer.auxiliary_models]
+        return settings.but("explorer.auxiliary_models", models) if models else settings
 
     def each(self, find: Callable[[Config], Iterable[Problem]], written: bool = False) -> list[Problem]:
         """Collects the findings on the settings of each stage, each once with the stages it concerns.
@@ -132,13 +141,13 @@ class Recipe:
         return list(found)
 
     def begins_with(self, name: str) -> str | None:
-        """Returns the stage whose model is the initial one: the nearest predecessor that trains; if none does, the
-        first direct predecessor, which passes on its own initial model. None: it has a model of its own, or the
+        """Returns the stage whose model is the initial one: the nearest predecessor that trains a policy; if none does,
+        the first direct predecessor, which passes on its own initial model. None: it has a model of its own, or the
         run's; a stage that explored with the model of a server passes on none."""
         if name in self.own_models or not self.parents[name]:
             return None
         first = self.parents[name][0]
-        found = next((n for n in self.ancestors(name) if self.kinds[n].trains), first)
+        found = next((n for n in self.ancestors(name) if self.settings[n].makes_policy), first)
         return None if self.settings[found].asks_server and self.kinds[found].explores else found
 
     def source(self, name: str) -> str | None:
@@ -165,9 +174,9 @@ class Recipe:
         return [name for name, settings in self.settings.items() if settings.asks_server]
 
     def trained(self, name: str) -> list[str]:
-        """Returns the predecessors that train, in recipe order."""
+        """Returns the predecessors that train a policy, in recipe order."""
         above = self.ancestors(name)
-        return [n for n in self.parents if n in above and self.kinds[n].trains]
+        return [n for n in self.parents if n in above and self.settings[n].makes_policy]
 
     @cached_property
     def models(self) -> dict[str, Model]:

@@ -15,6 +15,7 @@ from pipeline.store.records import Rollout, Score, Step
 
 QUIET_SECONDS = 10.0  # between two lines without a terminal
 SAMPLED = ("sampled_accuracy", "sampled_reward")  # the summary score of a set, which has one of them
+PAIRED = "pair_accuracy"  # the score of a reward model
 FILE_ONLY = {"file_only": True}  # `extra` of a log record not shown on the terminal (pipeline/job/context.py)
 
 
@@ -64,8 +65,8 @@ def leak_words(score: Score) -> str:
 
 
 def score_words(scores: Sequence[Score]) -> str:
-    """Formats the sampled accuracies or rewards of one evaluation: `test 38% [35, 41] at step 50`."""
-    sampled = [s for s in scores if s.metric in SAMPLED]
+    """Formats the summary scores of one evaluation: `test 38% [35, 41] at step 50`."""
+    sampled = [s for s in scores if s.metric in (*SAMPLED, PAIRED)]
     return ", ".join(f"{s.taskset} {interval(s)} at step {s.step}" for s in sampled)
 
 

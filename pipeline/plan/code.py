@@ -7,7 +7,7 @@ starts stages, reads and writes files, logs, reports and declares settings is ve
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_CRITIC, WITH_TEACHER
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
 from pipeline.settings.arguments import POLICY_LOSSES, TABLES
 from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import ReplayBuffer
@@ -40,6 +40,7 @@ ROWS = {  # algorithm_type -> what makes train batches from given responses
     "cpt": ("stages.learner.batches.texts:Texts",),
     **dict.fromkeys(PAIR_TYPES, ("stages.learner.batches.preferences:Preferences",
                                  "stages.learner.reference:References")),
+    **dict.fromkeys(SCORING, ("stages.learner.batches.reward_pairs:RewardPairs", "stages.learner.scorer:Scorer")),
 }
 
 # what only some settings use: a definition or module -> whether a stage with these settings uses it
@@ -52,14 +53,16 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
     "stages.learner.batches.experts": lambda settings: settings.algorithm.sample_strategy == "mix",
-    "stages.learner.critic": lambda settings: settings.algorithm.advantage_fn in WITH_CRITIC,
+    "stages.learner.critic": lambda settings: (settings.algorithm.advantage_fn in WITH_CRITIC
+                                               or settings.algorithm.algorithm_type in SCORING),
     "stages.learner.engine.adapter": lambda settings: settings.model.lora_configs,
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
     "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,
     "workflows.engines.continued": lambda settings: settings.explorer.partial_rollout,
     "workflows.engines.auxiliary": lambda settings: settings.explorer.auxiliary_models,
-    "workflows.reward_model": lambda settings: settings.explorer.auxiliary_models,
+    "workflows.reward_model": lambda settings: (settings.explorer.auxiliary_models
+                                                or settings.algorithm.algorithm_type in SCORING),
 }
 
 

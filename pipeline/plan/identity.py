@@ -15,7 +15,7 @@ from pipeline.job.devices import gpus_of_machine
 from pipeline.job.shares import held_gpus
 from pipeline.job.tasksets import HELD
 from pipeline.plan.code import code_of
-from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.algorithms import PAIR_TYPES, SCORING
 from pipeline.settings.config import Config, users_code, walk
 from pipeline.settings.images import paths_of_sets
 from pipeline.settings.kinds import LATER, RECIPES, Kind
@@ -24,6 +24,7 @@ from pipeline.settings.unused import without_unused
 from pipeline.store import files
 from pipeline.store.digests import (
     HubPath,
+    StageModel,
     digest_code,
     digest_input,
     digest_meaning,
@@ -35,6 +36,8 @@ from pipeline.store.records import FORMAT
 # additional settings of a stage that trains on pairs; demonstrations have one fixed loss
 PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
              "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
+
+HELD_OUT = "buffer.trainer_input.experience_buffer.held_out_ratio"  # of a stage that trains a reward model
 
 BY_MEANING = ("data_processor.task_pipeline.config_path", RECIPES)  # YAML files hashed by parsed content, not bytes
 
@@ -105,7 +108,10 @@ class Stage:
 
 def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
     """Returns the settings that enter the identity of a stage of this kind."""
-    return (*kind.uses, *(PAIRS_USE if kind.learns_from_given and algorithm_type in PAIR_TYPES else ()))
+    if not kind.learns_from_given:
+        return kind.uses
+    return (*kind.uses, *(PAIRS_USE if algorithm_type in PAIR_TYPES else ()),
+            *((HELD_OUT,) if algorithm_type in SCORING else ()))
 
 
 def received_settings(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
@@ -122,8 +128,7 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     used = _select(settings, in_identity)
     external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
                 } if kind.builds else {
-        key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
-              for name, value in values_of(settings, key)] for key in paths}
+        key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in paths}
     external |= {name: digest_code(name) for _, name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
@@ -132,9 +137,17 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     run = f"{settings.project}/{settings.name}"
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
+    waits = (*waits, *(one for one in named if isinstance(one, StageModel) and one not in waits))
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub)
+
+
+def _external(key: str, name: str, value: Any, root: str) -> Any:
+    """Returns what enters an identity of the files that the setting `name` names."""
+    if isinstance(value, StageModel):
+        return os.path.basename(value)
+    return digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
 
 
 def settings_of(kind: Kind, config: Config | dict) -> dict:

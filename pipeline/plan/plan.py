@@ -21,6 +21,7 @@ from pipeline.settings.model import NO_MODEL, TEACHER, Model
 from pipeline.settings.profiles import profiled
 from pipeline.settings.setting import plain
 from pipeline.store import files
+from pipeline.store.digests import StageModel
 from pipeline.store.errors import ConfigError, ModelError
 from pipeline.store.model_shape import absent_model, read_config, rewritten, room_problem
 
@@ -91,7 +92,7 @@ class _Stages:
         self.recipe, self.config = recipe, recipe.run
         self.root = os.path.normpath(self.config.checkpoint_root_dir)
         self.stages: list[Stage] = []
-        self.models: dict[str, str] = {}  # entry -> directory of the model it trains, or else starts from
+        self.models: dict[str, str] = {}  # entry -> directory of the policy it trains, or else starts from
         self.made: dict[str, tuple[str, ...]] = {}  # entry -> directories derived from its output; others wait
         self.base = ""  # the first entry's initial model
 
@@ -118,7 +119,7 @@ class _Stages:
 
     def add_entry(self, name: str) -> None:
         """Adds a stage of the recipe, with its data, its initial model, and the evaluation of its result."""
-        settings, kind = self.recipe.settings[name], self.recipe.kinds[name]
+        settings, kind = self._with_models(self.recipe.settings[name]), self.recipe.kinds[name]
         held = bool(settings.buffer.explorer_input.eval_tasksets)
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, TEST_ROWS, name) if held else ""
@@ -132,7 +133,7 @@ class _Stages:
         start = self._start(name, settings)
         inputs.setdefault("model", start)
         answering = self._answering(name, settings, kind)
-        if not self.models:
+        if not self.base and (settings.makes_policy or not kind.trains):
             self.base = start
             self._evaluate_base("evaluate_base", answering, asked)
         self.models[name] = start
@@ -143,10 +144,17 @@ class _Stages:
             inputs[HELD] = asked
         directory = self.add(make_stage(name, kind, settings, inputs, self.root, self._waits(name, inputs)))
         self.made[name] = (directory,)
-        if kind.trains:
+        if settings.makes_policy:
             self.models[name] = directory
             if held:
                 self.evaluated(f"evaluate_{name}", answering, asked, directory, inputs.get("tasks"))
+
+    def _with_models(self, settings: Config) -> Config:
+        """Returns settings whose auxiliary models are directories, where they are stages above."""
+        models = [one if not isinstance(one.model_path, StageModel) else one.but(
+            "model_path", StageModel(self.made[one.model_path][0], one.model_path.scores))
+            for one in settings.explorer.auxiliary_models]
+        return settings.but("explorer.auxiliary_models", models) if models else settings
 
     def _answering(self, name: str, settings: Config, kind: Kind) -> Config:
         """Returns the settings by which a stage's model is evaluated. The token limits of a stage that learns from

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from operators.statistics import difference_interval, reward_interval
-from pipeline.job.progress import SAMPLED, duration, interval, is_reward, leak_words, task_words
+from pipeline.job.progress import PAIRED, SAMPLED, duration, interval, is_reward, leak_words, task_words
 from pipeline.results.view import Node, View
 from pipeline.settings.kinds import REPORT
 from pipeline.store import files, tables
@@ -71,10 +71,11 @@ class Change:
 def scores(view: View, benched: bool = False) -> list[Score]:
     """Returns every score of the run's complete evaluations, in the order of its stages.
 
-    benched: those of the intermediate checkpoints of a model (mode=bench).
+    Reward models are evaluated by the stage that trains them. benched: those of the intermediate checkpoints of a model
+    (mode=bench).
     """
-    done = [s.directory for s in view.stages if s.kind.evaluates and s.kind.benches == benched
-            and files.is_complete(s.directory)]
+    done = [s.directory for s in view.stages if files.is_complete(s.directory) and (
+        s.kind.benches == benched if s.kind.evaluates else s.kind.learns_from_given and not benched)]
     return [score for directory in done for step in tables.steps_present(directory, "scores")
             for score in tables.read_scores(directory, step)]
 
@@ -169,6 +170,8 @@ def _summary(view: View) -> str:
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s)
              for s, name in [*benched, *((s, s.model) for s in found_scores)] if s.metric in SAMPLED]
+    lines += [f"{s.model} on {s.taskset}: {interval(s)} of held-out pairs ranked right, {s.rows} pairs of {s.tasks} "
+              "prompts" for s in found_scores if s.metric == PAIRED]
     found = _changes(view, found_scores)
     sets = {change.last.taskset for change in found}
     for change in found:

@@ -19,6 +19,8 @@ from pipeline.store.files import CONF
 
 # types, and losses, that train on pairs of a preferred and a rejected response
 PAIR_TYPES = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
+# those among them that train a reward model
+SCORING = tuple(name for name, one in POLICY_LOSSES.items() if one.scores_responses)
 # their loss is the likelihood of given tokens, whatever the run's other settings
 DEMONSTRATED = tuple(kind for one in POLICY_LOSSES.values() for kind in one.types)
 GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without exploring

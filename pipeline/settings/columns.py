@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
+from pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
 from pipeline.store.errors import Problem, nearest
 
 OF_THE_FORWARD = {
@@ -18,6 +18,11 @@ OF_THE_FORWARD = {
     "entropy": "of the policy's next-token distribution, over what truncated sampling keeps, nats",
     "rows": "index of the token's row in the micro-batch, int64; rows are never split",
     "step": "the optimizer step, 0-d, from 1",
+}
+OF_SCORES = {
+    "scores": "score of each response, one entry a row, with gradient",
+    "margin": "by how much the chosen response of the pair is to be better; 0 without format.margin_key",
+    "rows": OF_THE_FORWARD["rows"],
 }
 OF_THE_REFERENCE = {"ref_logprobs": "log-prob under the reference, the model that the stage began with"}
 OF_ROLLOUTS = {
@@ -37,6 +42,8 @@ def columns(part: str, algorithm: Algorithm) -> dict[str, str]:
 
     algorithm: the filled section. On pairs, rows 2k and 2k + 1 are the chosen and the rejected response of a pair.
     """
+    if algorithm.algorithm_type in SCORING:
+        return OF_SCORES
     given = OF_THE_FORWARD | OF_THE_REFERENCE
     if algorithm.algorithm_type not in PAIR_TYPES:
         given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm.advantage_fn in WITH_CRITIC else {})
@@ -121,7 +128,8 @@ def wrong_parameters(part: str, required: Sequence[str], algorithm: Algorithm) -
     problems = [wrong(f"asks for a column '{name}' (a parameter without a default), which does not exist."
                       f"{nearest(name, known)} Known: {', '.join(known)}.", "An argument of your own needs a default.")
                 for name in required if name not in known]
-    learnt_from = ("logprobs", "entropy") if part == "entropy_loss_fn" else ("logprobs",)
+    learnt_from = ("scores",) if algorithm.algorithm_type in SCORING else (
+        "logprobs", "entropy") if part == "entropy_loss_fn" else ("logprobs",)
     if not set(learnt_from) & set(required):
         problems.append(wrong(f"does not ask for the column {' or '.join(learnt_from)}, which alone carries a "
                               "gradient: nothing would be learnt from it."))

@@ -10,7 +10,7 @@ from pipeline.settings.arguments.experience import CHANGE_REWARDS
 from pipeline.settings.columns import unweighed_steps
 from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
-from pipeline.settings.reward_rules import component_keys, overlong, resampled_by_accuracy, rewards
+from pipeline.settings.reward_rules import component_keys, overlong, resampled_by_accuracy, reward_model, rewards
 from pipeline.settings.train_batch import taken_groups
 from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
 from pipeline.store.errors import Problem
@@ -256,11 +256,13 @@ def pairs(c) -> Found:
     buffer = c.buffer.trainer_input.experience_buffer
     if algorithm not in PAIR_TYPES or not c.kind.learns_from_given or c.mode == "explore":
         return
-    if buffer.path is None and not pool.inputs:
+    if buffer.path is None and not pool.inputs and not pool.generator_args.get("pairs"):
         made = f"the generator {pool.generator} makes none" if pool.generator else "nothing gives rows"
         yield Problem("algorithm.algorithm_type", "trains on pairs of a preferred and a rejected response, and "
                       f"{made}.", f"Set {SHOWN}.path to a file of pairs; its columns are {SHOWN}.format.chosen_key "
                       "and rejected_key.", found=algorithm)
+        return
+    if buffer.path is None and not pool.inputs:
         return
     key, columns = (SHOWN, buffer.format) if buffer.path is not None else ("data_processor.task_pipeline", pool.format)
     for name in ("chosen_key", "rejected_key"):
@@ -300,7 +302,7 @@ def server(c) -> Found:
             yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)
 
 
-RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, weighed,
-         token_budget, sampling_of_training, groups, critic, resampling, over_rollout, partial_rollout, overlap, syncs,
-         passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy,
-         component_keys, nodes, server)
+RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, reward_model, greedy_baseline,
+         components, weighed, token_budget, sampling_of_training, groups, critic, resampling, over_rollout,
+         partial_rollout, overlap, syncs, passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong,
+         resampled_by_accuracy, component_keys, nodes, server)

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline.settings import combinations
 from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
-from pipeline.settings.algorithms import GIVEN, WITH_TEACHER
+from pipeline.settings.algorithms import GIVEN, SCORING, WITH_TEACHER
 from pipeline.settings.arguments.base import LONGEST
 from pipeline.settings.curation import DataProcessor
 from pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
@@ -142,6 +142,11 @@ class Config(Section):
         """Returns whether these are the settings of a stage whose tasks the model of a server answers."""
         return (self.kind.evaluates or (self.kind.explores and not self.kind.trains)) and (
             self.explorer.rollout_model.engine_type == "openai")
+
+    @property
+    def makes_policy(self) -> bool:
+        """Returns whether a stage with these settings trains a model that writes, and no reward model."""
+        return self.kind.trains and self.algorithm.algorithm_type not in SCORING
 
     @property
     def asks_teacher(self) -> bool:

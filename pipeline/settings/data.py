@@ -82,6 +82,8 @@ class BufferFormat(Format):
     truth_key: str | None = setting("answer", "key of the task's truth beside a demonstration or a pair, which "
                                               "operators of task_pipeline may judge; may be absent: the response "
                                               "stands for it")
+    margin_key: str | None = setting(None, "key of a number, by how much the chosen response of a pair is better, at "
+                                           "least 0; of reward_model; null: 0")
     enable_concatenated_multi_turn: bool = setting(
         False, "train on every assistant turn of a conversation, not on the last alone; of sft on messages")
 
@@ -269,6 +271,9 @@ class ExperienceBuffer(Rows):
                               "data_processor.task_pipeline. mode=train of an algorithm that learns from rollouts, "
                               "without a stage before it that explored: a directory of ouro serve --record")
     format: BufferFormat = section(BufferFormat)
+    held_out_ratio: float = setting(
+        0.1, "share of the prompts, by hash, whose pairs reward_model does not train on: how often it scores their "
+             "chosen response higher is measured after the training (metric pair_accuracy)", ge=0, le=0.5)
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
 
 

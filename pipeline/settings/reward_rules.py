@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from pipeline.settings.algorithms import PAIR_TYPES, SCORING
 from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
-from pipeline.settings.data import eval_places, reward_functions, train_places, workflow_of
+from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places, workflow_of
+from pipeline.settings.setting import plain
 from pipeline.store.errors import Problem, nearest
 
 Found = Iterator[Problem]
@@ -121,3 +123,30 @@ def answered(c) -> list:
 
 # reward functions that do not report whether a task is solved
 NO_ACCURACY = {name for name, one in REWARDS.items() if not one.reports_accuracy}
+
+
+def reward_model(c) -> Found:
+    """A reward model has scores of responses and no probabilities of tokens."""
+    a, shown = c.algorithm, c.buffer.trainer_input.experience_buffer
+    scores = c.kind.trains and a.algorithm_type in SCORING
+    if c.kind.learns_from_given and not scores and shown.format.margin_key is not None:
+        yield Problem(f"{SHOWN}.format.margin_key", f"{a.algorithm_type} has no margin of a pair.", "Leave it out, or "
+                      f"train a reward model (algorithm_type={SCORING[0]}).", found=shown.format.margin_key)
+    if not scores:
+        if c.kind.trains and a.policy_loss_fn in SCORING and a.algorithm_type in PAIR_TYPES:
+            yield Problem("algorithm.policy_loss_fn", f"takes scores, and {a.algorithm_type} trains a policy.",
+                          f"Set algorithm_type={SCORING[0]}, or another loss.", found=a.policy_loss_fn)
+        return
+    if ":" not in (a.policy_loss_fn or ":") and a.policy_loss_fn not in SCORING:
+        yield Problem("algorithm.policy_loss_fn", f"takes log-probs, and algorithm_type={a.algorithm_type} has scores.",
+                      f"Set {SCORING[0]}, or the type of that name.", found=a.policy_loss_fn)
+    for name in ("kl_loss_fn", "entropy_loss_fn"):
+        if (given := getattr(a, name)) not in (None, "none"):
+            yield Problem(f"algorithm.{name}", f"with algorithm_type={a.algorithm_type}: a reward model has no "
+                          "probabilities of tokens.", "Set none.", found=given)
+    if a.loss_agg_mode == "seq-mean-token-sum-norm":
+        yield Problem("algorithm.loss_agg_mode", "a score has no length to divide by.", "Set null.",
+                      found=a.loss_agg_mode)
+    if c.model.lora_configs:
+        yield Problem("model.lora_configs", f"with algorithm_type={a.algorithm_type}: all weights of a reward model "
+                      "are trained.", "Set [] for this stage.", found=plain(c.model.lora_configs))

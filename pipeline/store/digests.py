@@ -34,6 +34,20 @@ class HubPath(str):
         return made
 
 
+class StageModel(str):
+    """A stage of the run as the model of another one: its name, in a plan its directory.
+
+    scores: whether it is a reward model.
+    """
+
+    scores: bool
+
+    def __new__(cls, named: str, scores: bool = False):
+        made = super().__new__(cls, named)
+        made.scores = scores
+        return made
+
+
 def below(path: str, subset: str | None) -> str:
     """Returns the path of a sub-directory."""
     if isinstance(path, HubPath):

@@ -41,7 +41,9 @@ class Score:
     step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
     taskset: str = column(pa.string(), "name of the evaluation set")
     metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k; where no response has an accuracy "
-                                      "greedy_reward and sampled_reward")
+                                      "greedy_reward and sampled_reward; of a reward model "
+                                      "pair_accuracy, the share of held-out pairs whose chosen response has the "
+                                      "higher score (equal ones count half), and tasks are their prompts")
     value: float = column(pa.float64(), "the estimate: 0 to 1, a failed row counts as not solved; or the mean reward "
                                         "of the rows that are ok")
     low: float = column(pa.float64(), "lower end of the 95% interval")

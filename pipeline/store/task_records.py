@@ -15,6 +15,7 @@ FEATURES = "numbers under data_selector.feature_keys in the record, by key; null
 MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with its response) and tools in OpenAI's "
             "form, and of a pair the turns of chosen and rejected; null: the texts are all")
 
+MARGIN = "of a pair, by how much the chosen response is better, under format.margin_key; null: not said"
 CHOICES = ("what the record says of its attempts, JSON: workflow, reward_fn (names), reply_prefix; null: nothing, its "
            "set does")
 
@@ -49,6 +50,7 @@ class RawTask:
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
     choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
     features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
+    margin: float | None = column(pa.float64(), MARGIN, later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Task:
     features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
     priority: float | None = column(pa.float64(), "by task_pipeline.priority_weights; null: not asked for, or not for "
                                                   "training", later=True, default=None)
+    margin: float | None = column(pa.float64(), MARGIN, later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -51,7 +51,12 @@ class Result:
 
 
 class Actor:
-    """One rank of the policy. All methods but `write_adapter` are collective: call them on every rank."""
+    """One rank of the policy. All methods but `write_adapter` are collective: call them on every rank.
+
+    output: the column of `_outputs` that a result has of each row.
+    """
+
+    output = "logprobs"
 
     def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0,
                  keep_initial: bool = False, engine: type[ZeroEngine] = ZeroEngine):
@@ -123,24 +128,28 @@ class Actor:
         """A micro-batch's part of the loss; adds its statistics to `totals` and its log-probs to `logprobs`."""
         columns = {name: self.zero.to_device(values) for name, values in micro.columns.items()}
         columns["rows"] = self.zero.to_device(micro.row_in_micro)
-        columns["logprobs"], columns["entropy"] = self.zero.forward(
-            micro, entropy_gradient=objective.needs_entropy_gradient)
-        columns.setdefault("prox_logprobs", columns["logprobs"].detach())  # those before the step
+        columns = self._outputs(micro, objective) | columns
         columns["step"] = torch.tensor(number)
         loss, statistics = objective(columns)
         total = (loss * self.zero.to_device(micro.weights)).sum()
         with torch.no_grad():
             totals["loss"] = totals.get("loss", 0.0) + total.detach().double()
-            entropy = (columns["entropy"].detach() * micro.share).sum().double()
-            totals["entropy"] = totals.get("entropy", 0.0) + entropy
+            if "entropy" in columns:
+                entropy = (columns["entropy"].detach() * micro.share).sum().double()
+                totals["entropy"] = totals.get("entropy", 0.0) + entropy
             if micro.experts is not None:
                 others = (self.zero.module.differing * micro.share).sum().double()
                 totals["routed_differently"] = totals.get("routed_differently", 0.0) + others
             shares = self.zero.to_device(micro.shares)
             for name, values in statistics.items():
                 totals[name] = totals.get(name, 0.0) + (values.detach() * shares).sum().double()
-        logprobs |= micro.by_row(columns["logprobs"])
+        logprobs |= micro.by_row(columns[self.output])
         return total
+
+    def _outputs(self, micro: MicroBatch, objective: Objective) -> dict[str, Tensor]:
+        """What the model gives to the loss, by column [N]; prox_logprobs: where a row has none."""
+        logprobs, entropy = self.zero.forward(micro, entropy_gradient=objective.needs_entropy_gradient)
+        return {"logprobs": logprobs, "entropy": entropy, "prox_logprobs": logprobs.detach()}
 
     def score_rows(self, rows: list[Row], replays: bool = True) -> list[np.ndarray]:
         """Log-prob of each action token under the current weights, [N] for each row. replays: where a step does."""

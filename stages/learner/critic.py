@@ -36,16 +36,18 @@ class ValueResult:
 
 
 class ValueModel(policy.Deterministic):
-    """A transformer with a linear head [width -> 1] initialised to zero."""
+    """A transformer with a linear head [width -> 1] initialised to zero. bias: of the head."""
 
-    def __init__(self, transformer: nn.Module, way: Way):
+    replays = False  # the choices of its experts are its own
+
+    def __init__(self, transformer: nn.Module, way: Way, bias: bool = True):
         super().__init__()
         self.transformer = transformer
         self.way = way
         some = next(transformer.parameters())
-        self.head = nn.Linear(transformer.config.hidden_size, 1, dtype=some.dtype)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = nn.Linear(transformer.config.hidden_size, 1, bias, dtype=some.dtype)
+        for parameter in self.head.parameters():
+            nn.init.zeros_(parameter)
         self.train()
 
     def forward(

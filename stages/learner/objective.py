@@ -27,7 +27,7 @@ from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import POLICY_LOSSES, natural_aggregation
 from operators.selection import SELECTIONS, of_high_entropy
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
 from pipeline.settings.trainer import several_steps
@@ -115,6 +115,10 @@ class Objective:
             raise ConfigError(f"algorithm.policy_loss_fn={self.name} with algorithm.algorithm_type={algorithm_type}: "
                               f"{', '.join(PAIR_TYPES)} compare pairs of responses, which the types of the same names "
                               "read, and no other loss does. Choose both alike.")
+        if ":" not in self.name and (self.name in SCORING) != (algorithm_type in SCORING):
+            raise ConfigError(f"algorithm.policy_loss_fn={self.name} with algorithm.algorithm_type={algorithm_type}: "
+                              f"{', '.join(SCORING)} takes scores of responses, and all others log-probs of tokens. "
+                              "Choose both alike.")
         return paired
 
     @property
@@ -127,7 +131,7 @@ class Objective:
             names |= {self.corrected, "rollout_logprobs", *(("is_expert",) if self.mixes else ())}
         names |= {*self.choices, *(name for one in self.choices.values() for name in needed_columns(one))}
         held = {"prox_logprobs"} & names if self.several else set()
-        return tuple(sorted(names - set(OF_THE_FORWARD) | held))
+        return tuple(sorted(names - {*OF_THE_FORWARD, "scores"} | held))
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""

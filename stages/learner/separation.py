@@ -52,9 +52,9 @@ def prove_policy(actor: Actor, config: Config) -> None:
     proof.settle(lambda tokens: _own_logprobs(module, tokens))
 
 
-def prove_critic(critic: Critic, config: Config) -> None:
-    """Of the last hidden states, weighted: the value head begins at zero, and would hide them. Raises ModelError.
-    Collective."""
+def prove_critic(critic: Critic | Actor, config: Config) -> None:
+    """Of the last hidden states, weighted: the head of a critic, or of a reward model, begins at zero, and would hide
+    them. Raises ModelError. Collective."""
     module, device = critic.zero.module, critic.process.device
 
     def outputs(micro: MicroBatch) -> Tensor:

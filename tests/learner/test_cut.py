@@ -32,7 +32,7 @@ def rows() -> list[Row]:
         prompt, response = source.randint(1, 4), source.randint(3, 8)
         mask = [int(source.random() < 0.8) for _ in range(response - 1)] + [1]
         columns = {"advantages": [source.gauss(0, 1) for _ in range(response)], "is_expert": i % 3 == 1,
-                   "chosen": [(i + j) % 2 for j in range(response)]}
+                   "chosen": [(i + j) % 2 for j in range(response)], "margin": 0.1 * i}
         for name in ("old_logprobs", "rollout_logprobs", "ref_logprobs"):
             columns[name] = [source.gauss(-2.4, 0.5) for _ in range(response)]
         tokens = [source.randrange(WORDS) for _ in range(prompt + response)]
@@ -52,7 +52,7 @@ def learnt(objective: Objective, ranks: int, budget: int) -> tuple[float, torch.
             columns |= {"logprobs": scores.gather(-1, torch.from_numpy(micro.targets)[:, None])[:, 0],
                         "entropy": -(scores.exp() * scores).sum(-1), "rows": torch.from_numpy(micro.row_in_micro),
                         "step": torch.tensor(3)}
-            columns["prox_logprobs"] = columns["logprobs"].detach()
+            columns["prox_logprobs"], columns["scores"] = columns["logprobs"].detach(), columns["logprobs"]
             loss, _ = objective(columns)
             total = total + (loss * torch.from_numpy(micro.weights)).sum()
     return total.item(), torch.autograd.grad(total, table)[0]

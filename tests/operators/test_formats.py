@@ -1,12 +1,13 @@
 """Records of data files as raw tasks: texts, conversations, demonstrations, pairs, and what is wrong with some."""
 
 import json
+import math
 from datetime import date, datetime
 from decimal import Decimal
 
 import pytest
 
-from operators.formats import as_turns, column_names, look_up, read_records, text_of
+from operators.formats import ABSENT, as_turns, column_names, look_up, read_records, text_of
 from pipeline.settings.data import BufferFormat, TaskFormat
 from pipeline.store.errors import DataError
 from pipeline.store.records import RawTask
@@ -21,6 +22,15 @@ def turns(*pairs):
     """turns("u", "hello", ...) by the first letter of the role."""
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": names[role], "content": text} for role, text in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+@pytest.mark.parametrize(("said", "margin"), [(2, 2.0), (0.5, 0.5), (0, 0.0), (-1, None), (None, None), ("2", None),
+                                              (True, None), (math.inf, None), (ABSENT, None)])
+def test_a_margin_is_a_number_of_at_least_zero(said, margin):
+    record = {"prompt": "q", "chosen": "c", "rejected": "r", **({} if said is ABSENT else {"m": said})}
+    (made,) = read([record], "demonstration", margin_key="m")
+    assert (made.margin, made.problem is None) == (margin, margin is not None)
+    assert read([record], "demonstration")[0].margin is None
 
 
 VERL = {"data_source": "openai/gsm8k", "prompt": turns("s", "Think.", "u", "1 + 1?"),

@@ -51,6 +51,17 @@ def test_clean_rows_are_distinct_solvable_and_in_the_exact_form():
             assert countdown_reward(row.solution, row.answer)["accuracy"] == 1
 
 
+def test_pairs_have_a_valid_and_a_wrong_solution_and_leave_the_other_rows_as_they_are():
+    rows = list(countdown(1, tasks=20, demonstrations=10, dirt=0, pairs=200))
+    pairs = [row for row in rows if row.chosen is not None]
+    assert len({(row.question, row.chosen, row.rejected) for row in pairs}) == 200
+    for row in pairs:
+        assert countdown_reward(row.chosen, row.answer)["accuracy"] == 1
+        assert countdown_reward(row.rejected, row.answer)["accuracy"] == 0
+    others = {(row.question, row.solution) for row in rows if row.chosen is None}
+    assert others == {(row.question, row.solution) for row in countdown(1, 20, 10, 0)}
+
+
 def test_same_seed_same_rows_other_seed_other_rows():
     first, again, other = (list(countdown(seed, 30, 30, 0.2)) for seed in (1, 1, 2))
     assert first == again

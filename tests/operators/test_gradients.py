@@ -49,7 +49,7 @@ def batch(seed: int) -> tuple[Batch, list[float]]:
 def tensors(given: Batch) -> dict[str, torch.Tensor]:
     """The columns that the learner hands to a function beside log-probs and entropy."""
     named = {"old_logprobs": given.old, "rollout_logprobs": given.old, "prox_logprobs": given.prox,
-             "ref_logprobs": given.ref, "advantages": given.advantages}
+             "ref_logprobs": given.ref, "advantages": given.advantages, "margin": [abs(a) for a in given.advantages]}
     return {**{name: torch.tensor(values, dtype=torch.float64) for name, values in named.items()},
             "rows": torch.tensor(given.row), "is_expert": torch.tensor(given.is_expert),
             "step": torch.tensor(given.step)}
@@ -66,7 +66,7 @@ def compare(function, objective, extra: dict) -> Counter:
             return sum(w * objective(t, new, held, given, **extra)[0] for t, w in enumerate(weights))
 
         new = torch.tensor(held, dtype=torch.float64, requires_grad=True)
-        columns = tensors(given) | {"logprobs": new, "entropy": new}
+        columns = tensors(given) | {"logprobs": new, "entropy": new, "scores": new}
         made = function(**{name: columns[name] for name in needed_columns(function)}, **extra)
         loss = made[0] if isinstance(made, tuple) else made
         loss = (loss * torch.tensor(weights, dtype=torch.float64)).sum()
@@ -117,6 +117,7 @@ CASES = [
     ("ppo", {"fallback_to_policy_gradient": True}, "free"),
     ("sapo", {}, "up down"), ("sapo", {"tau_pos": 0.7, "tau_neg": 2.0}, "up down"), ("sft", {}, "free"),
     ("sft_is", {}, "free"), ("sft_phi", {}, "free"), ("sft_phi", {"cutoff_prob": 0.4}, "free known"),
+    ("reward_model", {}, "pair"), ("reward_model", {"center_rewards_coefficient": 0.3}, "pair"),
     ("sppo", {}, "inside outside"), ("sppo", {"epsilon": 1.0}, "inside outside"),
     ("topr", {}, "success tapered whole"), ("topr", {"level": "token"}, "success tapered whole"),
     ("topr", {"advantage_threshold": 0.8}, "success tapered whole"),

@@ -21,7 +21,7 @@ VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [
     ("dpo", {"loss_type": "hinge"}), ("dpo", {"loss_type": "robust", "label_smoothing": 0.2}),
     ("m2po", {"level": "batch"}), ("clip_cov", {"clip_cov_lb": 0.2, "clip_cov_ratio": 0.3}),
     ("dppo_tv", {"clip_ratio_c": 1.5}), ("ipo", {"length_normalized": True}), ("ppo", {"clip_ratio_c": None}),
-    ("kto", {"reference_point": 0.3}),
+    ("kto", {"reference_point": 0.3}), ("reward_model", {"center_rewards_coefficient": 0.1}),
     ("decoupled_ppo", {"behave_weight_cap": 1.1}), ("mix_chord", {"enable_phi_function": False}),
     ("ppo", {"enable_sequence_masking": True}), ("ppo", {"fallback_to_policy_gradient": True}),
     ("sft_phi", {"cutoff_prob": 0.5}), ("topr", {"level": "token"}),
@@ -51,7 +51,8 @@ def batch(lengths, seed, spread=0.5):
 def call(name, columns, extra=None):
     function = POLICY_LOSSES[name]
     chosen = {"chosen": columns["chosen"]} if "chosen" in columns else {}
-    return function(**{column: columns[column] for column in needed_columns(function)}, **(extra or {}), **chosen)
+    given = columns | {"scores": columns["logprobs"], "margin": columns["old_logprobs"].abs()}  # of a reward model
+    return function(**{column: given[column] for column in needed_columns(function)}, **(extra or {}), **chosen)
 
 
 def with_choice(name, columns, extra):
@@ -81,9 +82,9 @@ def test_the_names_that_are_checked_early_are_those_that_there_are():
     assert set(NAMES) == set(POLICY_LOSSES)
     own = {name: natural_aggregation(name, {}) for name in POLICY_LOSSES}
     assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
-        "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "sapo", "simpo"}
+        "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "reward_model", "sapo", "simpo"}
     assert {*own.values()} <= set(AGGREGATIONS)
-    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "simpo"), ("mix", "mix_chord"))
+    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)

@@ -19,6 +19,7 @@ from pipeline.job.devices import visible_gpus
 from pipeline.job.shares import auxiliary_gpus
 from pipeline.settings.setting import plain
 from pipeline.store import launch
+from pipeline.store.checkpoints import model_directory
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.model_shape import is_classifier
@@ -66,7 +67,7 @@ class Served:
 def served(config, name: str) -> Served:
     """The chat model with that name. Raises ConfigError when there is none."""
     for index, model in enumerate(config.explorer.auxiliary_models):
-        if model.name == name and not is_classifier(resolve(model.model_path)):
+        if model.name == name and not is_classifier(_place(model)):
             return _start(config, index)
     raise ConfigError(f"judge_model={name}: no chat model of explorer.auxiliary_models has that name.")
 
@@ -74,7 +75,7 @@ def served(config, name: str) -> Served:
 def endpoints(config) -> list[Endpoint]:
     """How all chat models are asked, in the order of the setting. All are loaded at once."""
     models = enumerate(config.explorer.auxiliary_models)
-    started = [_start(config, index) for index, model in models if not is_classifier(resolve(model.model_path))]
+    started = [_start(config, index) for index, model in models if not is_classifier(_place(model))]
     return [one.endpoint for one in started]
 
 
@@ -93,9 +94,14 @@ def clients(asked: list[Endpoint], is_async: bool) -> list[Any]:
     return made
 
 
+def _place(model) -> Path:
+    """The Hugging Face directory of an auxiliary model, which may be a stage's."""
+    return model_directory(resolve(model.model_path))
+
+
 def _start(config, index: int) -> Served:
     model = config.explorer.auxiliary_models[index]
-    directory, gpus = str(resolve(model.model_path)), visible_gpus(config.cluster.gpu_per_node)
+    directory, gpus = str(_place(model)), visible_gpus(config.cluster.gpu_per_node)
     own = auxiliary_gpus(config, index)
     asked = {"model": directory, "settings": plain(model), "gpus": gpus[own.start : own.stop],
              "trust_remote_code": config.model.trust_remote_code}

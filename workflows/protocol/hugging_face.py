@@ -53,6 +53,39 @@ def classifier(directory: Path, **how):
     return whole(import_transformers().AutoModelForSequenceClassification, directory, **how)
 
 
+def scalar_classifier(directory: Path, dtype: str):
+    """Loads a classifier with one label; all of its weights must be present."""
+    import torch
+
+    needed = "Needed a sequence classifier with one label (…ForSequenceClassification, num_labels 1)."
+    try:
+        config = import_transformers().AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the reward model {directory} has no readable config.json: {error}. {needed}") from error
+    held = ", ".join(config.architectures or ["no architecture"])
+    if not held.endswith("ForSequenceClassification"):
+        raise ModelError(f"the reward model {directory} holds {held}, which has no score head. {needed}")
+    if config.num_labels != 1:
+        raise ModelError(f"the reward model {directory} has {config.num_labels} labels, and which of them is the "
+                         f"reward nobody says. {needed}")
+    return classifier(directory, dtype=getattr(torch, dtype))
+
+
+def empty_classifier(directory: Path, padding: int, trust: bool = False):
+    """The sequence classifier with one label of a model's family, without weights. Raises ModelError where transformers
+    has none."""
+    import torch
+
+    config, kind = read_config(directory, trust), import_transformers().AutoModelForSequenceClassification
+    if type(config) not in kind._model_mapping:
+        raise ModelError(f"{directory}: transformers has no sequence classifier for {config.model_type}, which a "
+                         "reward model is. Take a model of another family.")
+    config.num_labels = 1
+    config.get_text_config().pad_token_id = padding
+    with torch.device("meta"):
+        return kind.from_config(config)
+
+
 def set_exact_attention(model) -> None:
     """Sets the fastest attention of transformers that computes all that the model has on any device. sdpa leaves capped
     scores out (Gemma 2) without a word."""

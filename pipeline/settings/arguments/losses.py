@@ -158,6 +158,14 @@ class Kto(OfPairs):
     reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
 
 
+class RewardModel(OfPairs):
+    """Bradley-Terry likelihood of preferences, of scores: what trains a reward model."""
+    columns = ("scores", "margin", "rows")
+    scores_responses = True
+    center_rewards_coefficient: float = Field(0.0, ge=0, description=(
+        "weight of the squared sum of a pair's scores, which draws their mean to 0 (TRL recommends 0.01)"))
+
+
 class M2po(Arguments):
     """Second-moment trust policy: the tokens of the largest squared log ratios teach nothing."""
     columns = ("logprobs", "rollout_logprobs", "advantages", "rows")
@@ -254,7 +262,7 @@ POLICY_LOSSES = {
     "gspo_token": described(Gspo, "GSPO with an advantage of each token.", *Gspo.columns),
     "importance_sampling": described(Arguments, "The unclipped surrogate: -A times the ratio.", *RATIO),
     "ipo": Ipo, "kl_cov": KlCov, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd,
-    "orpo": Orpo, "ppo": Ppo, "rec": Rec, "sapo": Sapo,
+    "orpo": Orpo, "ppo": Ppo, "rec": Rec, "reward_model": RewardModel, "sapo": Sapo,
     "sft": described(Arguments, "Negative log-likelihood of the given tokens.", "logprobs", types=("sft", "cpt")),
     "sft_is": described(Arguments, "Likelihood weighted by the token's probability (dynamic fine-tuning).", "logprobs"),
     "sft_phi": SftPhi, "simpo": Simpo, "sppo": Sppo, "topr": Topr,

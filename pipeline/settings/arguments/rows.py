@@ -17,6 +17,7 @@ class Countdown(Arguments):
     low: int = Field(1, ge=0, le=999, description="smallest number")
     high: int = Field(9, ge=0, le=999, validate_default=True, description="largest number")
     largest_target: int = Field(99, ge=0, le=9999, description="targets are 0 up to this")
+    pairs: int = Field(0, ge=0, le=10_000_000, description="distinct pairs of a valid and a wrong solution")
 
     @field_validator("high")
     @classmethod

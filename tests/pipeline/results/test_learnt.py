@@ -183,6 +183,16 @@ def test_the_last_lines_have_scores_change_seconds_and_the_report(tmp_path):
         f"report: {run.path / 'report.html'}"]
 
 
+def test_the_score_of_a_reward_model_is_among_them(tmp_path):
+    run = trained(tmp_path)
+    directory = run.stage("judge", "train", "curate", "sft")
+    tables.write(tables.step_file(directory, "scores", 9), Score, [row(
+        Score, model="judge", step=9, taskset="pairs", metric="pair_accuracy", value=0.8, low=0.7, high=0.9, tasks=40,
+        runs=1, rows=44)])
+    lines = learnt.summary(view.open_view(run.view())).splitlines()
+    assert [line.split(",")[0] for line in lines if "pairs" in line] == ["judge on pairs: 80% [70"]
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_failed_attempts_are_counted_and_the_query_runs_as_printed(tmp_path, monkeypatch, capsys, inside):
     monkeypatch.chdir(tmp_path if inside else "/")
