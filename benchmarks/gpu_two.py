@@ -29,6 +29,7 @@ from benchmarks.gpu_update import RECOMPUTE, Shape, settings
 
 SMALL, LARGER = "Qwen2.5-0.5B", "Qwen2.5-1.5B"
 AHEAD = ["synchronizer.sync_offset=1", "explorer.rollout_model.gpu_memory_utilization=0.3"]
+DRIVEN = ["mode=both", "synchronizer.max_staleness=2"]
 LORA = "model.lora_configs=[{lora_rank: 16, lora_alpha: 32, target_modules: all-linear}]"
 SPLIT = "trainer.ulysses_sequence_parallel_size=2"
 KILLED = "killed and resumed"
@@ -45,6 +46,9 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {  # name -> shape, settings
     "sequences split": (SMALL, [*TWO, SPLIT]),
     "1.5B": (LARGER, [*TWO, "trainer.max_token_len_per_gpu=16384"]),
     KILLED: (SMALL, [*TWO, "trainer.save_interval=1"]),
+    "one GPU, truncated sampling": (SMALL, ["model.top_p=0.9", "model.top_k=50"]),
+    "trainer_driven": (SMALL, [*DRIVEN, "synchronizer.sync_style=trainer_driven"]),
+    "explorer_driven": (SMALL, [*DRIVEN, "synchronizer.sync_style=explorer_driven"]),
 }
 
 

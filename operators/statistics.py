@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+PRECISION = 0.25  # c of `evidence`: mean differences of up to some four deviations are expected
+
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of one value in [0, 1] per task, and its 95% interval: (mean, low, high).
@@ -54,6 +56,46 @@ def difference_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """
     _, low, high = mean_interval([(1 + value) / 2 for value in values])
     return math.fsum(values) / len(values), 2 * low - 1, 2 * high - 1
+
+
+def clustered_interval(values: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Mean difference of two runs over seeds and tasks, with its 95% interval: (mean, low, high).
+
+    values: [seeds, tasks], at least two of each. Two-way clustered: differences of one task, and differences of one
+    seed, are correlated. The variance of the mean is that with clusters of seeds plus that with clusters of tasks minus
+    that of separate values, each times G/(G-1) of its number G (Cameron, Gelbach & Miller 2011, JBES 29), and not below
+    the larger of the first two; the quantile is Student's t with one degree of freedom less than the fewer clusters.
+    Equal differences everywhere have an interval without width.
+    """
+    seeds, tasks = len(values), len(values[0])
+    count = seeds * tasks
+    mean = math.fsum(math.fsum(row) for row in values) / count
+    off = [[value - mean for value in row] for row in values]
+    parts = [[math.fsum(row) for row in off], [math.fsum(column) for column in zip(*off, strict=True)],
+             [value for row in off for value in row]]
+    by_seed, by_task, alone = (len(part) / (len(part) - 1) * math.fsum(v * v for v in part) / count**2
+                               for part in parts)
+    half = _quantile(min(seeds, tasks) - 1) * math.sqrt(max(by_seed + by_task - alone, by_seed, by_task))
+    return mean, mean - half, mean + half
+
+
+def evidence(differences: Sequence[float]) -> float:
+    """E-value against "the mean is 0", of differences that are looked at one after the other.
+
+    The mixture of Wang & Ramdas 2024 (arXiv:2310.03722, theorem 4.9): with S the sum, V the sum of squares of n normal
+    values of unknown variance, and mean / deviation spread by a normal with variance 1 / c,
+
+        E_n = sqrt(c / (n + c)) ((n + c) V / ((n + c) V - S^2))^(n / 2),    c = 1/4
+
+    Where the mean is 0 it ever reaches 1 / alpha with probability at most alpha, whenever one looks and stops. Equal
+    zeros, or no value, are no evidence: at most 1.
+    """
+    count, squares = len(differences), math.fsum(d * d for d in differences)
+    if not squares:
+        return math.sqrt(PRECISION / (count + PRECISION))
+    left = (count + PRECISION) * squares
+    ratio = left / (left - math.fsum(differences) ** 2)
+    return math.exp(min(0.5 * math.log(PRECISION / (count + PRECISION)) + count / 2 * math.log(ratio), 700.0))
 
 
 def _quantile(freedom: int) -> float:

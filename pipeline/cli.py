@@ -176,8 +176,11 @@ def init(directory, name, **given):
 @click.option("--view", is_flag=True, help="show it in a browser meanwhile, as `ouro view` does")
 @click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
 @click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
+@click.option("--until-decided", "sides", nargs=2, metavar="A B", help="make seed after seed of the overrides A, and "
+              "of B, until one is better beyond chance (95%, looked at after every seed)")
+@click.option("--max-seeds", type=click.IntRange(2, 1000), default=20, help="seeds of --until-decided; default: 20")
 @click.pass_obj
-def run(extra, **given):
+def run(extra, sides, max_seeds, **given):
     """Make every stage of the recipe that is not complete yet.
 
     Says first what `ouro config check` finds without reading data, and at the end what was learnt.
@@ -187,6 +190,12 @@ def run(extra, **given):
     if given["detach"] and given["view"]:
         raise click.UsageError("the page of --view ends with this command, which --detach ends at once; `ouro view` "
                                "shows a run in the background.")
+    if sides:
+        if other := [name for name in ("multirun", "detach", "view", "profile", "dry") if given[name]]:
+            raise click.UsageError(f"--until-decided makes one run after the other: without --{other[0]}.")
+        from pipeline.run.decisions import until_decided
+
+        return until_decided(given["overrides"], sides, max_seeds, extra)
     return invoke.run(extra=extra, **given)
 
 

@@ -109,15 +109,15 @@ def against(first: View, other: View, pairs: list[tuple[Score, Score]]) -> list[
     """Returns the change from a run's score to another run's, each on one evaluation set and by one metric: paired over
     tasks, where both answered the same ones."""
     sessions = [tables.connect((run.run, stage.directory) for stage in run.stages) for run in (first, other)]
-    return [_change(a, b, _of_tasks(sessions[0], a), _of_tasks(sessions[1], b)) for a, b in pairs]
+    return [_change(a, b, of_tasks(sessions[0], a), of_tasks(sessions[1], b)) for a, b in pairs]
 
 
 def _between(view: View, pairs: list[tuple[Score, Score]]) -> list[Change]:
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
-    return [_change(first, last, _of_tasks(session, first), _of_tasks(session, last)) for first, last in pairs]
+    return [_change(first, last, of_tasks(session, first), of_tasks(session, last)) for first, last in pairs]
 
 
-def _of_tasks(session, score: Score) -> dict[str, float | None]:
+def of_tasks(session, score: Score) -> dict[str, float | None]:
     """Maps each task behind a score to its value; null where it has none."""
     return dict(session.execute(
         f"SELECT task_id, {OF_TASKS[score.metric]} FROM samples WHERE stage = ? AND model = ? AND step = ? "

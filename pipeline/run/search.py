@@ -30,13 +30,7 @@ def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | Non
     taskset: which evaluation set; None is the first. snakemake: words for snakemake, such as a profile.
     Raises ConfigError before anything runs, StageError when a stage fails, DataError when nothing is evaluated.
     """
-    with _own_hydra():
-        differs, base = axes.given(list(overrides)), compose(list(overrides)).name
-        words = [w for w in overrides if not w.startswith("name=")] + [f"name='{axes.name_of(base, differs)}'"]
-        plan = make_checked_plan(words)
-    shown = view.of_plan(plan)
-    _run(plan, shown, words, list(snakemake))
-    _record(plan.view.with_name(base), Point(words, differs, plan))
+    shown = make(overrides, snakemake)
     found = [s for s in last_scores(shown) if s.metric == metric and taskset in (None, s.taskset)]
     if not found:
         measured = ", ".join(f"{s.metric} on {s.taskset}" for s in last_scores(shown)) or "nothing"
@@ -44,6 +38,18 @@ def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | Non
         raise DataError(f"{shown.run} has no score {wanted}. Its last evaluation measured: {measured}. Needed an "
                         "evaluation set (buffer.explorer_input.eval_tasksets) and a metric of it.")
     return found[0].value
+
+
+def make(overrides: Sequence[str], snakemake: Sequence[str] = ()) -> view.View:
+    """Runs the point that the overrides compose, unless it is complete, and adds it to its search; returns the run."""
+    with _own_hydra():
+        differs, base = axes.given(list(overrides)), compose(list(overrides)).name
+        words = [w for w in overrides if not w.startswith("name=")] + [f"name='{axes.name_of(base, differs)}'"]
+        plan = make_checked_plan(words)
+    shown = view.of_plan(plan)
+    _run(plan, shown, words, list(snakemake))
+    _record(plan.view.with_name(base), Point(words, differs, plan))
+    return shown
 
 
 @contextlib.contextmanager

@@ -6,7 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from operators.statistics import difference_interval, mean_interval, pass_at_k, reward_interval
+from operators.statistics import (
+    clustered_interval,
+    difference_interval,
+    evidence,
+    mean_interval,
+    pass_at_k,
+    reward_interval,
+)
 
 
 def test_an_interval_by_hand():
@@ -147,3 +154,38 @@ def test_rewards_of_ten_tasks_or_more_are_decided_falsely_in_a_twentieth_at_most
     draws = getattr(np.random.default_rng(tasks), kind)(size=(6000, tasks))
     ends = np.array([reward_interval(values)[1:] for values in draws.tolist()])
     assert np.mean((ends[:, 0] > 0) | (ends[:, 1] < 0)) <= 0.0556
+
+
+@pytest.mark.parametrize(("differences", "value"), [
+    ([], 1.0), ([0.0, 0.0, 0.0], (0.25 / 3.25) ** 0.5),  # nothing is no evidence
+    ([0.2, 0.2, 0.2], 13.0),                             # sqrt(1/13) 13^(3/2)
+    ([-0.2, -0.2, -0.2], 13.0),
+    # TtestGaussianMixtureMartingale(prior_precision=0.5) of the package expectation 0.6.1
+    ([0.03, 0.05, 0.02], 3.34138845), ([0.1, -0.05, 0.02, 0.08, 0.07], 0.72373605),
+    ([0.031, 0.028, 0.035, 0.022, 0.03], 184.47891732)])
+def test_evidence(differences, value):
+    assert evidence(differences) == pytest.approx(value, rel=1e-8)
+
+
+def test_evidence_of_no_difference_is_rarely_large_however_often_one_looks():
+    """Of 4,000 sequences of 30 normal values around 0: a twentieth, and three standard errors."""
+    draws = np.random.default_rng(0).normal(0, 0.03, (4000, 30))
+    large = sum(any(evidence(row[:count]) >= 20 for count in range(1, 31)) for row in draws.tolist())
+    assert large / 4000 <= 0.05 + 3 * (0.05 * 0.95 / 4000) ** 0.5
+
+
+def test_the_clustered_interval_by_hand():
+    """Mean 0.15. Sums of seeds 0, 0; of tasks -0.2, 0.2; squares 0.0025, 0.0025, 0.0225, 0.0225. By seed 0; by task
+    2 x 0.08 / 16 = 0.01; alone 4/3 x 0.05 / 16 = 0.0042: the larger, by task, with one degree of freedom (12.7062)."""
+    found = clustered_interval([[0.1, 0.2], [0.0, 0.3]])
+    assert found == pytest.approx((0.15, 0.15 - 1.27062, 0.15 + 1.27062), abs=1e-5)
+    assert clustered_interval([[0.1, 0.1], [0.1, 0.1]]) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_the_clustered_interval_covers_where_seeds_differ():
+    """6 seeds that shift all 50 tasks together: intervals over tasks alone would be far too narrow."""
+    draw = np.random.default_rng(3)
+    of_seeds, of_tasks = draw.normal(0.05, 0.03, (400, 6, 1)), draw.normal(0, 0.1, (400, 1, 50))
+    values = of_seeds + of_tasks + draw.normal(0, 0.2, (400, 6, 50))
+    ends = np.array([clustered_interval(one)[1:] for one in values.tolist()])
+    assert np.mean((ends[:, 0] <= 0.05) & (ends[:, 1] >= 0.05)) >= 0.93

@@ -1,0 +1,55 @@
+"""`ouro run --until-decided A B`: makes seed after seed of two settings until their difference is decided."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from pipeline.check.judge import compose
+from pipeline.results import decide
+from pipeline.results.compare import metric_of
+from pipeline.results.view import View
+from pipeline.run import search
+from pipeline.run.invoke import INTERRUPTED
+from pipeline.store.errors import ConfigError, Problem
+
+OPTION = "--until-decided"
+
+
+def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: Sequence[str] = ()) -> int:
+    """Runs both settings with one seed after the other and says after each what is known; returns the exit code.
+
+    words: overrides of both; their seed is the first. sides: the overrides of each, as a shell reads them. most: seeds
+    after which it ends undecided. extra: words for snakemake. Runs that are complete are not made again, so the same
+    command goes on.
+    """
+    own = [shlex.split(side) for side in sides]
+    _refuse(own)
+    first = compose([*words, *own[0]]).seed
+    common = [word for word in words if not word.startswith("seed=")]
+    made: list[list[View]] = [[], []]
+    for seed in range(first, first + most):
+        try:
+            for runs, side in zip(made, own, strict=True):
+                runs.append(search.make([*common, *side, f"seed={seed}"], extra))
+        except KeyboardInterrupt:
+            print(f"ouro: interrupted at seed {seed}; the same command goes on", file=sys.stderr)
+            return INTERRUPTED
+        found = decide.differences(*made, metric_of([*made[0], *made[1]]))
+        print(f"ouro: seed {seed}: {sides[1]} against {sides[0]}: {found.words()}", flush=True)
+        if found.decided:
+            break
+    project, name = made[0][0].path.parts[-2:][0], compose([*common, *own[0]]).name
+    better = sides[found.mean > 0]
+    print((f"decided after {len(made[0])} seeds: {better} is better" if found.decided else
+           f"undecided after {len(made[0])} seeds, the most that were asked for (--max-seeds)")
+          + f"; all runs: ouro compare {project}/{name}")
+    return 0
+
+
+def _refuse(own: Sequence[list[str]]) -> None:
+    for side in own:
+        if taken := [word for word in side if word.partition("=")[0] in ("seed", "name", "project")]:
+            raise ConfigError([Problem(OPTION, needed=f"overrides other than {taken[0]}: both sides have the same "
+                                                      "seeds, and runs are named after what differs")])
+    if own[0] == own[1]:
+        raise ConfigError([Problem(OPTION, needed="two settings that differ")])
