@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.settings.algorithms import GIVEN
 from pipeline.settings.data import train_places
+from pipeline.settings.kinds import of_mode
 from pipeline.settings.setting import at
 from pipeline.store.errors import Problem
 
@@ -33,8 +35,9 @@ def is_truncated(top_p: float, top_k: int, min_p: float | None) -> bool:
 
 def truncates(config) -> bool:
     """Returns whether the explorer of a stage samples rows to train on so."""
-    explores = at(config, "algorithm") and config.kind.explores  # None: a stage that evaluates
-    return bool(explores) and bool(truncations(config))
+    if at(config, "algorithm") is None or at(config, "algorithm.algorithm_type") in GIVEN:
+        return False  # it evaluates, or learns from files
+    return of_mode(config.mode).explores and bool(truncations(config))
 
 
 def most_kept(config) -> int:
