@@ -8,7 +8,8 @@ from typing import Any
 
 from pipeline.check import explain_functions
 from pipeline.check.explain import bounds, shown, type_name
-from pipeline.compose.recipe import effective, entries
+from pipeline.check.workload import counted, workload
+from pipeline.compose.recipe import Recipe, effective, entries
 from pipeline.settings.arguments import TABLES
 from pipeline.settings.arguments.base import Arguments
 from pipeline.settings.arguments.base import bounds as argument_bounds
@@ -22,8 +23,9 @@ from pipeline.store.files import CONF
 
 
 def fields() -> list[dict[str, Any]]:
-    """Returns each setting: `key` (with `*` for an element), `type`, `default` and `choices` as YAML has them, `names`
-    as [name, what it is], `bounds`, `meaning`, `how` (changes no result), `text` (a value is a text), `run_wide`."""
+    """Returns each setting: `key` (with `*` for an element), `type`, `default` (null where an argument is needed) and
+    `choices` as YAML has them, `names` as [name, what it is], `bounds`, `meaning`, `how` (changes no result), `text` (a
+    value is a text), `run_wide`."""
     return [_field(key, item) for key, item in walk() if key != "stages"]
 
 
@@ -79,16 +81,21 @@ def _parameters(config: Config, stage: str, key: str) -> dict[str, Any]:
 
 def _argument(key: str, field) -> dict[str, Any]:
     return {"key": key, "type": type_name(field.annotation), "names": [], "how": False, "run_wide": False,
-            "default": "(needed)" if field.is_required() else shown(plain(field.default)),
+            "default": None if field.is_required() else shown(plain(field.default)),
             "choices": [shown(one) for one in argument_choices(field)], "bounds": argument_bounds(field),
             "meaning": field.description or "", "text": types(field.annotation) == [str]}
+
+
+def steps(config: Config) -> dict[str, int | None]:
+    """Returns the optimizer steps of each training stage; None where they are known once its rows are curated."""
+    return {name: workload(settings).trainer_steps for name, settings in counted(Recipe(config)).items()}
 
 
 def values(config: Config) -> dict[str, dict[str, str]]:
     """Returns every value that is not the schema's default, elements and arguments too, secrets masked: of the run
     under "", of a stage, with what it inherits and its algorithm chooses, under its name."""
-    scopes = {"": config} | {entry["stage_name"]: effective(config, entry) for entry in (
-        entries(config) if config.stages else ())}
+    each = {entry["stage_name"]: effective(config, entry) for entry in entries(config)}
+    scopes = {"": config} | each if config.stages else {"": next(iter(each.values()))}
     usual = {key: plain(default(item)) for key, item in walk()}
     return {name: _values(settings, usual) for name, settings in scopes.items()}
 

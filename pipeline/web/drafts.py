@@ -15,12 +15,17 @@ from pipeline.check import fields
 from pipeline.check.incomplete import report_on
 from pipeline.check.judge import judged
 from pipeline.check.report import Report
+from pipeline.init.columns import guess
+from pipeline.init.data import is_rewritten, read
 from pipeline.store import files
+from pipeline.store.data_files import READERS
 from pipeline.store.errors import ConfigError, DataError, Problem
 from pipeline.web import recipe_text
 
 ENDINGS = (".yaml", ".yml")
 ONE_AT_A_TIME = threading.Lock()  # Hydra keeps its search path in the process
+DRAFT = "draft.yaml"
+MOST = 200  # suggested paths
 GROUP = Path("conf") / "recipe"
 
 
@@ -32,6 +37,23 @@ def recipes(root: Path) -> list[dict[str, Any]]:
     shipped = [] if is_checkout(root) else sorted((files.CONF / "recipe").glob("*.yaml"))
     return [{"file": name, "about": _about(path), "shipped": ours}
             for name, path, ours in [*found, *((path.stem, path, True) for path in shipped)]]
+
+
+def suggestions(root: Path) -> dict[str, list[str]]:
+    """Returns `models`, directories below `root` that hold one, and `data`, files of rows there."""
+    models = [path.parent for pattern in ("*", "models/*", "models/*/*", "store/*/model")
+              for path in root.glob(f"{pattern}/config.json")]
+    data = [path for pattern in ("*", "data/*") for path in root.glob(pattern) if path.suffix in READERS]
+    return {name: sorted(str(path.relative_to(root)) for path in found)[:MOST]
+            for name, found in (("models", models), ("data", data))}
+
+
+def columns(root: Path, path: str, prompt_key: str | None, response_key: str | None) -> dict[str, Any]:
+    """Returns what `ouro init` concludes from the columns of a file of rows: `format`, settings of a set's format;
+    `notes`; `rewritten`, whether stages could not read the file as it is. Raises DataError where that is ambiguous."""
+    data = read(str(root / path))
+    found = guess(data.drawn.rows, prompt_key or None, response_key or None, data.drawn.named)
+    return {"format": found.format, "notes": found.notes, "rewritten": is_rewritten(found, data)}
 
 
 def is_checkout(root: Path) -> bool:
@@ -119,7 +141,7 @@ class Drafts:
     def judge(self, text: str, file: str) -> dict[str, Any]:
         """Returns what `ouro config check --no-data` says, as its JSON, and `written`, `values` and `arguments` of the
         whole run and its stages (fields.py); these are absent where the recipe cannot be read."""
-        path = Path(self._directory.name) / (Path(file).name or "recipe.yaml")
+        path = Path(self._directory.name) / DRAFT
         try:
             shown = {"written": recipe_text.written(text)}
         except ConfigError as error:
@@ -134,8 +156,14 @@ class Drafts:
                 return _of(report, path, file) | shown
         return _of(report, path, file) | shown | {
             "values": fields.values(config), "arguments": fields.arguments(config),
+            "steps": fields.steps(config),
             "root": config.checkpoint_root_dir, "run": f"{config.project}/{config.name}"}
 
 
 def _of(report: Report, path: Path, file: str) -> dict[str, Any]:
-    return json.loads(report.as_json().replace(json.dumps(str(path))[1:-1], file))
+    return named(report.as_json(), path, file)
+
+
+def named(report: str, path: Path, file: str) -> dict[str, Any]:
+    """Returns a report in JSON in which the name of a recipe stands for that of the file it was judged from."""
+    return json.loads(report.replace(json.dumps(str(path))[1:-1], json.dumps(file)[1:-1]))

@@ -48,11 +48,13 @@ def write(root: Path, name: str | None, out: Path) -> str:
     return f"{out / 'index.html'}: {shown.run}, with {rows:,} sampled rollouts"
 
 
-def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
-    """Yields the address of each request of the page, as basics.js makes it, and its answer."""
-    def address(name: str, **given: str) -> str:
-        return f"api/{name}?{urlencode(given)}"
+def address(name: str, **given: str) -> str:
+    """Returns the address of a request as basics.js makes it, with a browser's URLSearchParams."""
+    return f"api/{name}?{urlencode(given).replace('~', '%7E').replace('%2A', '*')}"
 
+
+def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
+    """Yields the address of each request of the page, and its answer."""
     yield address("runs"), [one for one in overview.runs(root) if one["run"] == run.run]
     shown = overview.run(run)
     for stage in shown["stages"]:  # the page may be passed on: it says nothing of this machine

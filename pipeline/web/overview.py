@@ -56,13 +56,26 @@ def _stage(stage: Node, inputs: list[str]) -> dict[str, Any]:
 
 def _pace(stage: Node) -> dict[str, Any]:
     """Returns `step_seconds`, the median of the last steps, and `left_seconds`, of the steps that are left."""
-    made = curves.read(stage.directory, "steps")
-    seconds = made.columns.get("seconds", [])[-RECENT:]
-    total = stage.directory / "total.json"
-    if not seconds or not total.exists():
+    each, total = _step_seconds(stage), stage.directory / "total.json"
+    if each is None or not total.exists():
         return {}
-    each = median(seconds)
-    return {"step_seconds": each, "left_seconds": each * (files.read_json(total)["total_steps"] - made.steps[-1])}
+    done = curves.read(stage.directory, "steps").steps[-1]
+    return {"step_seconds": each, "left_seconds": each * (files.read_json(total)["total_steps"] - done)}
+
+
+def _step_seconds(stage: Node) -> float | None:
+    seconds = curves.read(stage.directory, "steps").columns.get("seconds", [])[-RECENT:]
+    return median(seconds) if seconds else None
+
+
+def paces(root: Path) -> dict[str, dict[str, Any]]:
+    """Returns of each name of a stage the `run` that had its steps last, and `step_seconds`, their median there."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in view.views(root)[:RECENT]:
+        for stage in run.stages:
+            if stage.name not in found and (seconds := _step_seconds(stage)) is not None:
+                found[stage.name] = {"run": run.run, "step_seconds": seconds}
+    return found
 
 
 def scores(shown: View) -> list[dict[str, Any]]:

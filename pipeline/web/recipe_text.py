@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -116,18 +117,15 @@ def changed(text: str, place: Place, value: str | None, comment: str = "") -> st
         _refuse_repeated(root, place)
     pairs = _path(root, place)
     wanted = LEFT_OUT if value is None else yaml.load(value, Loader)
-    if value is None:
-        made = _without(text, pairs, comment) if len(pairs) == len(place) else text
-    else:
+    if value is not None:
         made = _with(text, root, pairs, place, value, comment)
-    try:
+    else:
+        made = _without(text, pairs, comment) if len(pairs) == len(place) else text
+    with suppress(ConfigError):  # what was made is no recipe
         after = loaded(made)
-        right = _at(after, place) == wanted and _but(after, place) == _but(before, place)
-    except ConfigError:
-        right = False
-    if not right:
-        raise ConfigError(f"{'.'.join(place)} cannot be changed without another key. Change it in the text.")
-    return made
+        if _at(after, place) == wanted and _but(after, place) == _but(before, place):
+            return made
+    raise ConfigError(f"{'.'.join(place)} cannot be changed without another key. Change it in the text.")
 
 
 def _node(text: str) -> yaml.Node | None:
@@ -197,6 +195,8 @@ def _with(text: str, root: yaml.Node | None, pairs: list[_Pair], place: Place, v
     if len(pairs) == len(place):
         return _replaced(text, pairs[-1], value)
     missing = place[len(pairs):]
+    if any(part.isdecimal() for part in missing):
+        raise ConfigError(f"{'.'.join(place)}: this recipe has no such element. Set the list as a whole.")
     node = pairs[-1].value if pairs else root
     if node is None:
         return text + "\n".join(_lines(missing, value, comment, 0)) + "\n"
@@ -216,7 +216,7 @@ def _with(text: str, root: yaml.Node | None, pairs: list[_Pair], place: Place, v
 def _replaced(text: str, pair: _Pair, value: str) -> str:
     if pair.is_element:  # an element of a list
         return text[:pair.value.start_mark.index] + value + text[_end(pair.value):]
-    begin = text.index(":", pair.key.end_mark.index) + 1
+    begin = text.find(":", pair.key.end_mark.index) + 1
     if pair.value.start_mark.line == pair.key.end_mark.line and pair.value.end_mark.index > begin:
         begin = pair.value.start_mark.index
         return text[:begin] + value + text[_end(pair.value):]

@@ -3,10 +3,10 @@
 It writes recipes below the directory where it was started, and starts runs with `ouro run`, which outlive it.
 """
 
-import json
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from pipeline.check.fields import fields
 from pipeline.results import sweep_view
 from pipeline.store import files, launch
 from pipeline.store.errors import ConfigError, DataError, OuroError
-from pipeline.web import drafts
+from pipeline.web import drafts, overview
 from pipeline.web.app import App, listen
 
 PAGE = "/studio"
@@ -29,7 +29,7 @@ QUESTIONS = [  # of the page for beginners: title, what is asked, settings
     ("run", "What is it called?", ["project", "name", "seed"]),
     ("model", "Which model is trained?", [
         "model.model_path", "model.init.enable", "model.max_prompt_tokens", "model.max_response_tokens",
-        "model.temperature", "model.lora_configs"]),
+        "model.temperature"]),
     ("data", "What is it asked?", [
         "buffer.explorer_input.taskset.path", "buffer.explorer_input.taskset.format.prompt_key",
         "buffer.explorer_input.taskset.format.response_key", "data_processor.task_pipeline.inputs",
@@ -42,11 +42,10 @@ QUESTIONS = [  # of the page for beginners: title, what is asked, settings
         "buffer.explorer_input.default_workflow_type"]),
     ("algorithm", "How does it learn?", [
         "algorithm.algorithm_type", "algorithm.repeat_times", "algorithm.optimizer.lr",
-        "algorithm.optimizer.lr_scheduler_type", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn_args"]),
+        "algorithm.optimizer.lr_scheduler_type", "algorithm.optimizer.lr_warmup_steps"]),
     ("resources", "How long, and on what?", [
         "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps", "mode", "cluster.gpu_per_node",
-        "cluster.gpu_memory_gib", "trainer.max_token_len_per_gpu", "explorer.rollout_model.gpu_memory_utilization",
-        "trainer.save_interval"]),
+        "cluster.gpu_memory_gib", "trainer.max_token_len_per_gpu", "trainer.save_interval"]),
 ]
 
 
@@ -60,7 +59,9 @@ class Studio(App):
     def routes(self) -> list[Route]:
         answers = {
             "form": lambda _: {"fields": fields(), "questions": QUESTIONS, "recipes": drafts.recipes(self.root),
+                               "suggestions": drafts.suggestions(self.root), "paces": overview.paces(self.root),
                                "directory": str(self.root.resolve())},
+            "columns": self._with(drafts.columns, "path", "prompt_key", "response_key"),
             "open": self._with(drafts.opened, "file"), "save": self._with(drafts.save, "file", "text", "digest"),
             "new": self._with(new, "data", "model", "name", "prompt_key", "response_key"),
             "start": self._start,
@@ -70,6 +71,10 @@ class Studio(App):
             "prompt": lambda asked: prompted(*_given(asked, "text", "file", "stage", "task")),
         }
         return [*super().routes(), *(self.posted(f"studio/{name}", answer) for name, answer in answers.items())]
+
+    def warm(self) -> None:
+        """Judges a recipe once, which imports what that takes: seconds that the first page would wait."""
+        self._drafts.judge("name: run\n", "warm.yaml")
 
     def _with(self, work: Callable, *names: str) -> Callable[[dict[str, Any]], Any]:
         return lambda asked: work(self.root, *_given(asked, *names))
@@ -113,11 +118,11 @@ def measured(text: str, file: str) -> dict[str, Any]:
     """Returns what `ouro config check` says of a draft, with samples of data, sizes of models, code and rewards of the
     user: in a process of its own."""
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / Path(file).name
+        path = Path(directory) / drafts.DRAFT
         path.write_text(text, encoding="utf-8")
         done = _command("config", "check", f"recipe={path}", "--format", "json")
         try:
-            return json.loads(done.stdout.replace(json.dumps(str(path))[1:-1], file))
+            return drafts.named(done.stdout, path, file)
         except ValueError as error:
             raise OuroError(done.stderr.strip() or "`ouro config check` printed nothing.") from error
 
@@ -126,7 +131,7 @@ def prompted(text: str, file: str, stage: str, task: int) -> dict[str, Any]:
     """Returns what `ouro debug workflow` prints of a task whose reply is its own truth: the prompt as the model sees
     it, tokens, and the reward. stage: "" for the first that explores."""
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / Path(file).name
+        path = Path(directory) / drafts.DRAFT
         path.write_text(text, encoding="utf-8")
         done = _command("debug", "workflow", str(path), "--script", "answer", "--task", str(task),
                         *(["--stage", stage] if stage else []))
@@ -171,4 +176,10 @@ def serve(port: int, opened: Callable[[str], None], file: str | None = None) -> 
 
     if file is not None:
         drafts.opened(Path(), file)
-    listen(Studio, port, opened, PAGE, f"#{quote(file)}" if file else "")
+
+    def begun(token: str, port: int) -> Studio:
+        made = Studio(token, port)
+        threading.Thread(target=made.warm, daemon=True).start()
+        return made
+
+    listen(begun, port, opened, PAGE, f"#{quote(file)}" if file else "")

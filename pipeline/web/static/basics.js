@@ -39,14 +39,19 @@ Ouro.query = (fields) => {
 Ouro.ask = async (name, fields, signal) => {
   const address = `api/${name}?${Ouro.query(fields || {})}`;
   if (window.OURO_DATA) return Ouro.exported(name, fields || {}, address);
-  let answer;
+  return Ouro.read(await Ouro.fetch(address, {signal}));
+};
+
+// the answer to a JSON object
+Ouro.post = async (name, asked) => Ouro.read(await Ouro.fetch(`api/${name}`, {method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify(asked)}));
+
+Ouro.fetch = async (address, given) => {
   try {
-    answer = await fetch(address, {signal});
+    return await fetch(address, given);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("the server does not answer: `ouro view` has ended");
+    throw new Error("the server does not answer: its command has ended");
   }
-  return Ouro.read(answer);
 };
 
 Ouro.read = async (answer) => {

@@ -9,16 +9,7 @@ const OuroStudio = (() => {
   let form = null, shown = [], queue = Promise.resolve(), judging = null, sweeping = [];
   let now = null;  // {file, text, saved, digest, told, scope, page, search}
 
-  async function post(name, asked) {
-    let answer;
-    try {
-      answer = await fetch(`api/studio/${name}`, {method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify(asked || {})});
-    } catch {
-      throw new Error("the server does not answer: `ouro studio` has ended");
-    }
-    return Ouro.read(answer);
-  }
-
+  const post = (name, asked) => Ouro.post(`studio/${name}`, asked || {});
   const said = h("div", {"aria-live": "polite"});
   const say = (...told) => said.replaceChildren(...told);
   const fail = (error) => say(Ouro.failed(error));
@@ -40,7 +31,7 @@ const OuroStudio = (() => {
   }
 
   function fresh() {
-    const input = (label, name, given) => h("label.wide", null, h("span", null, label), h("input", {name, spellcheck: "false", ...given}));
+    const input = (label, name, given) => h("label.wide", null, h("span", null, label), h("input", {name, spellcheck: "false", list: `new-${name}`, ...given}), h("datalist", {id: `new-${name}`}, ({data: form.suggestions.data, model: form.suggestions.models}[name] || []).map((one) => h("option", {value: one}))));
     const make = async (event) => {
       event.preventDefault();
       const asked = Object.fromEntries(new FormData(event.currentTarget));
@@ -135,9 +126,11 @@ const OuroStudio = (() => {
     if (focused) { const again = main.querySelector(`[name="${CSS.escape(focused)}"]`); if (again) again.focus(); }
   }
 
+  const suggested = (key) => (key.endsWith("model_path") ? form.suggestions.models : key.endsWith(".path") ? form.suggestions.data : []);
+
   function fields(abouts) {
     return abouts.map((about) => {
-      const made = StudioForm.field(about, set);
+      const made = StudioForm.field(about, set, suggested(about.key));
       shown.push(made);
       if (now.told) made.update(state);
       return made.element;
@@ -158,12 +151,12 @@ const OuroStudio = (() => {
   }
 
   function beginner() {
-    const there = all();
+    const there = all(), known = new Map(there.map((one) => [one.key, one]));
     return [scopes() || "", ...form.questions.map(([title, asks, keys]) => h("section.question", null, h("h2", null, title, h("span", null, asks)),
       fields(keys.flatMap((key) => {
-        const own = there.filter((one) => one.key.startsWith(`${key}.`) && one.names && key.endsWith("_args"));
-        return own.length ? own : there.filter((one) => one.key === key && !key.endsWith("_args"));
-      }))))];
+        const own = there.filter((one) => one.key.startsWith(`${key}.`));
+        return key.endsWith("_args") ? own : there.filter((one) => one.key === key);
+      })), keys.filter((key) => key.endsWith(".path")).map((key) => StudioForm.columns(key, known, state, set))))];
   }
 
   function expert() {
@@ -273,7 +266,7 @@ const OuroStudio = (() => {
   function aside() {
     if (!now.told) return;
     sweepPlace = sweepPlace || StudioPanel.sweep(form.fields.filter((one) => !one.key.includes("*")).map((one) => one.key), (words) => { sweeping = words; });
-    panel.replaceChildren(h("div", null, StudioPanel.found(now.told, show)), h("div", null, StudioPanel.numbers(now.told)), ...StudioPanel.stages(now.told), StudioPanel.unjudged(now.told) || "",
+    panel.replaceChildren(h("div", null, StudioPanel.found(now.told, show)), h("div", null, StudioPanel.numbers(now.told)), ...StudioPanel.times(now.told, form.paces), ...StudioPanel.stages(now.told), StudioPanel.unjudged(now.told) || "",
       h("h2", null, "data, memory, prompts"), h("div.row", null, measure), measuring, h("p.note", null, "A task as the model sees it, and what its own answer earns:"), h("div.row", null, task, prompt), prompting, sweepPlace);
   }
 

@@ -17,6 +17,12 @@ const StudioPanel = (() => {
 
   const stages = (told) => (told.stages.length ? [h("h2", null, "stages"), h("p.note", null, told.stages.map((one) => h("span", null, one.name, one.complete ? " (made) " : " ")))] : []);
 
+  // how long it takes, by the steps of the last run that had stages of these names
+  const times = (told, paces) => (Object.keys(told.steps || {}).length ? [h("h2", null, "time"), h("dl", null, Object.entries(told.steps).map(([stage, steps]) => {
+    const pace = paces[stage], each = pace ? `${Ouro.number(pace.step_seconds)} s a step in ${pace.run}` : "no run here had such steps: the page of runs says after some what is left";
+    return [h("dt", null, stage), h("dd", null, steps === null ? each : pace ? `${Ouro.number(steps)} steps, ${Ouro.duration(steps * pace.step_seconds)} with ${each}` : `${Ouro.number(steps)} steps; ${each}`)];
+  }))] : []);
+
   const unjudged = (told) => (told.unjudged.length ? h("details", null, h("summary", null, "not judged here"), h("ul", null, told.unjudged.map((one) => h("li.note", null, one.text)))) : null);
 
   // the words of a sweep: a setting and its values
@@ -38,5 +44,5 @@ const StudioPanel = (() => {
       h("button", {type: "button", onclick: add}, "add a setting"), told);
   }
 
-  return {found, numbers, stages, unjudged, sweep};
+  return {found, numbers, stages, times, unjudged, sweep};
 })();

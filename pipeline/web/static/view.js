@@ -168,7 +168,7 @@ const OuroView = (() => {
       event.preventDefault();
       history.replaceState(null, "", address(at.run, "sql", {question: question.value}));
       answer.replaceChildren();
-      Ouro.part(answer, async () => answered(await Ouro.read(await fetch("api/sql", {method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify({runs: [at.run], question: question.value})}))));
+      Ouro.part(answer, async () => answered(await Ouro.post("sql", {runs: [at.run], question: question.value})));
     };
     const form = h("form", {onsubmit: ask}, question, h("div.row", null, h("button", {type: "submit"}, "ask"), h("label", null, h("span", null, "examples"), h("select", {onchange: (event) => { question.value = event.currentTarget.value || question.value; }},
       h("option", {value: ""}, "…"), QUESTIONS.map((text) => h("option", {value: text}, text))))));

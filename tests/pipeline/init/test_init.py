@@ -21,6 +21,7 @@ from pipeline.init.columns import Guess, guess
 from pipeline.init.command import AGENT, TEMPLATES
 from pipeline.store.errors import DataError
 from pipeline.store.files import CONF
+from pipeline.web import drafts, studio
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
@@ -190,6 +191,23 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
         # `23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4
         limits = config.model.max_prompt_tokens, config.model.max_response_tokens  # of a small model
         assert (limits, config.buffer.batch_size, config.algorithm.optimizer.lr) == ((16, 64), 4, 5e-4)
+
+
+def test_the_studio_makes_the_recipe_of_init_and_overwrites_nothing(tmp_path, in_process, init, model, monkeypatch):
+    data = SHAPES["short answers"][0](tmp_path)
+    assert init(data) == 0
+    theirs = Path("conf/recipe/project.yaml").read_text()
+    here = tmp_path / "studio"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    made = studio.new(here, str(data), str(model), "my_project", None, None)
+    assert (made["text"], made["file"]) == (theirs, "conf/recipe/my_project.yaml")
+    assert {path.name for path in here.rglob("*")} == {"reward.py", "test_reward.py"}
+    with pytest.raises(DataError):
+        studio.new(here, str(data), str(model), "other", None, None)
+    found = drafts.columns(here, str(data), None, None)
+    assert found["format"].items() >= {"prompt_key": "question", "response_key": "label"}.items()
+    assert not found["rewritten"]
 
 
 def test_files_of_a_directory_that_no_split_takes_are_named(tmp_path, in_process, init, capsys):

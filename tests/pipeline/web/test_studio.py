@@ -84,6 +84,29 @@ def test_one_key_changes_and_nothing_else(key, value, old, new):
     assert made == TEXT.replace(old, new)
 
 
+@pytest.mark.parametrize(("text", "key", "value", "made"), [
+    ("", "seed", "2", "seed: 2\n"), ("# only a comment", "seed", "2", "# only a comment\nseed: 2\n"),
+    ("a:\n", "a.b", "1", "a: {b: 1}\n"), ("a: {}", "a.b.c", "1", "a: {b: {c: 1}}\n"), ("a: 1  # c", "a", None, ""),
+    ("a: |\n  x\n  y\n\nb: 1\n", "a", "z", "a: z\n\nb: 1\n"), ("s:\n  a: >-\n    x\n\nb: 1\n", "s.c", "2",
+                                                                  "s:\n  a: >-\n    x\n  c: 2\n\nb: 1\n"),
+    ("l:\n- {a: 1}\n- a: 2\n  b: 3\n", "l.1.b", None, "l:\n- {a: 1}\n- a: 2\n"),
+    ("l:\n- {a: 1}\n- a: 2\n  b: 3\n", "l.1.a", None, "l:\n- {a: 1}\n- b: 3\n"),
+    ("l: [1, 2]\n", "l.1", "5", "l: [1, 5]\n"), ("é: 'ü'\na: 1\n", "a", "2", "é: 'ü'\na: 2\n"),
+    ("a:\r\n  b: 1\r\nc: 2\r\n", "a.b", "3", "a:\r\n  b: 3\r\nc: 2\r\n"),
+    ("a:  # why\n  b:  # how\n    c: 1\n  d: 2\n", "a.b.c", "3", "a:  # why\n  b:  # how\n    c: 3\n  d: 2\n"),
+])
+def test_forms_of_yaml(text, key, value, made):
+    assert changed(text, key.split("."), value) == made
+
+
+@pytest.mark.parametrize(("text", "key"), [
+    ("? a", "a"), ("{a, b: 1}", "a"), ("a: 1\na: 2", "a"), ("a: &x {b: 1}\nc: *x", "c.b"), ("l: []", "l.0"),
+    ("a: b", "l.0.a"), ("x: &a {b: 1}\ny:\n  <<: *a\n", "x")])
+def test_what_is_not_changed_safely_is_refused(text, key):
+    with pytest.raises(ConfigError):
+        changed(text, key.split("."), "7")
+
+
 @pytest.mark.parametrize("key", ["buffer.eval.format.prompt_key", "buffer.eval", "buffer.batch_size.more", "stages.0"])
 def test_what_would_change_other_keys_is_refused(key):
     with pytest.raises(ConfigError):

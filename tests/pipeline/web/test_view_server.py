@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from pipeline import cli
 from pipeline.store import tables
-from pipeline.web import curves
+from pipeline.web import curves, export
 from pipeline.web.app import App
 from tests.fake_run import FakeRun
 
@@ -161,6 +161,11 @@ def test_a_page_for_the_disk_has_the_answers_of_the_server(client, root, tmp_pat
     assert data[key]["row"]["experience_id"] == rows[0]["experience_id"]
     assert '<script src="static/data.js">' in (tmp_path / "page/index.html").read_text()
     assert cli.main(["view", RUN, "--root", str(root), "--export", str(tmp_path / "page")]) == 2
+
+
+def test_a_page_for_the_disk_writes_addresses_as_a_browser_does():
+    """`new URLSearchParams({run: "a~b*c d/é"}).toString()` in Chromium."""
+    assert export.address("run", run="a~b*c d/é") == "api/run?run=a%7Eb*c+d%2F%C3%A9"
 
 
 def test_there_is_no_such_run(tmp_path):
