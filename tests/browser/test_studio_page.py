@@ -1,5 +1,6 @@
 """`ouro studio` in a browser: a recipe is opened, changed, mended, saved and started, by mouse and by keyboard."""
 
+import json
 import os
 import subprocess
 import sys
@@ -89,15 +90,40 @@ def test_texts_of_a_recipe_are_no_html(page):
     assert page.locator("img").count() == 0
 
 
-def test_a_setting_of_one_stage_and_a_choice_with_the_arguments_of_what_was_chosen(page):
+def test_a_setting_of_one_stage_and_the_arguments_of_what_it_chooses(page):
+    page.get_by_role("link", name="every setting").click()
     page.get_by_label("settings of").select_option("rft")
+    search = page.get_by_role("searchbox")
+    search.fill("clip_range")
     page.locator('[name="algorithm.policy_loss_fn_args.clip_range"]').wait_for()
-    algorithm = page.locator('[name="algorithm.algorithm_type"]')
-    algorithm.fill("sapo")
-    page.locator('[name="algorithm.policy_loss_fn_args.clip_range"]').wait_for(state="detached")
+    search.fill("algorithm_type")
+    page.locator('[name="algorithm.algorithm_type"]').fill("sapo")
+    page.keyboard.press("Enter")
+    search.fill("policy_loss_fn_args tau")
+    page.locator('[name="algorithm.policy_loss_fn_args.tau_pos"]').wait_for()
+    search.fill("clip_range")
+    assert page.locator('[name="algorithm.policy_loss_fn_args.clip_range"]').count() == 0
     page.get_by_role("link", name="text", exact=True).click()
     found = written(page.get_by_label("Text of the recipe").input_value())
     assert (found["rft"]["algorithm.algorithm_type"], found[""]["algorithm.algorithm_type"]) == ("sapo", "grpo")
+
+
+def test_columns_of_a_file_are_read_and_taken(page, project):
+    rows = [json.dumps({"asked": f"{i} + {i} =", "sum": str(2 * i)}) for i in range(40)]
+    (project / "sums.jsonl").write_text("\n".join(rows))
+    page.locator('[name="buffer.explorer_input.taskset.path"]').fill("sums.jsonl")
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="read its columns").first.click()
+    page.get_by_role("alert").get_by_text("asked").wait_for()
+    rows = [one.replace("asked", "problem").replace("sum", "target") for one in rows]
+    (project / "sums.jsonl").write_text("\n".join(rows))
+    page.get_by_role("button", name="read its columns").first.click()
+    page.get_by_role("button", name="take prompt_key: problem").click()
+    page.locator('.field.set [name="buffer.explorer_input.taskset.format.response_key"]').wait_for()
+    page.get_by_role("link", name="text", exact=True).click()
+    found = written(page.get_by_label("Text of the recipe").input_value())[""]
+    assert found["buffer.explorer_input.taskset.format.prompt_key"] == "problem"
+    assert found["buffer.explorer_input.taskset.format.response_key"] == "target"
 
 
 def test_the_prompt_of_a_task_is_shown(page):

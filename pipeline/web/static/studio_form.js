@@ -69,7 +69,7 @@ const StudioForm = (() => {
     const read = () => {
       place.replaceChildren();
       Ouro.part(place, async () => {
-        const path = state.written(key) ?? state.inherited(key);
+        const path = document.getElementsByName(key)[0].value || state.inherited(key);  // as typed, judged or not
         if (!path) throw new Error(`${key} is empty: name a file of rows first.`);
         const found = await Ouro.post("studio/columns", {path}), chosen = Object.entries(found.format).filter(([name]) => known.has(`${section}.${name}`));
         const take = () => chosen.forEach(([name, value]) => set(known.get(`${section}.${name}`), value === null ? "null" : String(value)));
