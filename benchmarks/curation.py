@@ -2,6 +2,7 @@
 
     python -m benchmarks.curation --root /tmp/curation                    200,000 and 1 million tasks
     python -m benchmarks.curation --root /tmp/curation --tasks 10000000   needs 10 GB of disk, and an hour on two cores
+    python -m benchmarks.curation --root /tmp/curation --deduplicator document_minhash_deduplicator
 
 The stages `tasks` and `curate` as a run starts them, on a Parquet file of which a tenth repeats an earlier question and
 a twentieth is too short: a mapper, two filters, a deduplicator, a selector by a score, and priorities.
@@ -23,9 +24,10 @@ import pyarrow.parquet as pq
 from benchmarks.measurement import Measurement, table
 
 GIGABYTES, ALLOWED = 1e9, 2.0
+EXACT = "document_deduplicator"
 OPERATORS = [
     {"name": "whitespace_normalization_mapper"}, {"name": "text_length_filter", "args": {"min_len": 20}},
-    {"name": "alphanumeric_filter", "args": {"min_ratio": 0.3}}, {"name": "document_deduplicator"},
+    {"name": "alphanumeric_filter", "args": {"min_ratio": 0.3}}, {"name": EXACT},
     {"name": "topk_specified_field_selector", "args": {"field_key": "__dj__stats__.text_len", "top_ratio": 0.9}}]
 STAGES = {"tasks": "raw.parquet", "curate": "tasks.parquet"}
 
@@ -47,13 +49,13 @@ def write_tasks(path: Path, count: int) -> None:
             writer.write_table(pa.table(columns))
 
 
-def work(name: str, root: Path) -> None:
+def work(name: str, root: Path, deduplicator: str) -> None:
     """Does one stage in this process."""
     from pipeline.check.judge import compose
     from pipeline.job.context import Context
     from stages import curate, tasks
 
-    operators = json.dumps(OPERATORS).replace('"', "")
+    operators = json.dumps(OPERATORS).replace('"', "").replace(EXACT, deduplicator)
     given = [f"data_processor.task_pipeline.{one}" for one in (
         "generator=null", "generator_args={}", "config_path=null", f"inputs=[{root / 'input.parquet'}]",
         f"operators={operators}", "num_process=2",
@@ -64,11 +66,12 @@ def work(name: str, root: Path) -> None:
                         logging.getLogger("curation")))
 
 
-def measured(name: str, root: Path) -> tuple[float, float, float]:
+def measured(name: str, root: Path, deduplicator: str) -> tuple[float, float, float]:
     """Seconds of a stage in a process of its own, CPU seconds, and the most gigabytes that it and its children held at
     once (PSS)."""
     begin, cpu, most = time.perf_counter(), _cpu(), 0
-    child = psutil.Popen([sys.executable, "-m", "benchmarks.curation", "--root", str(root), "--stage", name])
+    child = psutil.Popen([sys.executable, "-m", "benchmarks.curation", "--root", str(root), "--stage", name,
+                          "--deduplicator", deduplicator])
     while child.poll() is None:
         most = max(most, _held(child))
         time.sleep(0.5)
@@ -103,10 +106,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--root", type=Path, required=True)
     arguments.add_argument("--tasks", type=int, nargs="+", default=[200_000, 1_000_000])
+    arguments.add_argument("--deduplicator", default=EXACT)
     arguments.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     given = arguments.parse_args()
     if given.stage:
-        work(given.stage, given.root)
+        work(given.stage, given.root, given.deduplicator)
         return
     said, rows = Measurement("curation", "Curating synthetic tasks: time and memory"), []
     for count in given.tasks:
@@ -114,7 +118,7 @@ def main() -> None:
         root.mkdir(parents=True)
         write_tasks(root / "input.parquet", count)
         for name, made in STAGES.items():
-            seconds, cpu, gigabytes = measured(name, root)
+            seconds, cpu, gigabytes = measured(name, root, given.deduplicator)
             left = pq.ParquetFile(root / name / made).metadata.num_rows
             rows.append([f"{count:,}", name, f"{left:,}", seconds, cpu, count / cpu, gigabytes])
         subprocess.run(["rm", "-r", str(root)], check=True)

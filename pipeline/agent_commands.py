@@ -31,17 +31,23 @@ from pipeline.store.errors import ConfigError
 def serve(model, overrides, root, stage, engine, token, token_env, without_feedback, **given):
     """Answer clients of OpenAI and Anthropic with a model.
 
-    CHECKPOINT is a model directory, a stage or a checkpoint of the store, or the name of a run. key=value are settings
-    of model and explorer. Ctrl-C ends it.
+    CHECKPOINT is a model directory, a stage or a checkpoint of the store, the name of a run, or the address of a server
+    of OpenAI's interface, up to and with /v1, which is asked then. key=value are settings of model and explorer. Ctrl-C
+    ends it.
     """
-    from stages.serving.model import model_of, settings_of
+    from stages.serving.model import model_of, model_of_server, settings_of, settings_of_server
     from stages.serving.server import Options, serve
 
     if math.isnan(given["wait"]):
         raise click.UsageError("--wait nan: needed a number of seconds.")
-    directory = model_of(model, stage, root)
     options = Options(token=_token(token, token_env), keep=without_feedback == "keep", **given)
-    serve(directory, settings_of(directory, engine, overrides), options)
+    if "://" not in model:
+        directory = model_of(model, stage, root)
+        serve(directory, settings_of(directory, engine, overrides), options)
+        return
+    config = settings_of_server(model, overrides)
+    with model_of_server(config) as directory:
+        serve(directory, config, options)
 
 
 @click.group()

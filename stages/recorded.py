@@ -9,6 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from pipeline.job.context import Context, run_stage
 from pipeline.settings.data import SHOWN
 from pipeline.store import hashes, records, tables
@@ -40,7 +42,10 @@ def work(context: Context) -> None:
 
 
 def _take(source: Path, target: Path, name: str) -> None:
-    tables.read(source, records.TABLES[name])  # raises DataError for a damaged file
+    rows = tables.read(source, records.TABLES[name])  # raises DataError for a damaged file
+    if name == "experience" and np.isnan(rows["rollout_logprobs"].combine_chunks().flatten().to_numpy()).any():
+        raise DataError(f"{source} has rows of a server, whose tokens and log-probs are not known, so no ratio of them "
+                        "can be computed. Train on the good ones as demonstrations (docs/serve.md).")
     target.parent.mkdir(parents=True, exist_ok=True)
     hashes.write(target, lambda temporary: _link_or_copy(source, temporary))
 

@@ -6,16 +6,12 @@ address. Nothing is asked: evaluations ask, when they run.
 
 from pipeline.job.context import Context, run_stage
 from pipeline.store import files
-from workflows.engines.openai_engine import text_tokenizer
+from workflows.engines.openai_engine import write_model
 
 
 def work(context: Context) -> None:
-    external = context.config.explorer.rollout_model.external
-    text_tokenizer().save_pretrained(context.directory)
-    files.write_json(context.directory / "config.json",
-                     {"base_url": external.base_url, "model_name": external.model_name})
+    context.made |= write_model(context.directory, context.config.explorer.rollout_model.external)
     files.flush_tree(context.directory)
-    context.made |= {"base_url": external.base_url, "model_name": external.model_name}
 
 
 if __name__ == "__main__":

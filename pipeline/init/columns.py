@@ -176,7 +176,8 @@ def _of_columns(drawn: Sampled, prompt: str | None, answer: str | None) -> Guess
         if len(others) <= ALLOWED * count:
             several = any(_has_roles(turns) and [turn["role"] for turn in turns].count("assistant") > 1
                           for turns in table[prompt])
-            more = "; for every turn of the assistant: format.enable_concatenated_multi_turn: true"
+            more = ("; earlier turns may hold what the user corrected later. For every turn of the assistant: "
+                    "format.enable_concatenated_multi_turn: true")
             return Guess("sft", _messages(prompt), [f"demonstrations: the last turns of {prompt}, the assistant's"
                                                     + more * several])
         columns, ours = _messages(prompt), {prompt, TOOLS}

@@ -19,7 +19,8 @@ def init_agent(directory: Path) -> int:
     """Creates a project for an agent with OpenAI's client. Returns the exit code of the command."""
     _refuse_full(directory)
     _copy(directory, AGENT)
-    _tell(directory, "pytest")
+    _tell(directory)
+    _next(directory, "pytest")
     return 0
 
 
@@ -37,6 +38,7 @@ def init(directory: Path, template: str | None, data: str | None, model: str | N
         return _for_data(directory, data, model, prompt_key, response_key)
     _copy(directory, template or "math")
     _tell(directory)
+    _next(directory)
     return 0
 
 
@@ -69,11 +71,14 @@ def _copy(directory: Path, *template: str) -> None:
             (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 
-def _tell(directory: Path, first: str = "ouro run") -> None:
-    """first: the command to begin with."""
+def _tell(directory: Path) -> None:
     print(f"wrote {directory}:")
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         print(f"  {path.relative_to(directory)}")
+
+
+def _next(directory: Path, first: str = "ouro run") -> None:
+    """first: the command to begin with."""
     print(f"next: cd {shlex.quote(str(directory))} && {first}     (its README.md says more)")
 
 
@@ -97,7 +102,10 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     with contextlib.chdir(directory):
         report = preflight.check(compose([]), data=True, code=True)
     print(f"\nouro config check\n{report.text()}")
-    return 2 if report.problems else 0
+    if report.problems:
+        return 2
+    _next(directory)
+    return 0
 
 
 def project_files(source: str, model: str, prompt_key: str | None, response_key: str | None, project: str

@@ -62,7 +62,8 @@ def _facts(guess: Guess, data: Data, model: Path, rewritten: str | None) -> dict
         "guess": guess, "data": data, "path": _quoted(_path(guess, data)), "system": system,
         "columns": f"{{{', '.join(columns)}}}", "model": _quoted(model), "context": context, "response": response,
         "parameters": f"{size.parameters / 1e6:,.1f} million parameters" if size else "parameters not counted",
-        "prompt": min(prompt, context - response), "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
+        "prompt": min(prompt, context - response), "prompt_is": _said_of_prompts(guess, prompt <= context - response),
+        "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
         "batch": min(MOST[guess.kind], 2 ** max((data.total // 4).bit_length() - 1, 0)),
         "test_ratio": held_share(data),
         "held_out": "test" if _path(guess, data) == "data" else data.held_out,
@@ -70,6 +71,14 @@ def _facts(guess: Guess, data: Data, model: Path, rewritten: str | None) -> dict
         "mode": "colocate" if gpus_here() == 1 else "both",
         "transformers": _samples_by_transformers(guess, model, context),
     }
+
+
+def _said_of_prompts(guess: Guess, fits: bool) -> str:
+    """Returns what the recipe says of the limit on prompts. fits: whether the model has room for it."""
+    if guess.kind == "cpt":
+        return "with max_response_tokens the length of a piece of text"
+    room = "the longest of nearly all sampled prompts and a quarter" if fits else "as many as the model has room for"
+    return f"{room}; longer ones are not trained on"
 
 
 def _samples_by_transformers(guess: Guess, model: Path, context: int) -> bool:

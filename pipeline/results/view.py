@@ -188,7 +188,7 @@ class State:
 
 
 def state(stage: Node) -> State:
-    """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed), or missing."""
+    """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed) or waiting."""
     locked = is_locked(stage.directory / ".lock")  # first, because a stage may complete in between
     steps = tables.steps_present(stage.directory, stage.kind.steps)
     total = _total_steps(stage.directory)
@@ -206,7 +206,7 @@ def state(stage: Node) -> State:
     elif problem:
         word = "failed"
     else:
-        word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
+        word = "partial" if reached or (stage.directory / "stage.log").exists() else "waiting"
     return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
                  problem and shortened(problem, 1)[0], warning,
                  holder_of(stage.directory / ".lock") if locked else None, _doing(stage.directory) if locked else (),

@@ -202,6 +202,8 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     from pipeline.run.failure import asked_to_end
     from pipeline.run.planning import SUMMARY_FOLLOWS
 
+    if not any(PRINTS_ONLY.fullmatch(word) for word in extra):
+        plan.freeze()  # so that `ouro status` has it while snakemake starts
     command = snakemake_command(overrides, extra)
     environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": launch.python_path()}
     began, grace = time.time(), max(stage.config.log.grace_seconds for stage in plan.stages)

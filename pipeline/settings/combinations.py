@@ -11,6 +11,7 @@ from pipeline.settings.columns import unweighed_steps
 from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.reward_rules import component_keys, overlong, resampled_by_accuracy, reward_model, rewards
+from pipeline.settings.server_rules import server
 from pipeline.settings.train_batch import taken_groups
 from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
 from pipeline.store.errors import Problem
@@ -286,20 +287,6 @@ def nodes(c) -> Found:
     if c.explorer.auxiliary_models:
         yield Problem("explorer.auxiliary_models", f"with cluster.node_num={number}: auxiliary models run on one node "
                       "only.", "Set cluster.node_num=1 for this stage.")
-
-
-def server(c) -> Found:
-    """A server of OpenAI's interface answers tasks, and is not trained."""
-    model = c.explorer.rollout_model
-    if model.engine_type != "openai":
-        return
-    if not c.asks_server:
-        yield Problem("explorer.rollout_model.engine_type", "a server gives neither the token ids nor the log-probs "
-                      "that training needs.", "Set vllm or transformers; openai goes with mode=bench and "
-                      "mode=explore.", found="openai")
-    for name in ("base_url", "model_name"):
-        if not ((given := getattr(model.external, name)) or "").strip():
-            yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, reward_model, greedy_baseline,

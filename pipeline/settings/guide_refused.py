@@ -6,8 +6,8 @@ _NO_ACTORS = "there are no actors whose names must differ; project and name iden
 _NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run --profile slurm`)."
 _ALL_AT_ONCE = ("explorer.runner_concurrency says how many attempts are in progress at once (null: all), and "
                 "explorer.rollout_model.max_num_seqs how many responses an engine decodes at once.")
-_BOUNDED = ("a response is bounded by model.max_response_tokens, the code of a workflow by explorer.max_timeout, and "
-            "the wait of one side for the other by synchronizer.sync_timeout.")
+_BOUNDED = ("explorer.over_rollout leaves the slowest tasks out of a step, by the times of that step, without failed "
+            "rows; explorer.max_timeout bounds the code of a workflow, model.max_response_tokens a response.")
 _NO_SERVER = ("a workflow with a parameter `endpoint` gets the address and the token of an interface of OpenAI and "
               "Anthropic that its stage starts (docs/agents.md); `ouro serve` serves a trained model.")
 _TINKER = "models are trained here, by DeepSpeed: what the service trains is an adapter of model.lora_configs."

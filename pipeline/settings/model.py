@@ -114,12 +114,13 @@ class Model(Section):
                                         choices=(1.0,), how=True)
     max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2)
     temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0)
-    top_p: float = setting(1.0, "nucleus sampling bound, 1 = off", gt=0, le=1)
+    top_p: float = setting(1.0, "nucleus sampling bound, 1 = off; a lower one needs top_k for rollouts to train on",
+                           gt=0, le=1)
     top_k: int = setting(-1, "number of likeliest tokens to sample from, -1 = off; with a lower top_p or min_p above 0 "
                              "rollouts to train on need 1 to 1024: what each token was sampled among is kept with it",
                          ge=-1)
-    min_p: float = setting(0.0, "least probability of a token to sample, as a share of the likeliest one's; 0 = off",
-                           ge=0, le=1)
+    min_p: float = setting(0.0, "least probability of a token to sample, as a share of the likeliest one's; 0 = off; "
+                                "above 0 it needs top_k for rollouts to train on", ge=0, le=1)
 
     @property
     def longest(self) -> int:

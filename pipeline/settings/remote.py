@@ -4,6 +4,8 @@ from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABL
 from pipeline.settings.setting import LIMIT, Section, rule, setting
 from pipeline.store.errors import Problem
 
+UNTOLD = {"top_k": -1, "min_p": 0.0}  # what OpenAI's interface has no parameter for -> the value by which it is off
+
 
 class Remote(Section):
     base_url: str | None = setting(None, "address of the server, up to and with /v1, such as http://127.0.0.1:8000/v1")

@@ -80,7 +80,8 @@ def columns(run: View) -> list[dict[str, Any]]:
         meanings = {one.name: one.metadata["doc"] for one in fields(TABLES[table_of(stage)])}
         for name, values in made.columns.items():
             if np.isfinite(values).any():
-                one = found.setdefault(name, {"name": name, "meaning": meanings.get(name, ""), "stages": []})
+                meaning = meanings.get(name.partition(".")[0], "")  # of statistics.NAME that of statistics
+                one = found.setdefault(name, {"name": name, "meaning": meaning, "stages": []})
                 one["stages"].append(stage.name)
     return list(found.values())
 

@@ -1,8 +1,13 @@
-"""Which model `ouro serve` answers with, and the settings by which it does."""
+"""Which model `ouro serve` answers with, and the settings by which it does.
 
+A server of OpenAI's interface is passed on to: it is asked for replies, and what is said is recorded as of any model.
+"""
+
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +15,14 @@ from pipeline.results import sweep_view
 from pipeline.settings import schema
 from pipeline.settings.config import Config
 from pipeline.settings.kinds import MODEL
+from pipeline.settings.remote import UNTOLD
 from pipeline.settings.setting import at
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.model_shape import read_config
 from pipeline.store.weights import whole_model
+from workflows.engines.open import limited
+from workflows.engines.openai_engine import write_model
 
 # of the stage that made the model
 KEPT = ("model.dtype", "model.enable_thinking", "model.temperature", "model.top_p", "model.top_k",
@@ -43,11 +51,29 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
     return whole_model(chosen[-1].directory, "CHECKPOINT")
 
 
+@contextlib.contextmanager
+def model_of_server(config: Config) -> Iterator[Path]:
+    """A server as a model directory, within the block. config: of settings_of_server."""
+    with tempfile.TemporaryDirectory(prefix="ouro-serve-") as place:
+        write_model(Path(place), config.explorer.rollout_model.external)
+        yield Path(place)
+
+
+def settings_of_server(address: str, overrides: Sequence[str]) -> Config:
+    """The settings by which a server of OpenAI's interface is asked. Raises ConfigError."""
+    config = _read({"explorer": {"rollout_model": {"engine_type": "openai", "external": {"base_url": address}}}},
+                   overrides)
+    if not (config.explorer.rollout_model.external.model_name or "").strip():
+        raise ConfigError("explorer.rollout_model.external.model_name is not set; needed the name that the server at "
+                          f"{address} has for its model.")
+    if odd := [name for name, off in UNTOLD.items() if getattr(config.model, name) != off]:
+        raise ConfigError(f"model.{odd[0]} is no sampling parameter of OpenAI's interface, so the server would not be "
+                          "told of it. Leave it out.")
+    return limited(config)
+
+
 def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:
     """The settings of the stage that made a model, if one did, with the user's own over them. Raises ConfigError."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     tree: dict[str, Any] = {"explorer": {"rollout_model": {"engine_type": engine, "engines_per_gpu": 1}}}
     places = (model, model.parent, *model.parents[2:3])  # of a model stage, of another stage, of a checkpoint
     made = next((place for place in places if (place / "stage.json").exists()), None)
@@ -61,6 +87,14 @@ def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:
             section, name = key.split(".")
             if (value := at(config, key)) is not None:
                 tree.setdefault(section, {})[name] = value
+    return _read(tree, overrides)
+
+
+def _read(tree: dict[str, Any], overrides: Sequence[str]) -> Config:
+    """Nested settings with those of the user over them. Raises ConfigError."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     if foreign := [word for word in overrides if not re.match(r"(model|explorer)\.", word)]:
         raise ConfigError(f"{', '.join(foreign)}: a server takes settings of model and explorer alone, as "
                           "model.temperature=0.7.")

@@ -166,14 +166,14 @@ def serve(model: Path, config, options: Options) -> None:
     logs = Path(tempfile.mkdtemp(prefix="ouro-serve-"))  # of engines in processes of their own
     engine = EngineLoop(lambda: open_engine(model, config, end_tokens(tokenizer, model), logs=logs))
     made = config.model
+    asks_server = config.explorer.rollout_model.engine_type == "openai"
     sampling = Sampling(made.temperature, made.top_p, made.top_k, made.longest, fixed=options.record is not None,
-                        min_p=made.min_p,
-                        **({"prompt": made.max_prompt_tokens, "reply": made.max_response_tokens}
-                           if options.is_limited else {}))
+                        min_p=made.min_p, prompt=made.max_prompt_tokens if options.is_limited else None,
+                        reply=made.max_response_tokens if options.is_limited or asks_server else None)
     recording = None
     try:
         if options.record is not None:
-            recording = _recording(model, options, engine.engine.version, sampling, tokenizer)
+            recording = _recording(model, options, engine.engine.version, sampling, tokenizer, not asks_server)
         asyncio.run(_serve(listener, options, engine, recording,
                            lambda name: Session(name, engine, sampling, tokenizer, config,
                                                 recording.replied if recording else lambda *_: None)))
@@ -187,8 +187,9 @@ def serve(model: Path, config, options: Options) -> None:
             engine.close(CLOSE_SECONDS)
 
 
-def _recording(model: Path, options: Options, engine: str, sampling: Sampling, tokenizer) -> Recording:
-    weights = checkpoints.weights_hash(model)
+def _recording(model: Path, options: Options, engine: str, sampling: Sampling, tokenizer, known: bool) -> Recording:
+    """known: whether its weights are; those of a server are its name and address."""
+    weights = checkpoints.weights_hash(model) if known else engine
     config_hash = files.hash_json([weights, engine, sampling.temperature, sampling.top_p, sampling.top_k,
                                     *([sampling.min_p] if sampling.min_p else [])])
     source = Source(options.record.resolve().name, weights, config_hash, commit(), engine)

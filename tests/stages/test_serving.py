@@ -23,13 +23,16 @@ from stages import recorded
 from stages.serving import server
 from stages.serving.attempts import Attempt, Feedback, Reply, Source
 from stages.serving.engine_loop import EngineLoop
+from stages.serving.model import settings_of_server
 from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
 from tests.damage import flip
 from tests.factories import row
+from tests.servers import chat_app, serving
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
 from workflows.endpoint import guard
 from workflows.endpoint.server import DIALECTS
+from workflows.engines.openai_engine import OpenAIEngine, text_tokenizer
 
 SOURCE = Source("rec", "w", "c", "k", "scripted")
 
@@ -108,6 +111,33 @@ def test_a_session_is_one_attempt_whose_calls_are_one_row(opened, tmp_path):
     notes = read(tmp_path, "feedback")
     assert [(note.session, note.metadata) for note in notes] == [("s", '{"user": 7}'), (None, None)]
     assert list(journal_of(tmp_path / "rec").glob("*.json")) == []
+
+
+def test_a_server_is_passed_on_to_and_its_rows_are_not_trained_on(tmp_path, settings):
+    with serving(chat_app(lambda body, headers: f"{body['model']}: {body['messages'][-1]['content']}")) as address:
+        config = settings_of_server(f"{address}/v1", ["explorer.rollout_model.external.model_name=theirs"])
+        loop, recording = EngineLoop(lambda: OpenAIEngine(None, config, [], False)), recorder(tmp_path)
+        made = SimpleNamespace(loop=loop, app=server.Standalone(
+            lambda name: Session(name, loop, Sampling(1.0, 1.0, -1, config.model.longest, True, reply=9),
+                                 text_tokenizer(), config, recording.replied), recording,
+            server.Options("127.0.0.1", 0, None, tmp_path / "rec", 2, 60.0, True)))
+        found = posted(made, (IN_SESSION, chat("one")), (IN_SESSION, chat("two", "one", "theirs: one")),
+                       ("/feedback", {"session": "s", "reward": 1}), (CHAT, chat("x", logprobs=True)))
+        loop.close(5)
+    assert [one.status_code for one in found] == [200, 200, 200, 400]
+    recording.close()
+    said = [text_tokenizer().decode(one.response_tokens, skip_special_tokens=True)
+            for one in read(tmp_path, "experience")]
+    assert said == ["theirs: one", "theirs: two"]
+    context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={tmp_path / 'rec'}"),
+                              directory=tmp_path / "stage", made={})
+    with pytest.raises(DataError):
+        recorded.work(context)
+
+
+def test_a_server_whose_model_has_no_name_is_refused():
+    with pytest.raises(ConfigError, match="model_name"):
+        settings_of_server("http://127.0.0.1:9/v1", [])
 
 
 def test_several_responses_are_one_attempt_and_a_session_begins_another_after_its_feedback(opened, tmp_path):

@@ -82,8 +82,9 @@ def test_killed_it_keeps_the_steps_that_were_written_and_makes_the_others_whole(
 
 
 @pytest.mark.kill
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(("style", "interval", "bound"), [("trainer_driven", 1, 2), ("explorer_driven", 2, 3)])
-def test_killed_where_one_side_drives_it_keeps_what_was_written_within_the_bound(tmp_path, style, interval, bound):
+def test_killed_where_one_side_drives_it_keeps_what_was_written(tmp_path, style, interval, bound, ranks):
     """Killed four times, by both tables; its checkpoints are of every third step."""
     steps = 12
     given = (*(word for word in LONG if word.partition("=")[0] not in (
@@ -92,7 +93,7 @@ def test_killed_where_one_side_drives_it_keeps_what_was_written_within_the_bound
         "model.max_response_tokens=24", "explorer.rollout_model.engine_type=transformers", "trainer.save_interval=3",
         "buffer.explorer_input.default_reward_fn_type=tests.kills.agents:digits", f"buffer.total_steps={steps}",
         f"synchronizer.sync_style={style}", f"synchronizer.sync_interval={interval}",
-        f"synchronizer.max_staleness={bound}")
+        f"synchronizer.max_staleness={bound}", f"trainer.ranks={ranks}")
     stage = stage_to_kill(tmp_path, given)
     for name, step in (("rollouts", 2), ("steps", 4), ("rollouts", 8), ("steps", 10)):
         killed(stage, name, step)

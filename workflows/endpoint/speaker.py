@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import cache
@@ -64,6 +65,8 @@ class Speaker:
         for reply in replies:
             if isinstance(reply, Failed):
                 raise Refusal(400, reply.reason, "failed")
+            if ask.logprobs and any(map(math.isnan, reply.logprobs)):
+                raise Refusal(400, "the server that answers gives no log-probs; leave them out", "unsupported")
         choices = [self.conversation.record(number, ask, prompt, reply)
                    for number, reply in zip(numbers, replies, strict=True)]
         logprobs = [self.conversation.logprobs(choice) if ask.logprobs else [] for choice in choices]

@@ -45,6 +45,17 @@ def text_tokenizer():
         tokenizer_object=made, eos_token=END, chat_template=TEMPLATE, clean_up_tokenization_spaces=False)
 
 
+def write_model(directory: Path, settings) -> dict[str, str]:
+    """Writes a server as a model: the tokenizer by which it is asked, and a config.json with its address, returned.
+
+    settings: the section explorer.rollout_model.external.
+    """
+    where = {"base_url": settings.base_url, "model_name": settings.model_name}
+    text_tokenizer().save_pretrained(directory)
+    files.write_json(directory / "config.json", where)
+    return where
+
+
 class OpenAIEngine(Engine):
     """Requests to a server, made on an event loop in a thread of its own."""
 

@@ -124,6 +124,8 @@ def test_a_server_is_not_trained():
     missing = {"explorer": {"rollout_model": {"engine_type": "openai"}}}
     assert places(check(recipe({"stage_name": "x", "mode": "bench", **missing}).run)) == [
         "explorer.rollout_model.external.base_url", "explorer.rollout_model.external.model_name"]
+    assert places(check(recipe({"stage_name": "x", "mode": "bench", "model": {"top_k": 20}, **SERVER}).run)) == [
+        "model.top_k"]
 
 
 def test_features_that_an_earlier_stage_measures_are_its_table(tmp_path):

@@ -87,7 +87,7 @@ def test_states_of_stages(tmp_path):
         assert view.state(view.open_view(run.path).stages[-1]).doing == ("trainer: trains, step 5",)
     tasks, missing = view.open_view(run.path).stages[0], run.report()
     assert (view.state(tasks).state, view.state(tasks).seconds) == ("complete", 0.4)
-    assert view.state(view.Node("report", KINDS["report"], missing)).state == "missing"
+    assert view.state(view.Node("report", KINDS["report"], missing)).state == "waiting"
 
 
 def test_a_stage_that_depends_on_time_says_so(tmp_path):
@@ -178,7 +178,7 @@ def test_a_stage_that_is_a_link_to_itself_is_missing(tmp_path):
     rename = directory.with_name("elsewhere")
     directory.rename(rename)
     directory.symlink_to(directory.name)
-    assert [view.state(stage).state for stage in view.open_view(path).stages] == ["missing"]
+    assert [view.state(stage).state for stage in view.open_view(path).stages] == ["waiting"]
     assert directory.name in sweep_view.status(view.open_view(path))
 
 

@@ -109,7 +109,7 @@ def test_stages_are_written_only_when_asked(tmp_path, capsys):
     assert cli.main(["stages", root, "--write"]) == 0
     assert len(list(tmp_path.glob("store/*/stage.json"))) == 8
     assert cli.main(["status", root]) == 0
-    assert capsys.readouterr().out.count("missing") == 8
+    assert capsys.readouterr().out.count("waiting") == 8
 
 
 def test_a_secret_that_nobody_gave_is_told_as_such(capsys, monkeypatch):

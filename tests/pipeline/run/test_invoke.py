@@ -114,7 +114,7 @@ def test_a_complete_run_starts_nothing_and_says_so(plan, monkeypatch, capsys):
     assert out[0] == "nothing to do: all 8 stages of toy/first are complete"
     assert any(line.startswith("learnt: 38% [35, 41] after sft -> 81% [78, 84] after rft; ") for line in out)
     assert calls == []
-    assert plan.frozen == 1
+    assert plan.frozen == 2  # before snakemake started, and now
 
 
 def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypatch, capsys):

@@ -77,7 +77,7 @@ def test_runs_and_their_stages(client):
     stages = {stage["name"]: stage for stage in asked(client, "run", run=RUN)["stages"]}
     assert stages["rft"]["inputs"] == ["curate", "sft"]
     assert (stages["rft"]["state"], stages["rft"]["tables"]) == ("complete", ["experience"])
-    assert stages["report"]["state"] == "missing"
+    assert stages["report"]["state"] == "waiting"
 
 
 def test_scores_have_the_stage_that_evaluated(client):
