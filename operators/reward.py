@@ -159,11 +159,13 @@ def _tagged(response: str) -> str:
 
 
 class Judgement(dict):
-    """Components of a reward; notes: the reason beside a component, by its name."""
+    """Components of a reward; notes: the reason beside a component, by its name. tokens: the part of their sum that
+    single action tokens earned, one each; None: the response did as a whole."""
 
-    def __init__(self, components: Mapping[str, float], notes: Mapping[str, str] | None = None):
+    def __init__(self, components: Mapping[str, float], notes: Mapping[str, str] | None = None,
+                 tokens: list[float] | None = None):
         super().__init__(components)
-        self.notes = dict(notes or {})
+        self.notes, self.tokens = dict(notes or {}), tokens
 
 
 def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> Judgement:

@@ -193,6 +193,7 @@ class Explorer:
             notes=outcome.noted,
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
             kept_tokens=done.kept.sets() if done and done.kept else None,
+            token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
         )
 
     def _oldest(self, sampled: list[int | None] | None) -> int:

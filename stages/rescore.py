@@ -58,7 +58,7 @@ class Scorer:
         outcomes = {slot: _outcome(rows[-1]) for slot, rows in attempts.items()}
         self._reward(attempts, outcomes)
         self._set_baselines(attempts, outcomes)
-        rows = [self._row(row, outcomes[row.slot]) for turns in attempts.values() for row in turns]
+        rows = [self._row(row, outcomes[row.slot], row is turns[-1]) for turns in attempts.values() for row in turns]
         (stored,) = tables.read(tables.step_file(self.source, "rollouts", step), records.Rollout).to_pylist()
         made = replace(
             records.Rollout(**stored), stage=self.context.id, rollout_seconds=0.0, tail_seconds=None, sync_seconds=0.0,
@@ -101,12 +101,12 @@ class Scorer:
             if greedy := group.pop(self.greedy, None):
                 set_baseline(list(group.values()), greedy)
 
-    def _row(self, row: records.Experience, outcome: Outcome) -> records.Experience:
+    def _row(self, row: records.Experience, outcome: Outcome, is_last: bool) -> records.Experience:
         return replace(
             row, stage=self.context.id, experience_id=self.context.id + row.experience_id.removeprefix(row.stage),
             reward=outcome.reward, reward_components=list(outcome.components.items()), accuracy=outcome.accuracy,
             status=outcome.status, reason=outcome.reason, config_hash=self.context.identity, commit=commit(),
-            notes=outcome.noted)
+            notes=outcome.noted, token_rewards=outcome.token_rewards if is_last else None)
 
 
 def _by_slot(rows: Iterable[records.Experience]) -> Attempts:

@@ -62,6 +62,8 @@ class Tokens:
         if "token_rewards" not in batch.column_names:
             return values
         given = batch["token_rewards"].is_valid().to_numpy()
+        if not given.any():
+            return values
         part = batch.filter(pa.array(given))
         inside = action_tokens(part)
         values[given[self.rows]] = inside.take(part, "token_rewards")

@@ -15,7 +15,7 @@ MADE_BY = {
     "state_hash": f"{EXPLORER}, with a workflow that tells states apart",
     "step_reward": f"{EXPLORER}, with a workflow that rewards single steps",
     "baseline_reward": f"{EXPLORER}, from a greedy rollout of each task (algorithm.greedy_baseline)",
-    "token_rewards": f"{TRAINER}, before it asks for advantages",
+    "token_rewards": f"{EXPLORER}, with a reward function that rewards single tokens",
     "values": f"the critic of {TRAINER}",
     "teacher_logprobs": f"{TRAINER}, with a teacher model",
     "old_logprobs": f"{TRAINER}, before it asks for advantages",

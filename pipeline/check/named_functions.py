@@ -13,7 +13,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import GROUPS, Signature, batch_parameters, provided, wrong_first
+from pipeline.settings.arguments.users import GROUPS, OTHERS, Signature, batch_parameters, provided, wrong_first
 from pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
@@ -279,7 +279,9 @@ def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
 def reward_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a reward function's parameters except those its caller supplies."""
     own = functions.get(name)
-    return own.without(*(batch_parameters(own.required) or own.names()[:2])) if own else arguments.REWARDS.get(name)
+    if not own:
+        return arguments.REWARDS.get(name)
+    return own.without(OTHERS[0], *(batch_parameters(own.required) or own.names()[:2]))
 
 
 def _optional(taker: Taker | None) -> Taker | None:

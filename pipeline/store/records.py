@@ -100,6 +100,10 @@ class Experience:
     kept_tokens: list | None = column(
         KEPT, "token ids that each response token was sampled among [R], none for tokens of no reply; "
         "null: of the whole vocabulary", later=True, default=None)
+    token_rewards: list[float] | None = column(
+        pa.list_(pa.float64()), "reward of each response token [R], where a reward function rewards single ones; sums "
+        "to reward: what the whole response earned is on its last action token; null: none does, or a turn before the "
+        "last", later=True, default=None)
 
 
 @dataclass(slots=True)

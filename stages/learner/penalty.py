@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from operators.kl import penalise
+from pipeline.settings.arguments.advantages import ADVANTAGES
+from pipeline.store.errors import DataError
 from stages.learner.objective import KLTerm
 
 LISTS = pa.list_(pa.float64())
@@ -25,11 +27,16 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
     """
     names = ("position", "turn", "reward", "step_reward", "old_logprobs", "ref_logprobs", "action_mask")
     positions, turns, rewards, steps, *scored = table.select(list(names)).to_pydict().values()
+    dense = table["token_rewards"].to_pylist() if "token_rewards" in table.column_names else [None] * len(table)
     token_rewards, penalties, kls = [], [], []
-    for reward, old, reference, mask in zip(_outcomes(positions, rewards, scored[-1]), *scored, strict=True):
-        left, kl = penalise(reward, np.array(old), np.array(reference), np.array(mask), term.estimator, term.kl_coef)
-        taken = -left
-        taken[np.flatnonzero(mask)[-1:]] += reward
+    for reward, own, old, reference, mask in zip(_outcomes(positions, rewards, scored[-1]), dense, *scored,
+                                                 strict=True):
+        earned = np.zeros(len(mask)) if own is None else np.array(own)
+        if own is None:
+            earned[np.flatnonzero(mask)[-1:]] = reward
+        left, kl = penalise(reward, np.array(old), np.array(reference), np.array(mask), term.estimator, term.kl_coef,
+                            earned)
+        taken = earned * np.array(mask) - left
         token_rewards.append(left)
         penalties.append(taken)
         kls.append(kl)
@@ -43,6 +50,27 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
         "token_rewards": pa.array(token_rewards, LISTS), "kl_penalties": pa.array(penalties, LISTS),
     }
     return _with(table, made), _mean(kls, table)
+
+
+def refuse_dense(table: pa.Table, algorithm) -> None:
+    """Raises DataError where rewards of single tokens would not count as they are. algorithm: its section."""
+    given = table.filter(table["token_rewards"].is_valid())
+    name, ours = algorithm.advantage_fn, ADVANTAGES.get(algorithm.advantage_fn)
+    if not len(given) or (ours and ours.needs_teacher):
+        return
+    row = f"the reward function rewards single tokens (token_rewards of the row {given['experience_id'][0]})"
+    if ours and not ours.reads_tokens:
+        able = ", ".join(one for one, model in ADVANTAGES.items() if model.reads_tokens)
+        raise DataError(f"{row}, and algorithm.advantage_fn={name} compares sums. Choose one of {able}, or return the "
+                        "sum.")
+    if algorithm.reward_weights:
+        raise DataError(f"{row}, and algorithm.reward_weights weighs components of whole responses. Set it to {{}}, "
+                        "and weigh them in the function.")
+    apart = [abs(reward - sum(own)) > 1e-6 * (1 + abs(reward)) for reward, own in zip(
+        given["reward"].to_pylist(), given["token_rewards"].to_pylist(), strict=True)]
+    if any(apart):
+        raise DataError(f"{row}, and an operator of data_processor.experience_pipeline changed the reward of "
+                        f"{sum(apart)} rows, which says of no token how much. Take it out.")
 
 
 def _outcomes(positions: list[int], rewards: list[float], masks: list[list[int]]) -> list[float]:

@@ -1,5 +1,7 @@
 """The KL penalty: whatever an advantage is made of, the penalty is off it."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,8 +9,10 @@ import pytest
 from operators.advantage import ADVANTAGES
 from operators.advantages.steps import gigpo
 from operators.advantages.token import jsd, on_policy_distill
+from pipeline.settings.config import Config
+from pipeline.store.errors import DataError
 from stages.learner.objective import KLTerm
-from stages.learner.penalty import penalised
+from stages.learner.penalty import penalised, refuse_dense
 from tests.factories import advantage_batch
 
 K1 = KLTerm("k1", kl_coef=0.2)
@@ -62,6 +66,35 @@ def test_where_no_turn_earned_anything_the_reward_stands_on_the_last_and_each_lo
     left, _ = penalised(batch, K1)
     assert left["step_reward"].to_pylist() == pytest.approx([0.0, 1.0, -0.2, 1.0])
     assert gigpo(left).sort_by("experience_id")["advantage"].to_pylist() == pytest.approx([0.2, 0.1, -0.2, -0.1])
+
+
+def test_rewards_of_single_tokens_lose_the_penalty_of_their_own():
+    """0.2 x (1, 0, 2) off (0.5, -, 1.5), whose sum is the reward 2; the row before it has no reward of its own."""
+    given = table([[1.0], [1.0, 5.0, 2.0]], reward=[2.0, 2.0], turn=[0, 1], position=[0, 0],
+                  action_mask=[[1], [1, 0, 1]], token_rewards=[None, [0.5, 0.0, 1.5]])
+    made, _ = penalised(given, K1)
+    assert made["token_rewards"].to_pylist() == [pytest.approx([-0.2]), pytest.approx([0.3, 0.0, 1.1])]
+    assert made["reward"].to_pylist() == pytest.approx([1.2, 1.2])
+    assert made["kl_penalties"].to_pylist() == [pytest.approx([0.2]), pytest.approx([0.2, 0.0, 0.4])]
+
+
+def dense(advantage, rewards, **more):
+    algorithm = Config().algorithm.merged({"advantage_fn": advantage, **more})
+    refuse_dense(table([[1.0, 1.0]] * 2, reward=rewards, token_rewards=[None, [0.5, 1.5]]), algorithm)
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+def test_advantages_that_compare_sums_refuse_rewards_of_single_tokens(name):
+    able = name in ("ppo", "reinforceplusplus", "remax", "jsd", "on_policy_distill")  # the last two read no reward
+    with nullcontext() if able else pytest.raises(DataError):
+        dense(name, [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("rewards", "more"), [([1.0, 2.5], {}), ([1.0, 2.0], {"reward_weights": {"accuracy": 2.0}})])
+def test_what_changes_the_sum_alone_is_refused_beside_rewards_of_single_tokens(rewards, more):
+    with pytest.raises(DataError):
+        dense("ppo", rewards, **more)
+    dense("mine:advantage", [1.0, 2.0])
 
 
 @pytest.mark.parametrize("distil", [on_policy_distill, jsd])

@@ -24,6 +24,10 @@ def characters(response, answer):
     return len(response)
 
 
+def of_tokens(response, answer, completion_ids):
+    return {"tokens": [token / 100 for token in completion_ids], "whole": 1}
+
+
 def solved(response, answer):
     return {"accuracy": 1.0}
 
@@ -66,6 +70,19 @@ def test_the_same_responses_have_other_rewards(score):
     for old, found in zip(before, after, strict=True):
         assert {k: v for k, v in old.items() if k not in new} == {k: v for k, v in found.items() if k not in new}
         assert found["experience_id"].partition("/")[2] == old["experience_id"].partition("/")[2]
+
+
+def test_rewards_of_single_tokens_are_a_column_of_rows_that_are_explored_or_rewarded_again(score):
+    """Each token earns a hundredth of its id, the response 1 on its last one."""
+    dense = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:of_tokens"
+    for rows in score(dense, explored=[dense])[1:]:
+        for one in rows:
+            earned = [token / 100 for token in one["response_tokens"]]
+            if one["status"] == "ok":
+                assert one["token_rewards"] == pytest.approx([*earned[:-1], earned[-1] + 1])
+                assert one["reward"] == pytest.approx(sum(earned) + 1)
+            else:
+                assert one["token_rewards"] is None
 
 
 def test_greedy_responses_are_rewarded_again_as_baselines(score):

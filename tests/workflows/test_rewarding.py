@@ -57,6 +57,57 @@ def test_a_reward_that_raises_keeps_its_secrets_out_of_the_row(monkeypatch):
                               "judge)")
 
 
+def of_tokens(function, *masks, **arguments):
+    """Outcomes of responses whose tokens are 10, 11, ..., with these action masks."""
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [10 + i for i in range(len(mask))], [-1.0] * len(mask), mask,
+                                                    "stop"), response="r") for mask in masks]
+    add_rewards(outcomes, [turns_of("q", None)] * len(masks), ["t"] * len(masks), [
+        Rule(one, arguments, 0, one.__name__) for one in (function if isinstance(function, list) else [function])])
+    return outcomes
+
+
+def test_rewards_of_single_tokens_stand_on_the_tokens_and_those_of_the_response_on_its_last_action():
+    """0.5 and 0.25 of the tokens, 1 of the whole: 0.5, then 1.25; nothing at the token of the environment."""
+    def score(response, answer):
+        return {"steps": np.array([0.5, 0.25]), "accuracy": 1}
+
+    (one, other) = of_tokens(score, [1, 0, 1], [1, 1, 0])
+    assert (one.reward, one.components) == (1.75, {"steps": 0.75, "accuracy": 1.0})
+    assert (one.token_rewards, other.token_rewards) == ([0.5, 0.0, 1.25], [0.5, 1.25, 0.0])
+
+
+def test_several_functions_may_reward_tokens_or_not():
+    def dense(response, answer):
+        return [1.0, 2.0]
+
+    def other(response, answer):
+        return (0.5, -0.5)
+
+    def whole(response, answer):
+        return -1.0
+
+    assert of_tokens([dense, other, whole], [1, 1])[0].token_rewards == [1.5, 0.5]
+    assert of_tokens(whole, [1, 1])[0].token_rewards is None
+
+
+@pytest.mark.parametrize("given", [[1.0], [1.0, 2.0, 3.0], [], [1.0, math.nan], [1.0, "x"], [[1.0], [2.0]]])
+def test_a_list_that_is_no_number_for_each_token_is_a_failed_row(given):
+    (outcome,) = of_tokens(lambda response, answer: given, [1, 0, 1])
+    assert (outcome.status, outcome.reward, outcome.token_rewards) == ("reward_failed", None, None)
+
+
+def test_a_function_may_ask_for_the_ids_of_the_sampled_tokens():
+    def score(response, answer, completion_ids, bonus=0.0):
+        return [token + bonus for token in completion_ids]
+
+    def together(completions, answers, completion_ids):
+        return [[float(token) for token in one] for one in completion_ids]
+
+    for function, more in ((score, {"bonus": 0.0}), (together, {})):
+        found = of_tokens(function, [1, 0, 1], [0, 1, 1], **more)
+        assert [one.token_rewards for one in found] == [[10.0, 0.0, 12.0], [0.0, 11.0, 12.0]]
+
+
 class Judge:
     """A reward function that is no function, and has no __name__."""
 
@@ -76,11 +127,11 @@ def failing(value):
     (failing({"accuracy": 1.0, "style": float("inf")}), "judge returned style=inf"),
     (failing({}), "judge returned no components"), (failing(None), "no reward function applies to the response"),
     (failing({"style": None}), "no reward function applies to the response"),
-    (failing({"accuracy": "0.5"}), "judge returned accuracy=0.5 (str); needed a finite number, None, or"),
+    (failing({"accuracy": "0.5"}), "judge returned accuracy=0.5 (str); needed a finite number,"),
     (failing({3: 1.0}), "judge returned 3=1.0 (float)"), (failing("good"), "judge returned good (str)"),
-    (failing([1.0]), "judge returned [1.0] (list)"), (failing(math.nan), "judge returned nan (float)"),
+    (failing(["x"]), "judge returned ['x'] (list)"), (failing(math.nan), "judge returned nan (float)"),
     (failing(10**400), "judge returned 1000"), (failing(2j), "judge returned 2j (complex)"),
-    (failing(np.array([1.0, 2.0])), "judge returned [1. 2.] (ndarray)"),
+    (failing(np.array([[1.0, 2.0]])), "judge returned [[1. 2.]] (ndarray)"),
     (failing(np.float32("inf")), "judge returned inf (float32)"),
     (lambda response, answer: 1 / 0, "raised ZeroDivisionError: division by zero"),
     (Judge(), "Judge raised ValueError: offline"),
@@ -175,7 +226,7 @@ def test_tensors_are_numbers_too():
 
     assert rewarded(failing(torch.tensor(0.5)), "x")[0].reward == 0.5
     assert [o.reward for o in rewarded(batch, "x", "y")] == [0.5, 2.0]
-    assert "judge returned tensor([0.5000, 2.0000]" in rewarded(failing(torch.tensor([0.5, 2])), "x")[0].reason
+    assert rewarded(failing(torch.tensor([[0.5, 2]])), "x")[0].status == "reward_failed"
 
 
 def test_a_component_that_does_not_apply_is_left_out():
@@ -201,7 +252,7 @@ def test_a_function_of_all_responses_is_called_once_and_its_none_is_left_out():
 @pytest.mark.parametrize(("answer", "reason"), [
     ([1.0], "judge returned a list of 1 for 2 responses; needed a list with one for each"),
     (0.5, "judge returned 0.5 (float) for 2 responses"), ({"accuracy": [1, 0]}, "judge returned {'accuracy': [1, 0]}"),
-    (np.zeros((2, 1)), "judge returned [0.0] (list); needed"), ("ab", "judge returned ab (str) for 2 responses"),
+    (np.zeros((2, 1, 1)), "judge returned [[0.0]] (list); needed"), ("ab", "judge returned ab (str) for 2 responses"),
     (None, "judge returned None (NoneType) for 2")])
 def test_a_wrong_answer_for_a_batch_fails_its_rows(answer, reason):
     def judge(responses):

@@ -1,7 +1,9 @@
 """Calls a reward function, ours or the user's, and parses its result.
 
 Allowed results for a response: a number (also of numpy or torch), {component: number}, or None where the function does
-not apply, which excludes it from the sum, as in TRL. Anything else, including NaN and infinity, is a failed row.
+not apply, which excludes it from the sum, as in TRL. In place of a number a list of them, one for each token that the
+policy sampled of the response: rewards of single tokens, whose sum counts as the number. Anything else, including NaN
+and infinity, is a failed row.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ from workflows.attempts.time_limit import NOT_THEIRS, leaving
 
 Components = dict[str, float]
 CONCURRENT = 32  # maximum number of concurrent calls of an async function
-NEEDED = "needed a finite number, None, or {component: number}"
+NEEDED = "needed a finite number, a list with one for each token, None, or {component: number}"
+TOKENS = "completion_ids"  # parameter of a function that is given the ids of the sampled tokens, named as in TRL
 
 
 @dataclass
@@ -40,9 +43,17 @@ class Rule:
     title: str = ""
 
     def __call__(
-        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int]
+        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int],
+        tokens: Sequence[list[int]] = ()
     ) -> list[Components | str]:
-        return [self.read(one) for one in self.ask(prompts, responses, answers)]
+        """tokens: of the responses those that the policy sampled, where `takes_tokens`."""
+        found = self.ask(prompts, responses, answers, tokens)
+        return [self.read(one, length) for one, length in zip(found, lengths, strict=True)]
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether the function is given the ids of the sampled tokens."""
+        return TOKENS in _parameters(self.function) and TOKENS not in self.arguments
 
     @property
     def name(self) -> str:
@@ -58,14 +69,17 @@ class Rule:
         """Parameter -> its content, for a function that takes all responses at once (settings/arguments/users.py)."""
         return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
 
-    def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list[Any]:
+    def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
+            tokens: Sequence[list[int]] = ()) -> list[Any]:
         """For each response the function's result, or the exception that it raised."""
         given = {"prompts": list(prompts), "responses": list(responses), "answers": list(answers)}
         taken = self.of_batch
         if not taken:
-            return self._call([((response, answer), self.arguments)
-                               for response, answer in zip(responses, answers, strict=True)])
-        [found] = self._call([((), self.arguments | {name: given[what] for name, what in taken.items()})])
+            own = [{TOKENS: one} for one in tokens] if self.takes_tokens else [{}] * len(responses)
+            return self._call([((response, answer), self.arguments | more)
+                               for response, answer, more in zip(responses, answers, own, strict=True)])
+        more = {TOKENS: list(tokens)} if self.takes_tokens else {}
+        [found] = self._call([((), self.arguments | more | {name: given[what] for name, what in taken.items()})])
         return _split(found, len(responses))
 
     def _call(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
@@ -91,8 +105,9 @@ class Rule:
                 found[index] = one
         return found
 
-    def read(self, found: Any) -> Components | str:
-        """The components of one result, empty where the function does not apply; or an error line."""
+    def read(self, found: Any, length: int | None = None) -> Components | str:
+        """The components of one result, empty where the function does not apply; or an error line. length: sampled
+        tokens of the response, where they are known."""
         if isinstance(found, (WrongAnswer, Failed)):
             return f"{self.name} {found}"
         if isinstance(found, BaseException):
@@ -102,7 +117,13 @@ class Rule:
         parts = found if isinstance(found, Mapping) else {self.component: found}
         if not parts:
             return f"{self.name} returned no components; {NEEDED}"
-        numbers = {name: _number(value) for name, value in parts.items() if value is not None}
+        dense = {name: values for name, value in parts.items() if (values := _several(value)) is not None}
+        for name, values in dense.items():
+            if length not in (None, len(values)):
+                return (f"{self.name} returned {len(values)} numbers for {name}, and {length} tokens of the response "
+                        "were sampled; needed one for each")
+        numbers = {name: math.fsum(dense[name]) if name in dense else _number(value)
+                   for name, value in parts.items() if value is not None}
         for name, value in numbers.items():
             if not (isinstance(name, str) and is_encodable(name) and math.isfinite(value)):
                 which = f"{name}=" if parts is found else ""
@@ -111,6 +132,8 @@ class Rule:
             return f"{self.name} returned components whose sum is not finite; {NEEDED}"
         if not 0 <= numbers.get("accuracy", 0) <= 1:
             return f"{self.name} returned accuracy={numbers['accuracy']}; needed a number from 0 to 1 (solved)"
+        if dense:
+            return Judgement(numbers, tokens=[math.fsum(each) for each in zip(*dense.values(), strict=True)])
         return Judgement(numbers, parts.notes) if isinstance(parts, Judgement) else numbers
 
 
@@ -128,12 +151,15 @@ def taken_arguments(function: Callable, given: dict[str, Any]) -> dict[str, Any]
 
 def required_parameters(function: Callable) -> list[str]:
     """Names of the parameters without a default; empty for a callable without a readable signature."""
+    by_name = (one for one in _parameters(function).values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
+    return [one.name for one in by_name if one.default is one.empty]
+
+
+def _parameters(function: Callable) -> Mapping[str, inspect.Parameter]:
     try:
-        found = inspect.signature(function).parameters.values()
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return []
-    return [one.name for one in found if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL,
-                                                                                      one.VAR_KEYWORD)]
+        return {}
 
 
 def _attempt(function: Callable, arguments: tuple, named: dict[str, Any]) -> Any:
@@ -170,6 +196,13 @@ def _split(found: Any, count: int) -> list[Any]:
 
 def _shown(value: Any) -> str:
     return f"{str(value)[:80]} ({type(value).__name__})"
+
+
+def _several(value: Any) -> list[float] | None:
+    """A list of numbers, or one of numpy or torch, as floats, NaN for what is none; None for anything else."""
+    if not isinstance(value, (list, tuple)) and not (hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1):
+        return None
+    return [_number(one) for one in (value if isinstance(value, (list, tuple)) else value.tolist())]
 
 
 def _number(value: Any) -> float:

@@ -20,7 +20,7 @@ LAST = 16  # tokens of a prompt in which a tag that it opens is looked for
 
 # (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
 # -> components of each response, empty where the function does not apply, or the reason for having none. One with
-# `takes_groups` also gets the group of each response.
+# `takes_groups` also gets the group of each response, one with `takes_tokens` the ids of its sampled tokens.
 RewardFunction = Callable[..., list[dict[str, float] | str]]
 
 
@@ -110,6 +110,7 @@ class Outcome:
     calls: list[Call] = field(default_factory=list)
     tool_calls: list[ToolUse] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)  # the reason beside a component of the reward
+    dense: list[float] | None = None  # the part of the reward that single action tokens earned
 
     def __post_init__(self) -> None:
         self.reason = self.reason and masked(self.reason)
@@ -124,6 +125,15 @@ class Outcome:
         if self.earlier is None:
             return [(None, self.trajectory, self.response)]
         return [(turn, *each) for turn, each in enumerate([*self.earlier, (self.trajectory, self.response)])]
+
+    @property
+    def token_rewards(self) -> list[float] | None:
+        """The reward of each token of the last response [R], 0 at those of the environment; what the response earned as
+        a whole is on its last action token. None where no function rewards single tokens."""
+        if not self.dense or self.reward is None:
+            return None
+        earned = iter([*self.dense[:-1], self.dense[-1] + self.reward - math.fsum(self.dense)])
+        return [next(earned) if acts else 0.0 for acts in self.trajectory.action_mask]
 
     @property
     def accuracy(self) -> float | None:
@@ -141,7 +151,7 @@ class Outcome:
     def fail(self, status: str, reason: str) -> None:
         """Removes the reward and records the reason."""
         self.mark(status, reason)
-        self.components = {}
+        self.components, self.dense = {}, None
 
 
 REWARDED = ("ok", "no_variance", "baseline")  # statuses of rows that have a reward
@@ -219,6 +229,10 @@ def _own_turns(done: Trajectory) -> list[list[int]]:
     return [[token for token, _ in run] for own, run in runs if own]
 
 
+def _sampled(done: Trajectory) -> list[int]:
+    return [token for token, acts in zip(done.response_tokens, done.action_mask, strict=True) if acts]
+
+
 def add_rewards(
     outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
     functions: Sequence[RewardFunction], groups: Sequence[Hashable] | None = None,
@@ -239,6 +253,8 @@ def add_rewards(
     for function in functions:
         seen = whole if getattr(function, "counts_opened", False) else responses
         more = [groups] if getattr(function, "takes_groups", False) else []
+        if getattr(function, "takes_tokens", False):
+            more = [[_sampled(outcome.trajectory) for outcome in outcomes]]
         for outcome, components in zip(outcomes, function(prompts, seen, answers, lengths, *more), strict=True):
             _add(outcome, components)
     for outcome in outcomes:
@@ -258,6 +274,8 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
                               "one of them out of default_reward_fn_type.")
         outcome.components |= found
         outcome.notes |= getattr(found, "notes", {})
+        if (tokens := getattr(found, "tokens", None)) is not None:
+            outcome.dense = [a + b for a, b in zip(outcome.dense or [0.0] * len(tokens), tokens, strict=True)]
 
 
 def check_failures(rows: Sequence, allowed: float) -> None:

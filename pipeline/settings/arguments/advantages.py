@@ -110,6 +110,7 @@ class Opmd(Arguments):
 class Ppo(Arguments):
     """Generalised advantage estimation with a critic, whitened over the batch."""
     needs_values = True
+    reads_tokens = True
     gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
     lam: float = Field(1.0, ge=0, le=1, description="weight of later estimates; 1 is free of the critic's bias")
 
@@ -126,6 +127,7 @@ class Rec(Arguments):
 
 class Reinforceplusplus(Arguments):
     """REINFORCE++: discounted returns, whitened over all action tokens of the batch."""
+    reads_tokens = True
     gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
 
 
@@ -141,7 +143,8 @@ ADVANTAGES = {
     "reinforceplusplus": Reinforceplusplus,
     "reinforceplusplus_baseline": described(Arguments, "REINFORCE++ with the mean of the group as a baseline, whitened "
                                                        "over the batch.", compares_groups=True),
-    "remax": described(Arguments, "ReMax: the return less the reward of the greedy response to the task."),
+    "remax": described(Arguments, "ReMax: the return less the reward of the greedy response to the task.",
+                       reads_tokens=True),
     "rloo": described(Arguments, "Leave-one-out: the reward less the mean of the others in the group.",
                       compares_groups=True),
     "step_wise_grpo": StepWiseGrpo,

@@ -23,10 +23,10 @@ class Arguments(BaseModel):
     advantages: compares_groups, undefined or without its baseline in a group of one; compares_states, turns that begin
     in the same state; chooses_rows, selects the rows to train on by dropping others; needs_values, of a critic;
     needs_teacher, the log-probs of one; reads_components, of the reward, and not their sum; reads_steps, what single
-    turns earned (step_reward). Of operators on experience: changes_reward, the sum alone. Of losses: compares_pairs,
-    rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair; scores_responses, by a model
-    with one number for each, no policy; chooses_tokens, over the
-    whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
+    turns earned (step_reward); reads_tokens, what single tokens earned (token_rewards). Of operators on experience:
+    changes_reward, the sum alone. Of losses: compares_pairs, rows 2k and 2k + 1 of a micro-batch are the chosen and the
+    rejected response of a pair; scores_responses, by a model with one number for each, no policy; chooses_tokens, over
+    the whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
     judges only what has a truth of its form; reports_accuracy, says whether a task is solved; components, the names
     of what it adds up, () where arguments decide. Of workflows:
     acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash). Of
@@ -44,6 +44,7 @@ class Arguments(BaseModel):
     needs_teacher: ClassVar[bool] = False
     reads_components: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
+    reads_tokens: ClassVar[bool] = False
     changes_reward: ClassVar[bool] = False
     compares_pairs: ClassVar[bool] = False
     scores_responses: ClassVar[bool] = False

@@ -14,7 +14,7 @@ GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare ro
 STEPS = ("step_reward",)  # columns of what a turn earned by itself
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "list": "a list",
          "dict": "a mapping", "None": "null"}  # plain types of annotations
-UNKNOWN = ("completion_ids", "trainer_state")  # further parameters in TRL that we do not provide
+OTHERS = ("completion_ids", "trainer_state")  # further parameters in TRL; the first is provided, by its name
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,6 @@ def batch_parameters(required: Sequence[str]) -> dict[str, str]:
     required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
     """
     responses = [name for name in required if name in OF_A_BATCH][:1]
-    truths = [name for name in required if name not in (*OF_A_BATCH, *UNKNOWN, "prompts")][:1]
+    truths = [name for name in required if name not in (*OF_A_BATCH, *OTHERS, "prompts")][:1]
     taken = {"responses": responses, "answers": truths, "prompts": [name for name in required if name == "prompts"]}
     return {name: what for what, names in taken.items() for name in names} if responses else {}

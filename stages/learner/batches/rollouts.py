@@ -27,19 +27,21 @@ from stages.learner.batches.judged import DROPPED, judged
 from stages.learner.batches.sampling import Sampling
 from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.objective import KLTerm, refuse_parameters
-from stages.learner.penalty import penalised
+from stages.learner.penalty import penalised, refuse_dense
 from stages.learner.replay import NOTHING, Replay
 from stages.learner.teacher import divergence
 from workflows.protocol.kept import Kept
 
-LACKING = "SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens WHERE false"  # in files of older releases
+# in files of older releases
+LACKING = ("SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens, NULL::DOUBLE[] AS token_rewards "
+           "WHERE false")
 ASK = "See ouro sql \"select status, reason, count(*) from experience group by all\"."
 
 TRUNCATION = ("top_p", "top_k", "min_p", "kept_tokens")
 # columns of experience that advantages and train batches may use
-COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
-           "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
-           "reward_components", "accuracy", "status", "weights_version", "temperature", "finish_reason", *TRUNCATION)
+COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash", "step_reward",
+           "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward", "reward_components",
+           "token_rewards", "accuracy", "status", "weights_version", "temperature", "finish_reason", *TRUNCATION)
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
@@ -216,6 +218,7 @@ class Rollouts:
         Raises StageError when no row, or no token to train on, is left.
         """
         table, kl, kl_coef = _with_estimates(batch), None, self.penalty.kl_coef
+        refuse_dense(table, self.context.config.algorithm)
         table = self._weighed(table, batch.step)
         if self.penalty:
             table, kl = penalised(table, self.penalty)

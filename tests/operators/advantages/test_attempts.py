@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from operators.advantage import ADVANTAGES
@@ -113,6 +114,16 @@ def test_a_discount_runs_through_the_turns_and_the_reward_is_the_last_rows():
                             action_mask=[[1, 0, 1], [1], [1]])
     made = reinforceplusplus(batch, gamma=0.5)
     assert made["returns"].to_pylist() == [[0.25, 0, 0.5], [1.0], [-1.0]]
+
+
+def test_rewards_of_single_tokens_in_the_last_turn_reach_the_tokens_before():
+    """The last turn earns 1 and, after a token of the environment, 2; the turn before it nothing of its own. gamma 1/2:
+    2, 1 + 2/2 = 2, 1. The other attempt's -1 is on its last action. The sums less a greedy reward of 1/2: 3, 3, 2."""
+    batch = advantage_batch(group_id=["g"] * 3, run_index=[0, 0, 1], turn=[0, 1, 0], reward=[3.0, 3.0, -1.0],
+                            action_mask=[[1], [1, 0, 1], [1, 1]], token_rewards=[None, [1.0, 9.0, 2.0], None])
+    assert reinforceplusplus(batch, gamma=0.5)["returns"].to_pylist() == [[1.0], [2.0, 0.0, 2.0], [-0.5, -1.0]]
+    greedy = batch.append_column("baseline_reward", pa.array([0.5] * 3))
+    assert remax(greedy)["advantage"].to_pylist() == [[2.5], [2.5, 0.0, 1.5], [-1.5, -1.5]]
 
 
 def test_a_last_row_without_an_action_leaves_the_reward_on_the_attempts_last_action():
