@@ -125,6 +125,7 @@ def sample(
     runs = 1 if decoding == "greedy" else taskset.repeat_times or 1
     asked = [index for index in range(len(held.tasks)) for _ in range(runs)]
     seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
+    sampling = _sampling(config, taskset, decoding)
     outcomes = _answer(context, engine, tokenizer, held, decoding, asked, seeds, journal)
     return [
         records.Sample(
@@ -133,7 +134,8 @@ def sample(
             response=outcome.response,
             response_tokens=outcome.trajectory.response_tokens if outcome.trajectory else [], reward=outcome.reward,
             accuracy=outcome.accuracy, status=outcome.status, reason=outcome.reason, seed=seeds[slot],
-            notes=outcome.noted,
+            notes=outcome.noted, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
+            min_p=sampling.min_p,
         )
         for slot, (index, outcome) in enumerate(zip(asked, outcomes, strict=True))
     ]

@@ -9,11 +9,12 @@ import shutil
 from pipeline.check import engine_rules
 from pipeline.check.fit import trains
 from pipeline.check.sources import explores, tasksets
-from pipeline.check.workload import workload
+from pipeline.check.workload import held_sets, workload
 from pipeline.job.devices import Gpus
 from pipeline.job.shares import cores
 from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions
+from pipeline.settings.truncation import truncations
 from pipeline.store.errors import Problem
 
 MOST_PER_CORE = 4  # processes that compute at the same time; a few more than cores is slow, and useful to try ranks
@@ -27,7 +28,7 @@ def unfit_host(config: Config, gpus: Gpus) -> list[Problem]:
     if shutil.which("sinfo"):
         return []
     curates = _processes(f"{POOL}.num_process", config.data_processor.task_pipeline.num_process)
-    found = (_ranks(config, gpus), _engines(config, gpus), _rows(config), curates)
+    found = (_ranks(config, gpus), _engines(config, gpus), _rows(config), _sets(config), curates)
     limits = [problem for problem in found if problem]
     return [*limits, *_keys(config), *engine_rules.unfit_engine(config, gpus)]
 
@@ -62,6 +63,18 @@ def _processes(key: str, asked: int) -> Problem | None:
         return None
     return Problem(key, f"each is a process that computes on a core, and there are {len(cores())} here; "
                    f"needed at most {MOST_PER_CORE * len(cores())}.", "Lower it.", found=asked)
+
+
+def _sets(config: Config) -> Problem | None:
+    """Reports truncated sampling that keeps more of what tokens were sampled among than the host memory holds."""
+    needed = held_sets(config) if explores(config) else 0
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed <= room:
+        return None
+    prefix, one = max(truncations(config).items(), key=lambda each: each[1]["top_k"])
+    return Problem(f"{prefix}.top_k", "what each token of a reply in progress was sampled among takes up to "
+                   f"{needed / 2**30:,.0f} GiB, and this machine has {room / 2**30:,.0f} GiB of memory.",
+                   "Lower it, or explorer.rollout_model.max_num_seqs.", found=one["top_k"])
 
 
 def _rows(config: Config) -> Problem | None:

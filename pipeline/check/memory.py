@@ -14,8 +14,11 @@ from pipeline.settings.algorithms import GIVEN, WITH_CRITIC
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
 from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles
+from pipeline.settings.truncation import most_kept
 
 GIB = 2**30
+OF_SET = 4  # bytes of the id of a token that another one was sampled among
+OF_SCORED = 25  # the same in the head: id in 64 bits, logit, softmax, their product, two gradients, whether absent
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
@@ -106,7 +109,8 @@ def activations(size: Size, config: Config, element: int) -> float:
     Saved by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
     recomputed (`auto` counts as not); the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the
     gradients (`_within`), and the layer itself when it is recomputed. An adapter saves A x of every layer it applies
-    to, c rank T; the head is then frozen and has no gradient.
+    to, c rank T; the head is then frozen and has no gradient. Truncated sampling: the ids of what each token was
+    sampled among, and in the head their logits.
     """
     settings, adapters, compiled = config.trainer, config.model.lora_configs, compiles(config.trainer, True)
     layers_compiled = compiled and settings.ulysses_sequence_parallel_size == 1
@@ -119,9 +123,10 @@ def activations(size: Size, config: Config, element: int) -> float:
         backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))
     chunk, own = min(settings.logprob_chunk_tokens, tokens), 0 if adapters else element
     given = at(config, "algorithm.algorithm_type") in GIVEN
-    whole = given or not at(config, "model.top_k", -1) > 0  # the kernel sums over all tokens
+    sets = most_kept(config) if at(config, "buffer.explorer_input") else 0  # of recorded rows it is not known
+    whole = given or not (sets or at(config, "model.top_k", -1) > 0)  # the kernel sums over all tokens
     of_head = kernel(size, tokens, own) if compiled and element == 2 and whole else head(size, chunk, own)
-    return kept + max(of_head, backward)
+    return kept + OF_SET * sets * tokens + max(of_head + OF_SCORED * sets * chunk, backward)
 
 
 def _within(size: Size, layer: Layer, element: int) -> float:

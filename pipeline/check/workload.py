@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from pipeline.check.memory import has_critic
 from pipeline.check.model_size import Size
+from pipeline.check.report import size
 from pipeline.check.row_counts import most_rows
 from pipeline.check.turn_rules import most_turns
 from pipeline.compose.recipe import Recipe
@@ -118,6 +119,16 @@ def row_bytes(prompt: int, response: int, kept: int = 0) -> float:
     return total
 
 
+def held_sets(config: Config) -> float:
+    """Returns the bytes of host memory for what the tokens of replies in progress were sampled among, page-locked
+    beside a GPU (workflows/engines/vllm_truncation.py): for each step until its requests end, all of the batch. The
+    requests of an explorer step, at most max_num_seqs an engine, times the longest reply, times the largest top_k of a
+    set; torch rounds page-locked memory up to a power of two."""
+    settings = config.explorer.rollout_model
+    requests = min(workload(config).explored, settings.engine_num * settings.max_num_seqs)
+    return 2 * OF_KEPT * most_kept(config) * requests * config.model.max_response_tokens
+
+
 @dataclass(frozen=True)
 class Disk:
     """Upper bound on a stage's disk bytes. tables: None when the number of experiences is unknown.
@@ -212,7 +223,8 @@ def described(config: Config) -> list[tuple[str, str]]:
     lines = [("explorer", _explorer(config, work))] if work.explored else []
     if kept := most_kept(config):
         lines.append(("kept tokens", f"what each token was sampled among is kept with its row: at most "
-                                     f"{OF_KEPT * kept:,.0f} bytes a token (column kept_tokens)"))
+                                     f"{OF_KEPT * kept:,.0f} bytes a token (column kept_tokens); of replies in "
+                                     f"progress in host memory, at most {size(held_sets(config))}"))
     if keys := depends_on_time(kind, config):
         lines.append(("repeated", f"rows may differ, {because_of_time(keys)}"))
     return [*lines, *_trainer(config, work, kind)] if kind.trains else lines

@@ -173,8 +173,19 @@ class AtRequest(WhenPublished):
         home = self.stage / "weights"
         files.write_json(home / ASKED, {"explorer_step": explorer_step, "version": least})
         (home / GIVEN).unlink(missing_ok=True)  # in this order: without it, the question is open
-        self._wait((home / GIVEN).exists, f"the trainer's answer in {home / GIVEN}", check)
+        self._wait(lambda: self._is_answered(explorer_step, least), f"the trainer's answer in {home / GIVEN}", check)
         return self._given()["version"]
+
+    def _is_answered(self, explorer_step: int, least: int) -> bool:
+        """Returns whether the answer is there; deletes one to an earlier question, which came late."""
+        path = self.stage / "weights" / GIVEN
+        if not path.exists():
+            return False
+        given = files.read_json(path)
+        if given["explorer_step"] == explorer_step and given["version"] >= least:
+            return True
+        path.unlink()
+        return False
 
     def publishes(self, trainer_step: int) -> bool:
         return trainer_step == 0

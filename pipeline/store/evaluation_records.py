@@ -30,6 +30,11 @@ class Sample:
     reason: str | None = column(pa.string(), "why the row is not ok", null=True)
     seed: int = column(pa.int64(), "seed of this request")
     notes: str | None = column(pa.string(), NOTES, later=True, default=None)
+    temperature: float | None = column(pa.float32(), "sampling temperature, 0 = greedy; null: written before this "
+                                                     "column, as the next three", later=True, default=None)
+    top_p: float | None = column(pa.float32(), "nucleus sampling bound, 1 = off", later=True, default=None)
+    top_k: int | None = column(pa.int32(), "top-k bound, -1 = off", later=True, default=None)
+    min_p: float | None = column(pa.float32(), "min-p bound, 0 = off", later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -149,14 +149,17 @@ def test_the_calls_of_an_agent_are_a_table_and_go_with_their_step(stage):
     assert not path.exists()
 
 
-def test_a_killed_step_goes_on_from_its_journal(stage):
-    """Four attempts at two tasks, two calls each: three replies are recorded when the engine fails."""
-    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:best_of_two",
+@pytest.mark.parametrize("bounds", [(), ("model.top_p=0.9", "model.top_k=5")])
+def test_a_killed_step_goes_on_from_its_journal(stage, bounds):
+    """Four attempts at two tasks, two calls each: three replies are recorded when the engine fails, with what their
+    tokens were sampled among."""
+    context = stage(*bounds, "buffer.explorer_input.default_workflow_type=tests.stages.test_explore:best_of_two",
                     "explorer.max_failed_ratio=1", "explorer.max_timeout=60")
     explorer, journal = publish_model(context, 0), context.directory / "step=1.journal"
     step(explorer)
     expected = rows_of_step(context)
     assert not journal.exists()
+    assert bool(bounds) == any(row["kept_tokens"] for row in expected)
     for name in ("rollouts", "experience", "calls"):
         tables.step_file(context.directory, name, 1).unlink()
     answers = explorer.engine.answer

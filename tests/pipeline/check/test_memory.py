@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.check.memory import GIB, activations, head, kernel, layer_tokens, recomputes, rollout, training
 from pipeline.settings.config import Config
+from tests.configs import changed
 from tests.sizes import SMALL, TOY, P
 
 (_, TOY_LAYER), = TOY.layers
@@ -117,6 +118,16 @@ def test_experts_keep_the_router_and_what_each_chosen_one_makes():
     """2 of 6 experts 5 wide beside a dense MLP, 2 bytes: 4 x (6 + 4) of the router, 2 x 2 x (2 x 4 + 4 x 5)."""
     layer = replace(TOY_LAYER, experts=6, chosen=2, expert_width=5)
     assert layer_tokens(TOY, layer, 2) == layer_tokens(TOY, TOY_LAYER, 2) + 40 + 112
+
+
+def test_truncated_sampling_takes_the_ids_of_every_token_and_their_logits_in_a_chunk():
+    """top_k 4 of a set: 4 * 4 bytes a token of the micro-batch, and 25 * 4 a token of a chunk where the head is the
+    peak."""
+    values = {"explorer.rollout_model.engine_type": "vllm", "trainer.max_token_len_per_gpu": 1000,
+              "trainer.logprob_chunk_tokens": 500, "trainer.compile": False}
+    plain, cut = (changed(values | more) for more in (
+        {}, {"buffer.explorer_input.taskset.rollout_args.top_k": 4}))
+    assert activations(TOY, cut, 2) - activations(TOY, plain, 2) == 16 * 1000 + 100 * 500
 
 
 def test_the_head_takes_20_bytes_for_each_position_and_word():

@@ -106,6 +106,15 @@ def test_the_explorer_drives(tmp_path):
     assert (both.explore(), both.published) == (4, {0, 2, 4})
 
 
+@pytest.mark.parametrize("late", [{"explorer_step": 2, "version": 5}, {"explorer_step": 3, "version": 0}])
+def test_an_answer_to_an_earlier_question_is_none(tmp_path, late):
+    """Step 3 needs version 1. An answer of a trainer that had read an earlier question comes before its own."""
+    both = Both(tmp_path, Schedule(8, 8, 10, 0, 4), "explorer_driven", 1, interval=10)
+    assert [both.explore(), both.explore()] == [0, 0]
+    answers = iter([lambda: files.write_json(tmp_path / "weights" / syncs.GIVEN, late)])
+    assert both.explorer.begin(3, lambda: next(answers, both.train)()) == 1
+
+
 def test_the_explorer_asks_sooner_where_rows_would_become_too_old(tmp_path):
     """Requests are due before every tenth step. Bound 1: step 3 needs version 1."""
     both = Both(tmp_path, Schedule(8, 8, 10, 0, 4), "explorer_driven", 1, interval=10)
