@@ -25,7 +25,7 @@ from pipeline.store.errors import ModelError, StageError
 from stages import device_sharing, recompute
 from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
-from stages.learner import passes
+from stages.learner import mismatched, passes
 from stages.learner.actor import Actor, Result
 from stages.learner.batches.demonstrations import Demonstrations
 from stages.learner.batches.preferences import Preferences
@@ -260,6 +260,10 @@ class Trainer:
         lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
         if "prox_logprobs" in self.objective.row_columns:
             self.estimates.add_proximal(batch.rows)
+        if self.objective.estimates:
+            kl = mismatched.estimated_kl(self.actor, batch.rows)
+            for row in batch.rows:
+                row.columns["estimated_kl"] = kl
         parts = self._parts(batch.rows, step) if updates else [[range(len(batch.rows))]]
         result = passes.policy_steps(batch.rows, parts,
                                      lambda rows: self.actor.step(rows, self.objective, lr, step, updates))

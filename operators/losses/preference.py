@@ -93,20 +93,23 @@ def _log_of_the_rest(logprobs: Tensor) -> Tensor:
 
 
 def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=KTO.beta, desirable_weight=KTO.desirable_weight,
-        undesirable_weight=KTO.undesirable_weight, reference_point=KTO.reference_point) -> Loss:
+        undesirable_weight=KTO.undesirable_weight, reference_point=KTO.reference_point,
+        estimate_kl=KTO.estimate_kl) -> Loss:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv:2402.01306).
 
     loss = w_d (1 - sigmoid(beta (g - z))) for a chosen row, w_u (1 - sigmoid(beta (z - g))) for a rejected one, g its
     log-ratio. The two rows of a pair are independent, so weights may balance them. z is the paper's KL(pi || ref), here
-    a constant reference_point >= 0, because an estimate over the micro-batch would make the loss depend on the split. 0
-    is exact at the start, and later assumes that the policy stays near the reference. At pi = ref and z = 0 each row
-    has half its weight.
+    a constant reference_point >= 0: 0 is exact at the start, and later assumes that the policy stays near the
+    reference. With estimate_kl the learner gives the paper's estimate as reference_point: max(0, mean of log pi - log
+    ref), without gradient, over prompts with the responses of another pair, of the whole train batch, because one over
+    the micro-batch would make the loss depend on the split. At pi = ref and z = 0 each row has half its weight.
     """
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
     good = desirable_weight * torch.sigmoid(beta * (reference_point - chosen))
     bad = undesirable_weight * torch.sigmoid(beta * (rejected - reference_point))
     loss = torch.stack([good, bad], dim=1).flatten()
-    return loss[rows], _statistics(chosen, rejected, beta, rows)
+    found = {"estimated_kl": torch.full_like(logprobs, float(reference_point)).detach()} if estimate_kl else {}
+    return loss[rows], _statistics(chosen, rejected, beta, rows) | found
 
 
 def _log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor,

@@ -12,7 +12,7 @@ from pipeline.settings.data import SHOWN, eval_places, train_places
 from pipeline.settings.kinds import of_mode
 from pipeline.settings.reward_rules import component_keys, overlong, resampled_by_accuracy, reward_model, rewards
 from pipeline.settings.server_rules import server
-from pipeline.settings.train_batch import taken_groups
+from pipeline.settings.train_batch import given_batch, taken_groups
 from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
 from pipeline.store.errors import Problem
 
@@ -257,6 +257,10 @@ def pairs(c) -> Found:
     buffer = c.buffer.trainer_input.experience_buffer
     if algorithm not in PAIR_TYPES or not c.kind.learns_from_given or c.mode == "explore":
         return
+    size, batch = given_batch(c.buffer)
+    if c.algorithm.policy_loss_fn_args.get("estimate_kl") is True and batch == 1:
+        yield Problem(size, "with algorithm.policy_loss_fn_args.estimate_kl: a prompt of the batch is taken with the "
+                      "responses of another pair; needed at least 2.", found=1)
     if buffer.path is None and not pool.inputs and not pool.generator_args.get("pairs"):
         made = f"the generator {pool.generator} makes none" if pool.generator else "nothing gives rows"
         yield Problem("algorithm.algorithm_type", "trains on pairs of a preferred and a rejected response, and "

@@ -99,6 +99,7 @@ class Objective:
         self.corrected = "old_logprobs" if ratio == "old_logprobs" else "prox_logprobs"
         self.rejection = {} if given_rows else algorithm.rollout_rejection.bounds
         self.mixes = bool(self.correction or self.rejection) and algorithm.sample_strategy == "mix"
+        self.estimates = bool(self.policy_loss.keywords.get("estimate_kl"))  # a KL over the whole train batch
         self.choices = {} if given_rows else _choices(self.name, self.policy_loss, algorithm.top_entropy_quantile)
         paired = self._on_pairs(algorithm.algorithm_type)
         of_pairs = "seq-mean-token-mean" if paired else None  # for a user's loss too; ours have a natural aggregation
@@ -129,6 +130,7 @@ class Objective:
         names = {name for part in parts for name in needed_columns(part)}
         if self.correction or self.rejection:
             names |= {self.corrected, "rollout_logprobs", *(("is_expert",) if self.mixes else ())}
+        names |= {"estimated_kl"} if self.estimates else set()
         names |= {*self.choices, *(name for one in self.choices.values() for name in needed_columns(one))}
         held = {"prox_logprobs"} & names if self.several else set()
         return tuple(sorted(names - {*OF_THE_FORWARD, "scores"} | held))
@@ -136,6 +138,8 @@ class Objective:
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""
         chosen = {"chosen": columns["chosen"]} if "chosen" in self.choices else {}
+        if self.estimates:
+            chosen["reference_point"] = columns["estimated_kl"][0]
         loss, statistics = _call(partial(self.policy_loss, **chosen), columns)
         teaches = columns["teaches"] if "teaches" in self.choices else 1.0
         if self.correction:

@@ -156,6 +156,16 @@ class Kto(OfPairs):
     desirable_weight: float = Field(1.0, ge=0, description="weight of chosen responses")
     undesirable_weight: float = Field(1.0, ge=0, description="weight of rejected responses")
     reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
+    estimate_kl: bool = Field(False, validate_default=True, description=(
+        "whether that KL is estimated in each step instead, from each prompt of the batch with the responses of "
+        "another pair, as in the paper: two forwards more"))
+
+    @field_validator("estimate_kl")
+    @classmethod
+    def _one_of_both(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("reference_point"):
+            raise ValueError("excludes reference_point, which it estimates; needed one of the two")
+        return value
 
 
 class RewardModel(OfPairs):

@@ -69,6 +69,12 @@ def test_kto_judges_each_response_by_itself():
     assert mean.item() == pytest.approx((s[0] + 2 * s[1] + s[2] + 2 * s[3]) / 4)
 
 
+def test_kto_takes_an_estimate_of_the_kl_like_a_given_one_and_tells_it():
+    found, _, _, statistics = losses(kto, beta=1.0, reference_point=torch.tensor(0.5), estimate_kl=True)
+    assert found == losses(kto, beta=1.0, reference_point=0.5)[0]
+    assert statistics["estimated_kl"] == [0.5] * 8
+
+
 def test_hinge_has_no_gradient_beyond_its_margin():
     """beta 0.5: margins 1.5 and -1, so 0 and 2."""
     found, mean, gaps, _ = losses(dpo, beta=0.5, loss_type="hinge")

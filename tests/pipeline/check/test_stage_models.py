@@ -91,6 +91,13 @@ def test_settings_that_cannot_be_of_a_reward_model(word, key):
     assert key in [problem.key for problem in problems]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_estimated_kl_needs_two_pairs_in_a_batch(size):
+    _, problems = judged(["recipe=countdown_reward", "stages.reward_model.algorithm={algorithm_type: kto, "
+                          "policy_loss_fn_args: {estimate_kl: true}}", f"stages.reward_model.buffer.batch_size={size}"])
+    assert ("buffer.batch_size" in [problem.key for problem in problems]) == (size == 1)
+
+
 def test_a_policy_is_what_a_stage_makes_unless_it_is_a_reward_model():
     assert not Config().merged({"algorithm": {"algorithm_type": "reward_model"}}).makes_policy
     assert Config().merged({"algorithm": {"algorithm_type": "dpo"}}).makes_policy
