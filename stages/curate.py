@@ -13,18 +13,22 @@ import time
 from collections import Counter
 from typing import Any
 
+import psutil
+
 from operators import juicer, shards
 from operators.curation import Dropped
 from operators.juicer_recipes import inline_recipe, read_recipe
+from operators.juicer_whole import BYTES
 from operators.task_priority import Priority
 from pipeline.job.context import Context, run_stage
 from pipeline.store import tables
 from pipeline.store.digests import resolve
-from pipeline.store.errors import DataError
+from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.files import hash_json
 from pipeline.store.records import RawTask, Rejected, Task
 from stages.shard_files import ShardFiles, Tally, curating, finish, sets_of
 
+NOTABLE = 2.0  # GB
 SPLITS = ("train", "test", "sft", "preference", "text")
 POOL = "data_processor.task_pipeline"  # the name in messages for rows outside any set
 
@@ -33,6 +37,7 @@ def work(context: Context) -> None:
     raw = tables.Groups(context.inputs["tasks"] / tables.LOCATIONS["raw"], RawTask)
     settings = context.config.data_processor.task_pipeline
     operators = [*juicer.build(recipe_of(settings)), *priority_of(settings)]
+    check_memory(context, [one._name for one in operators], raw.file.metadata.num_rows)
     done, total = [], Tally()
     with curating(context.directory, raw.path, settings.num_process, operators) as place:
         for number, (name, runs) in enumerate(sets_of(raw)):
@@ -50,6 +55,19 @@ def work(context: Context) -> None:
     kept, rejected = sum(total.kept.values()), sum(total.dropped.values())
     context.log.info("%d rows: %d kept, %d rejected", kept + rejected, kept, rejected)
     context.made.update(read=kept + rejected, kept=kept, rejected=rejected, **{s: total.kept[s] for s in SPLITS})
+
+
+def check_memory(context: Context, operators: list[str], rows: int) -> None:
+    """Says what an operator that holds all rows will need, before hours of work. Raises ConfigError where this machine
+    does not have it."""
+    for name in operators:
+        need, there = BYTES.get(name, 0) * rows / 1e9, psutil.virtual_memory().total / 1e9
+        if need > there:
+            raise ConfigError(f"operator '{name}' would hold {rows:,} rows in about {need:,.0f} GB of memory, and this "
+                              f"machine has {there:,.0f}. Needed fewer rows, or document_deduplicator, which takes a "
+                              "hundredth of it.")
+        if need > NOTABLE:
+            context.log.warning("%s holds %d rows in about %.0f GB of memory", name, rows, need)
 
 
 def report(context: Context, name: str | None, found: Tally, seconds: float) -> None:

@@ -12,8 +12,8 @@ _NO_SERVER = ("a workflow with a parameter `endpoint` gets the address and the t
               "Anthropic that its stage starts (docs/agents.md); `ouro serve` serves a trained model.")
 _TINKER = "models are trained here, by DeepSpeed: what the service trains is an adapter of model.lora_configs."
 _EXTERNAL = ("a server gives no log-probs to train on: set model.model_path. With mode=bench or mode=explore "
-             "explorer.rollout_model.engine_type=openai asks it (external.base_url, model_name, api_key_env), and "
-             "judge_reward asks one for judgements.")
+             "explorer.rollout_model.engine_type=openai asks it (external.base_url, model_name, api_key_env); so do "
+             "`ouro serve` and judge_reward.")
 _OF_VERL = "settings of veRL's trainer: `ouro import` translates those that have a counterpart."
 _WARMUP = "write a stage of its own before this one: stages, with algorithm_type sft and these rows."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
@@ -33,7 +33,8 @@ REFUSED: dict[str, Refused] = {
     "buffer.trainer_input.experience_buffer.capacity": Refused("tables have no bound but the disk: leave it out."),
     "data_processor.experience_pipeline.inputs": Refused(
         "experience of an earlier run is trained on in a stage of its own, with mode=train and its directory as "
-        "buffer.trainer_input.experience_buffer.path; a step of rft holds its own rows and those that it replays."),
+        "buffer.trainer_input.experience_buffer.path; a step of rft holds its own rows and those that it replays.",
+        ({},)),
     "explorer.name": Refused(_NO_ACTORS),
     "explorer.runner_num": Refused(_ALL_AT_ONCE),
     "explorer.runner_per_model": Refused(_ALL_AT_ONCE),

@@ -1,6 +1,7 @@
 import dataclasses
 import logging
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,10 +10,10 @@ from operators.reward import parse_countdown
 from pipeline.check.judge import compose
 from pipeline.job.context import Context
 from pipeline.store import tables
-from pipeline.store.errors import DataError
+from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.files import CONF
 from pipeline.store.records import RawTask, Rejected, Task
-from stages.curate import make_task, work
+from stages.curate import check_memory, make_task, work
 from tests.configs import changed
 
 
@@ -240,3 +241,16 @@ def test_a_conversation_with_tools_stays_whole_and_counts_in_the_id(tmp_path):
     assert [task["messages"] for task in tasks] == [None, '{"tools": 1}', "{}"]
     assert len({task["task_id"] for task in tasks}) == 3
     assert rejected == []
+
+
+@pytest.mark.parametrize(("rows", "warnings"), [(10_000, 0), (200_000, 1), (10**10, None)])
+def test_an_operator_that_holds_all_rows_says_what_it_needs_before_it_begins(rows, warnings, caplog):
+    """19 kB a row: 0.19 GB, 3.8 GB, and more than any machine has."""
+    context = SimpleNamespace(log=logging.getLogger("tests"))
+    check_memory(context, ["document_deduplicator"], rows)
+    if warnings is None:
+        with pytest.raises(ConfigError, match="document_minhash_deduplicator"):
+            check_memory(context, ["document_minhash_deduplicator"], rows)
+        return
+    check_memory(context, ["document_minhash_deduplicator"], rows)
+    assert len(caplog.records) == warnings
