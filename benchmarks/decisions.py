@@ -1,11 +1,12 @@
 """How often runs that do not differ are told apart, and how many seeds it takes for those that do.
 
-    python -m benchmarks.decisions --root /tmp/decisions    # 80 runs of half a minute of training: two idle hours
+    python -m benchmarks.decisions --root /tmp/decisions    # 80 runs of half a minute
 
-The countdown recipe with 40 rft steps, in 20 seeds. Pairs of these runs differ in nothing but chance: sequences of ten
-such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run --until-decided` does. A
-sequence that is ever decided is a false alarm. Then ten settings beside the recipe, six seeds each: after how many it
-would have stopped. Runs are made side by side, two cores each; what is complete is not made again.
+The sft stage of the countdown recipe, 200 steps of 64, in 20 seeds. Pairs of these runs differ in nothing but chance:
+sequences of ten such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run
+--until-decided` does. A sequence that is ever decided is a false alarm. Then ten settings beside the recipe, six seeds
+each: after how many it would have stopped. Runs are made side by side, two cores each; what is complete is not made
+again.
 """
 
 import argparse
@@ -21,19 +22,16 @@ from pipeline.results.view import find_view
 PROJECT = "decisions"
 SEQUENCES, PAIRS, SEEDS = 10_000, 10, 6
 SAME = range(1, 2 * PAIRS + 1)
-COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "buffer.total_steps=40")
-RFT = "stages.rft"
-OTHERS: dict[str, tuple[str, ...]] = {
-    "lr 1e-3": (f"{RFT}.algorithm.optimizer.lr=1e-3",),
-    "lr 2.5e-4": (f"{RFT}.algorithm.optimizer.lr=2.5e-4",),
-    "lr 5e-5": (f"{RFT}.algorithm.optimizer.lr=5e-5",),
-    "4 rollouts": (f"{RFT}.algorithm.repeat_times=4",),
-    "32 tasks a step": (f"{RFT}.buffer.batch_size=32",),
-    "rloo": (f"{RFT}.algorithm.algorithm_type=rloo",),
-    "dr_grpo": (f"{RFT}.algorithm.algorithm_type=dr_grpo",),
-    "reinforce": (f"{RFT}.algorithm.algorithm_type=reinforce",),
-    "gspo": (f"{RFT}.algorithm.algorithm_type=gspo",),
-    "on policy": ("synchronizer.sync_offset=0", "synchronizer.sync_interval=1"),
+SFT = "stages=[{{stage_name:sft,buffer:{{batch_size:{batch},total_steps:{steps}}}}}]"
+COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "explorer.rollout_model.engine_type=transformers",
+          "algorithm.algorithm_type=sft", "algorithm.optimizer.lr_scheduler_type=cosine",
+          "algorithm.optimizer.lr_warmup_steps=10")
+LR = "algorithm.optimizer.lr={}".format
+OTHERS: dict[str, tuple[str, ...]] = {  # over the recipe's: batches of 64, 200 steps, lr 1e-3
+    "lr 3e-4": (LR("3e-4"),), "lr 9e-4": (LR("9e-4"),), "lr 2e-3": (LR("2e-3"),), "lr 4e-3": (LR("4e-3"),),
+    "batches of 32": (SFT.format(batch=32, steps=200),), "batches of 128": (SFT.format(batch=128, steps=200),),
+    "180 steps": (SFT.format(batch=64, steps=180),), "100 steps": (SFT.format(batch=64, steps=100),),
+    "weight decay 0.1": ("algorithm.optimizer.weight_decay=0.1",), "hidden size 48": ("model.init.hidden_size=48",),
 }
 
 
@@ -44,7 +42,13 @@ def run_name(way: str, seed: int) -> str:
 def runs() -> dict[str, tuple[str, ...]]:
     cases = [("recipe", (), seed) for seed in SAME]
     cases += [(way, words, seed) for way, words in OTHERS.items() for seed in range(1, SEEDS + 1)]
-    return {run_name(way, seed): (*COMMON, f"seed={seed}", *words) for way, words, seed in cases}
+    first = (LR("1e-3"), SFT.format(batch=64, steps=200))
+    return {run_name(way, seed): (*COMMON, f"seed={seed}", *_over(first, words)) for way, words, seed in cases}
+
+
+def _over(first: tuple[str, ...], words: tuple[str, ...]) -> list[str]:
+    given = {word.partition("=")[0] for word in words}
+    return [*(word for word in first if word.partition("=")[0] not in given), *words]
 
 
 def false_alarms(values: list[list[float]]) -> int:

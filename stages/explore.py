@@ -192,7 +192,7 @@ class Explorer:
             unix_seconds=time.time(),
             notes=outcome.noted,
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
-            kept_tokens=done.kept.sets() if done and done.kept else None,
+            kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
         )
 

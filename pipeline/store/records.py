@@ -97,7 +97,7 @@ class Experience:
         TOKENS, "weights_version of each response token [R], null in it: of no reply of the model; null: without "
         "partial_rollout", later=True, default=None)
     min_p: float | None = column(pa.float32(), "min-p bound, 0 = off", later=True, default=None)
-    kept_tokens: list | None = column(
+    kept_tokens: pa.Array | list | None = column(
         KEPT, "token ids that each response token was sampled among [R], none for tokens of no reply; "
         "null: of the whole vocabulary", later=True, default=None)
     token_rewards: list[float] | None = column(

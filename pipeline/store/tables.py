@@ -5,7 +5,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,7 +24,10 @@ def to_arrow(rows: Sequence, record: type) -> pa.Table:
     """Converts rows of one record class to an Arrow table. An unexpected null fails an assertion; so does, in Arrow, a
     value of another type. Halves of surrogate pairs, which Parquet cannot hold, are escaped: one text must not cost the
     other rows."""
-    columns = {f.name: [getattr(row, f.name) for row in rows] for f in dataclasses.fields(record)}
+    columns: dict[str, Any] = {f.name: [getattr(row, f.name) for row in rows] for f in dataclasses.fields(record)}
+    for field in records.schema(record):
+        if pa.types.is_list(field.type) and any(isinstance(value, pa.Array) for value in columns[field.name]):
+            columns[field.name] = _joined(columns[field.name], field.type)
     try:
         table = pa.table(columns, schema=records.schema(record))
     except UnicodeEncodeError:
@@ -30,6 +35,15 @@ def to_arrow(rows: Sequence, record: type) -> pa.Table:
     wrong = [f.name for f in table.schema if not f.nullable and table[f.name].null_count]
     assert not wrong, f"{record.__name__}: null in {', '.join(wrong)}"
     return table
+
+
+def _joined(values: list[pa.Array | list | None], kind: pa.ListType) -> pa.ListArray:
+    """A column of lists that are Arrow arrays already, without a Python object for each value in them."""
+    parts = [value.cast(kind.value_type) if isinstance(value, pa.Array) else pa.array(value or [], kind.value_type)
+             for value in values]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pa.concat_arrays(parts), type=kind,
+                                    mask=pa.array([value is None for value in values]))
 
 
 def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:

@@ -41,6 +41,12 @@ class Kept:
     def sets(self) -> list[np.ndarray]:
         return np.split(self.ids, np.cumsum(self.counts)[:-1]) if len(self.counts) else []
 
+    def lists(self):
+        """As an array of Arrow: a list of ids for each token."""
+        import pyarrow as pa
+
+        return pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int32), self.ids)
+
     def at(self, chosen: np.ndarray) -> "Kept":
         """Those of some tokens. chosen: [N] bool."""
         return Kept(self.ids[np.repeat(chosen, self.counts)], self.counts[chosen])

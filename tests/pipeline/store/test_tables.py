@@ -1,5 +1,6 @@
 """Tables are written and read by one schema; questions never fail for want of a file."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from tests.factories import row
+from workflows.protocol.kept import Kept
 
 TASKS = [row(records.Task, task_id="t1", row=0, split="train", question="1 2 = 3", answer="{}"),
          row(records.Task, task_id="t2", row=1, split="sft", question="ü", answer="{}", solution="1+2")]
@@ -179,3 +181,11 @@ def test_any_directory_and_run_name_can_be_asked(tmp_path, awkward):
     assert tables.connect([(awkward, stage)]).execute("SELECT DISTINCT run FROM tasks").fetchall() == [(awkward,)]
     session = tables.connect()
     assert session.execute(f"SELECT count(*) FROM {tables.source([stage / 'tasks.parquet'])}").fetchall() == [(2,)]
+
+
+def test_lists_that_are_arrays_are_the_same_column():
+    """Empty lists, nulls, sets of other widths, by hand and by Kept."""
+    kept = Kept.of([np.array([5, 7]), np.array([]), np.array([1])])
+    rows = [row(records.Experience, kept_tokens=value) for value in (None, kept.lists(), [], Kept.of([]).lists())]
+    made = tables.to_arrow(rows, records.Experience)["kept_tokens"]
+    assert made.to_pylist() == [None, [[5, 7], [], [1]], [], []]
