@@ -38,7 +38,7 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
         print(f"ouro: seed {seed}: {sides[1]} against {sides[0]}: {found.words()}", flush=True)
         if found.decided:
             break
-    project, name = made[0][0].path.parts[-2:][0], compose([*common, *own[0]]).name
+    project, name = made[0][0].path.parts[-2], compose(common).name
     better = sides[found.mean > 0]
     print((f"decided after {len(made[0])} seeds: {better} is better" if found.decided else
            f"undecided after {len(made[0])} seeds, the most that were asked for (--max-seeds)")
@@ -49,7 +49,7 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
 def _refuse(own: Sequence[list[str]]) -> None:
     for side in own:
         if taken := [word for word in side if word.partition("=")[0] in ("seed", "name", "project")]:
-            raise ConfigError([Problem(OPTION, needed=f"overrides other than {taken[0]}: both sides have the same "
-                                                      "seeds, and runs are named after what differs")])
+            raise ConfigError(Problem(OPTION, needed=f"overrides other than {taken[0]}: both sides have the same "
+                                                     "seeds, and runs are named after what differs"))
     if own[0] == own[1]:
-        raise ConfigError([Problem(OPTION, needed="two settings that differ")])
+        raise ConfigError(Problem(OPTION, needed="two settings that differ"))
