@@ -1,1 +1,1 @@
-"""The page of `ouro view`: a local server that reads runs/ and store/, and its files for a browser."""
+"""The pages of `ouro view` and `ouro studio`: local servers over runs/, store/ and recipes, and files for a browser."""

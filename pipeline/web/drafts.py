@@ -41,7 +41,7 @@ def recipes(root: Path) -> list[dict[str, Any]]:
 
 def suggestions(root: Path) -> dict[str, list[str]]:
     """Returns `models`, directories below `root` that hold one, and `data`, files of rows there."""
-    models = [path.parent for pattern in ("*", "models/*", "models/*/*", "store/*/model")
+    models = [path.parent for pattern in ("*", "models/*", "models/*/*", "store/model-*", "store/*/model")
               for path in root.glob(f"{pattern}/config.json")]
     data = [path for pattern in ("*", "data/*") for path in root.glob(pattern) if path.suffix in READERS]
     return {name: sorted(str(path.relative_to(root)) for path in found)[:MOST]

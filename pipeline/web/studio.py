@@ -124,7 +124,8 @@ def measured(text: str, file: str) -> dict[str, Any]:
         try:
             return drafts.named(done.stdout, path, file)
         except ValueError as error:
-            raise OuroError(done.stderr.strip() or "`ouro config check` printed nothing.") from error
+            said = done.stderr.strip().removeprefix("ouro: ")
+            raise OuroError(said or "`ouro config check` printed nothing.") from error
 
 
 def prompted(text: str, file: str, stage: str, task: int) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def started(file: str, words: list[str]) -> str:
         raise ConfigError(f"{wrong[0]!r}: needed a setting and its values, key=a,b.")
     done = _command("run", "--detach", *(["--multirun"] if words else []), f"recipe={file}", *words)
     if done.returncode:
-        raise OuroError(done.stderr.strip() or done.stdout.strip())
+        raise OuroError((done.stderr.strip() or done.stdout.strip()).removeprefix("ouro: "))
     return "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
 
 

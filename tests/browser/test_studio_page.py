@@ -132,6 +132,43 @@ def test_the_prompt_of_a_task_is_shown(page):
     assert "[call 0] prompt" in page.locator("#panel pre").inner_text()
 
 
+def test_an_empty_recipe_is_begun_and_a_value_that_is_repeated_says_so_at_its_field(opened, address):
+    page = opened(address)
+    page.locator("form").nth(1).get_by_label("name").fill("fresh")
+    page.get_by_role("button", name="begin").click()
+    page.locator("#panel .failed").first.wait_for()
+    assert page.get_by_label("File").input_value() == "conf/recipe/fresh.yaml"
+    page.get_by_role("link", name="text", exact=True).click()
+    page.get_by_label("Text of the recipe").fill("log: &all {level: INFO}\nstages:\n  - {stage_name: rft, log: *all}\n")
+    page.get_by_role("link", name="every setting").click()
+    page.get_by_role("searchbox").fill("log.level")
+    page.locator('[name="log.level"]').select_option("DEBUG")
+    page.locator('.field:has([name="log.level"]) .failed').get_by_text("(*name)").wait_for()
+    assert page.get_by_role("button", name="save", exact=True).is_enabled()
+
+
+def test_what_is_in_effect_instead_of_what_is_written_is_named(opened, address, project):
+    (project / "conf/trainer").mkdir(parents=True, exist_ok=True)
+    (project / "conf/trainer/often.yaml").write_text("save_interval: 7\n")
+    (project / "conf/config.yaml").write_text("defaults: [{trainer: often}]\n")
+    page = opened(f"{address}#countdown")
+    page.locator('.field:has([name="trainer.save_interval"])').get_by_text("in effect: 7").wait_for()
+    assert page.locator('[name="trainer.save_interval"]').input_value() == "25"
+    (project / "conf/config.yaml").unlink()
+
+
+def test_a_sweep_is_of_one_recipe(page):
+    page.locator("summary", has_text="sweep").click()
+    page.get_by_role("button", name="add a setting").click()
+    page.get_by_label("Setting to vary").fill("seed")
+    page.get_by_label("Its values, with commas").fill("1,2,3")
+    assert page.get_by_role("button", name="save and start 3 runs").count() == 1
+    page.get_by_role("link", name="Ouroboros studio").click()
+    page.get_by_role("link", name="gsm8k", exact=True).click()
+    page.locator("#panel [role=status]").wait_for()
+    assert page.get_by_role("button", name="save and start", exact=True).count() == 1
+
+
 def test_strangers_are_told_to_use_the_address(address, opened):
     page = opened(address.partition("?")[0])
     assert "address that its command printed" in page.inner_text("body")

@@ -6,12 +6,11 @@ const OuroStudio = (() => {
   const {h} = Ouro, main = document.getElementById("main"), panel = document.getElementById("panel"), bar = document.getElementById("bar");
   const PAGES = [["beginner", "first questions"], ["expert", "every setting"], ["text", "text"]];
   const MOST = 80;  // fields of a search
-  let form = null, shown = [], queue = Promise.resolve(), judging = null, sweeping = [];
+  let form = null, shown = [], queue = Promise.resolve(), judging = null;
   let now = null;  // {file, text, saved, digest, told, scope, page, search}
 
   const post = (name, asked) => Ouro.post(`studio/${name}`, asked || {});
-  const said = h("div", {"aria-live": "polite"});
-  const say = (...told) => said.replaceChildren(...told);
+  const said = h("div", {"aria-live": "polite"}), say = (...told) => said.replaceChildren(...told);
   const fail = (error) => say(Ouro.failed(error));
 
   // ------------------------------------------------------------------------------------------------ which recipe
@@ -44,7 +43,7 @@ const OuroStudio = (() => {
     };
     const empty = (event) => {
       event.preventDefault();
-      begin({text: "", file: `conf/recipe/${event.currentTarget.name.value.trim()}.yaml`, digest: null});
+      begin({text: `name: ${event.currentTarget.elements.name.value.trim()}\n`, file: `conf/recipe/${event.currentTarget.elements.name.value.trim()}.yaml`, digest: null});
     };
     return [h("h2", null, "a new one, for your data and model"), h("p.note", null, "As ouro init does: the columns of the data say what it is for; lengths, batches and rates follow from it and the model."),
       h("form.row", {onsubmit: make}, input("data: jsonl, parquet, csv, a directory", "data", {required: true}), input("model: its directory", "model", {required: true}), input("name", "name", {value: "first", pattern: "\\w[\\w\\-]*", required: true}),
@@ -53,7 +52,10 @@ const OuroStudio = (() => {
   }
 
   function begin(opened) {
-    now = {...opened, saved: opened.digest ? opened.text : null, told: null, scope: "", page: (now && now.page) || "beginner", search: ""};
+    Object.assign(asides, {sweep: null, words: [], measured: null, prompted: null});
+    measuring.replaceChildren();
+    prompting.replaceChildren();
+    now = {...opened, saved: opened.digest ? opened.text : null, told: null, refused: {}, scope: "", page: (now && now.page) || "beginner", search: ""};
     document.querySelector(".studio").classList.remove("alone");
     document.title = `${now.file}, Ouroboros studio`;
     history.replaceState(null, "", `#${encodeURIComponent(now.file)}`);
@@ -70,8 +72,9 @@ const OuroStudio = (() => {
     queue = queue.then(async () => {
       try {
         of.text = (await post("edit", {text: of.text, stage: scope, key: about.key, value, field: {text: about.text, meaning: about.meaning}})).text;
+        delete of.refused[about.key];
         say();
-      } catch (error) { fail(error); }
+      } catch (error) { of.refused[about.key] = error.message; }
       if (of === now) judge(0);
     });
   }
@@ -97,7 +100,7 @@ const OuroStudio = (() => {
     written: (key) => state.texts("written", key, now.scope),
     inherited: (key) => state.texts("values", key, now.scope),
     sets: (key) => Object.keys((now.told && now.told.written && now.told.written[now.scope]) || {}).some((one) => one === key || one.startsWith(`${key}.`)),
-    problems: (key) => !now.told ? [] : [...now.told.problems.map((one) => ({...one, bad: true})), ...now.told.warnings].filter((one) => one.key && (one.key === key || (one.key.startsWith(`${key}.`) && !shown.some((other) => other.key !== key && other.key.startsWith(`${key}.`) && one.key.startsWith(other.key)))) &&
+    problems: (key) => !now.told ? [] : [...(key in now.refused ? [{text: now.refused[key], bad: true, key}] : []), ...now.told.problems.map((one) => ({...one, bad: true})), ...now.told.warnings].filter((one) => one.key && (one.key === key || (one.key.startsWith(`${key}.`) && !shown.some((other) => other.key !== key && other.key.startsWith(`${key}.`) && one.key.startsWith(other.key)))) &&
       (!(one.stages || []).length || !now.scope || one.stages.includes(now.scope))),
   };
 
@@ -122,7 +125,7 @@ const OuroStudio = (() => {
     tabs();
     shown = [];
     const focused = document.activeElement && document.activeElement.name;
-    main.replaceChildren(said, ...{beginner, expert, text}[now.page]());
+    main.replaceChildren(...{beginner, expert, text}[now.page]());
     if (focused) { const again = main.querySelector(`[name="${CSS.escape(focused)}"]`); if (again) again.focus(); }
   }
 
@@ -210,7 +213,7 @@ const OuroStudio = (() => {
       dirty();
     }});
     bar.replaceChildren(h("div.row", null, file, h("span#state.note", {id: "state"}), h("button", {type: "button", id: "save", onclick: () => save().catch(fail)}, "save"),
-      h("button.main", {type: "button", id: "start", onclick: () => start().catch(fail)}, "save and start")));
+      h("button.main", {type: "button", id: "start", onclick: () => start().catch(fail)}, "save and start")), said);
   }
 
   function dirty() {
@@ -237,9 +240,9 @@ const OuroStudio = (() => {
     say(h("p.note", null, "ouro run checks and starts…"));
     document.getElementById("start").disabled = true;
     try {
-      const made = await post("start", {file: now.file, words: sweeping});
+      const made = await post("start", {file: now.file, words: asides.words});
       say(h("pre", null, made.said), made.page ? h("p", null, h("a", {href: made.page, target: "_blank", id: "running"}, "show the run")) : h("p.note", null, "its runs are below another directory (checkpoint_root_dir): ouro view --root shows them"));
-      main.scrollIntoView();
+      bar.scrollIntoView();
     } finally { dirty(); }
   }
 
@@ -247,27 +250,32 @@ const OuroStudio = (() => {
 
   const measuring = h("div", {"aria-live": "polite"}), prompting = h("div", {"aria-live": "polite"});
   const task = h("input", {type: "number", min: 0, value: 0, "aria-label": "Number of the task"});
-  const slow = (place, button, work) => async () => {
+  const asides = {sweep: null, words: [], measured: null, prompted: null};  // the words of a sweep, and the texts of which more was asked
+  const slow = (place, button, name, work) => async () => {
     place.replaceChildren();
+    asides[name] = now.text;
     button().disabled = true;
     await new Promise((done) => { Ouro.part(place, () => work().finally(done)); });
     button().disabled = false;
   };
-  const measure = h("button", {type: "button", onclick: slow(measuring, () => measure, async () => {
+  const measure = h("button", {type: "button", onclick: slow(measuring, () => measure, "measured", async () => {
     const told = await post("measure", {text: now.text, file: now.file});
     return h("div", null, StudioPanel.found(told, show), StudioPanel.numbers(told), StudioPanel.unjudged(told));
   })}, "read data, model and code");
-  const prompt = h("button", {type: "button", onclick: slow(prompting, () => prompt, async () => {
+  const prompt = h("button", {type: "button", onclick: slow(prompting, () => prompt, "prompted", async () => {
     const told = await post("prompt", {text: now.text, file: now.file, stage: "", task: Number(task.value)});
     return h("pre", null, told.text);
   })}, "show a prompt");
-  let sweepPlace = null;
+  const old = (name) => (asides[name] !== null && asides[name] !== now.text ? h("p.warning", null, "of the recipe before it was changed:") : "");
 
   function aside() {
     if (!now.told) return;
-    sweepPlace = sweepPlace || StudioPanel.sweep(form.fields.filter((one) => !one.key.includes("*")).map((one) => one.key), (words) => { sweeping = words; });
+    asides.sweep = asides.sweep || StudioPanel.sweep(form.fields.filter((one) => !one.key.includes("*")).map((one) => one.key), (words, points) => {
+      asides.words = words;
+      document.getElementById("start").textContent = words.length ? `save and start ${points} runs` : "save and start";
+    });
     panel.replaceChildren(h("div", null, StudioPanel.found(now.told, show)), h("div", null, StudioPanel.numbers(now.told)), ...StudioPanel.times(now.told, form.paces), ...StudioPanel.stages(now.told), StudioPanel.unjudged(now.told) || "",
-      h("h2", null, "data, memory, prompts"), h("div.row", null, measure), measuring, h("p.note", null, "A task as the model sees it, and what its own answer earns:"), h("div.row", null, task, prompt), prompting, sweepPlace);
+      h("h2", null, "data, memory, prompts"), h("div.row", null, measure), old("measured"), measuring, h("p.note", null, "A task as the model sees it, and what its own answer earns:"), h("div.row", null, task, prompt), old("prompted"), prompting, asides.sweep);
   }
 
   // ------------------------------------------------------------------------------------------------ the page

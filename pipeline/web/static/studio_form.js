@@ -47,11 +47,12 @@ const StudioForm = (() => {
       const usual = inherited === (about.default ?? "");
       if (choices.length) control.options[0].textContent = usual ? `default: ${inherited}` : inherited;
       else control.placeholder = inherited.length > 200 ? `${inherited.slice(0, 200)}…` : inherited;
-      source.textContent = written === undefined && !usual ? ` · here ${inherited.length > 60 ? "another value" : inherited}, from elsewhere` : "";
-      const found = state.problems(about.key);
-      control.setAttribute("aria-invalid", found.some((one) => one.bad) ? "true" : "false");
-      wrong.className = found.some((one) => one.bad) ? "failed" : "warning";
-      wrong.replaceChildren(...found.map((one) => h("div", null, one.key === about.key ? [one.needed, one.do].filter(Boolean).join(" ") : one.text)));
+      const found = state.problems(about.key), bad = found.some((one) => one.bad);
+      const differs = written !== undefined && !long && !bad && written !== inherited && Number(written) !== Number(inherited);  // an interpolation, or a group that is chosen over the recipe
+      source.textContent = differs ? ` · in effect: ${inherited}` : written === undefined && !usual ? ` · here ${inherited.length > 60 ? "another value" : inherited}, from elsewhere` : "";
+      control.setAttribute("aria-invalid", bad ? "true" : "false");
+      wrong.className = bad ? "failed" : "warning";
+      wrong.replaceChildren(...found.map((one) => h("div", null, one.needed && one.key === about.key ? [one.needed, one.do].filter(Boolean).join(" ") : one.text)));
     }
     return {element, update, key: about.key};
   }

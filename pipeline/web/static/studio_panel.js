@@ -32,7 +32,7 @@ const StudioPanel = (() => {
     const say = () => {
       const points = words().map((word) => word.split(",").length).reduce((a, b) => a * b, 1);
       told.textContent = words().length ? `${points} runs: ouro run -m recipe=… ${words().join(" ")}` : "";
-      changed(words());
+      changed(words(), points);
     };
     const add = () => {
       const row = h("div.row", null, h("input", {"aria-label": "Setting to vary", list: "sweep-keys", placeholder: "algorithm.optimizer.lr", oninput: say}),
