@@ -4,6 +4,7 @@ A draft is a text that the browser holds. The same functions as in `ouro config 
 temporary directory; only `save` writes below the directory where the studio was started.
 """
 
+import contextlib
 import json
 import re
 import tempfile
@@ -61,9 +62,11 @@ def is_checkout(root: Path) -> bool:
 
 
 def _about(path: Path) -> str:
-    """Returns the first sentence of the comment that a recipe begins with."""
-    said = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    """Returns the first sentence of the comment that a recipe begins with; nothing of one that cannot be read."""
+    said, lines = [], []
+    with contextlib.suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in lines:
         if not line.startswith("# "):
             break
         said += [] if line.startswith(("# @package", "# yaml-language-server")) else [line[2:]]
@@ -162,6 +165,14 @@ class Drafts:
 
 def _of(report: Report, path: Path, file: str) -> dict[str, Any]:
     return named(report.as_json(), path, file)
+
+
+def written(text: str, directory: str) -> Path:
+    """Returns the file of a draft. Raises ConfigError for one that is no YAML."""
+    recipe_text.loaded(text)
+    path = Path(directory) / DRAFT
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def named(report: str, path: Path, file: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the page says of runs: their states, stages, scores, and the machine."""
 
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,6 +11,7 @@ from pipeline.results import view
 from pipeline.results.query import plain
 from pipeline.results.view import Node, View
 from pipeline.store import files, tables
+from pipeline.store.errors import OuroError
 from pipeline.web import curves
 from pipeline.web.rollouts import KEYS
 
@@ -69,12 +71,14 @@ def _step_seconds(stage: Node) -> float | None:
 
 
 def paces(root: Path) -> dict[str, dict[str, Any]]:
-    """Returns of each name of a stage the `run` that had its steps last, and `step_seconds`, their median there."""
+    """Returns of each name of a stage the `run` that had its steps last, and `step_seconds`, their median there; files
+    that cannot be read are passed over, as they do not concern a recipe."""
     found: dict[str, dict[str, Any]] = {}
     for run in view.views(root)[:RECENT]:
         for stage in run.stages:
-            if stage.name not in found and (seconds := _step_seconds(stage)) is not None:
-                found[stage.name] = {"run": run.run, "step_seconds": seconds}
+            with suppress(OuroError, OSError):
+                if stage.name not in found and (seconds := _step_seconds(stage)) is not None:
+                    found[stage.name] = {"run": run.run, "step_seconds": seconds}
     return found
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,8 @@ from pipeline.store.yaml_values import Loader, scalar
 
 WIDTH = 110  # columns of a comment
 PLAIN = re.compile(r"[\w./~$-](?:[\w ./@+=$-]|:(?=\S))*(?<! )", re.ASCII)  # needs no quotes anywhere
+# what YAML takes for the end of a line, or for no letter
+UNSAID = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 LEFT_OUT = object()
 Place = list[str]  # keys, the outermost first; below `stages` the stage's name
 
@@ -97,12 +100,15 @@ def fragment(typed: str, is_text: bool) -> str:
         return _quoted(typed)
     if isinstance(value, str):
         return _quoted(value)
-    on_a_line = "\n" not in typed and "#" not in typed and not (isinstance(value, dict | list) and typed[0] not in "{[")
-    return typed if on_a_line and value is not None else json.dumps(value, ensure_ascii=False, default=str)
+    on_a_line = len(typed.splitlines()) == 1 and "#" not in typed
+    as_it_is = on_a_line and value is not None and (typed[0] in "{[" or not isinstance(value, dict | list))
+    return typed if as_it_is else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _quoted(text: str) -> str:
-    return text if PLAIN.fullmatch(text) and scalar(text) == text else json.dumps(text, ensure_ascii=False)
+    if PLAIN.fullmatch(text) and scalar(text) == text:
+        return text
+    return UNSAID.sub(lambda one: f"\\u{ord(one[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def changed(text: str, place: Place, value: str | None, comment: str = "") -> str:
@@ -123,7 +129,7 @@ def changed(text: str, place: Place, value: str | None, comment: str = "") -> st
         made = _without(text, pairs, comment) if len(pairs) == len(place) else text
     with suppress(ConfigError):  # what was made is no recipe
         after = loaded(made)
-        if _at(after, place) == wanted and _but(after, place) == _but(before, place):
+        if reduce(_part, place, after) == wanted and _but(after, place) == _but(before, place):
             return made
     raise ConfigError(f"{'.'.join(place)} cannot be changed without another key. Change it in the text.")
 
@@ -205,7 +211,8 @@ def _with(text: str, root: yaml.Node | None, pairs: list[_Pair], place: Place, v
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{'.'.join(place)} lies below a value that is no section. Change it in the text.")
     if _is_flow(node) or not node.value:
-        return _into_flow(text, node, _nested(missing, value)[1:-1])
+        end = _end(node.value[-1][1]) if node.value else node.start_mark.index + 1
+        return f"{text[:end]}{', ' * bool(node.value)}{_nested(missing, value)[1:-1]}{text[end:]}"
     lines = "\n".join(_lines(missing, value, comment, node.value[0][0].start_mark.column))
     if not pairs:  # a section: behind comments, too, that the recipe ends with
         return f"{text}\n{lines}\n"
@@ -227,11 +234,6 @@ def _nested(keys: Place, value: str) -> str:
     for key in reversed(keys):
         value = f"{{{_quoted(key)}: {value}}}"
     return value
-
-
-def _into_flow(text: str, node: yaml.MappingNode, entry: str) -> str:
-    end = _end(node.value[-1][1]) if node.value else node.start_mark.index + 1
-    return f"{text[:end]}{', ' if node.value else ''}{entry}{text[end:]}"
 
 
 def _lines(keys: Place, value: str, comment: str, indent: int) -> list[str]:
@@ -271,12 +273,6 @@ def _without_flow(text: str, pair: _Pair) -> str:
     if pair.at:
         return text[:_end(pair.within[pair.at - 1][1])] + text[_end(pair.value):]
     return text[:pair.key.start_mark.index] + text[_end(pair.value):]
-
-
-def _at(value: Any, place: Place) -> Any:
-    for part in place:
-        value = _part(value, part)
-    return value
 
 
 def _part(value: Any, part: str) -> Any:

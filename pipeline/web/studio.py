@@ -118,8 +118,7 @@ def measured(text: str, file: str) -> dict[str, Any]:
     """Returns what `ouro config check` says of a draft, with samples of data, sizes of models, code and rewards of the
     user: in a process of its own."""
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / drafts.DRAFT
-        path.write_text(text, encoding="utf-8")
+        path = drafts.written(text, directory)
         done = _command("config", "check", f"recipe={path}", "--format", "json")
         try:
             return drafts.named(done.stdout, path, file)
@@ -132,8 +131,7 @@ def prompted(text: str, file: str, stage: str, task: int) -> dict[str, Any]:
     """Returns what `ouro debug workflow` prints of a task whose reply is its own truth: the prompt as the model sees
     it, tokens, and the reward. stage: "" for the first that explores."""
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / drafts.DRAFT
-        path.write_text(text, encoding="utf-8")
+        path = drafts.written(text, directory)
         done = _command("debug", "workflow", str(path), "--script", "answer", "--task", str(task),
                         *(["--stage", stage] if stage else []))
     said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))

@@ -134,7 +134,8 @@ def test_values_of_a_shipped_recipe_change_and_come_back_and_new_keys_go_without
     ("a: b # c", True, "a: b # c"),
     ("[1, 2]", False, [1, 2]), ("a: 1\nb: {c: x}", False, {"a": 1, "b": {"c": "x"}}), ("auto", False, "auto"),
     ("{not", False, "{not"), ("${seed}", True, "${seed}"), ("module:function", True, "module:function"),
-    ("two\nlines", True, "two\nlines"),
+    ("two\nlines", True, "two\nlines"), ("a\u2028b\x85c", True, "a\u2028b\x85c"), ("\ud83d", True, "\ud83d"),
+    ("\U0001f600 é", True, "\U0001f600 é"), ("a\u2028b", False, "a\u2028b"), ("- a\n- b", False, ["a", "b"]),
 ])
 def test_what_is_typed_is_one_line_that_means_the_same(typed, is_text, means):
     made = fragment(typed, is_text)
@@ -212,6 +213,7 @@ def test_a_draft_is_judged_as_by_config_check(client):
         "conf/recipe/my_countdown.yaml", line)
     for text in ("a: [", "- a", "a: &x [*x]", "a: \0", "? [a]: b", "", "stages: 1", "stages: [1, {a: b}]"):
         assert "problems" in asked(client, "judge", text=text, file="x.yaml")
+    assert client.post("/api/studio/measure", content=b'{"text": "a: \\ud83d", "file": "x.yaml"}').status_code == 400
     again = asked(client, "judge", text=opened["text"], file=opened["file"])  # no file of before is remembered
     assert again == right
 
