@@ -261,6 +261,9 @@ class IsolatedAttempt(asyncio.Protocol):
             components = Rule(getattr(function, "func", function), {}, 0).read(returned)
             if isinstance(components, str):
                 return self._place.fail(components)
+            if getattr(components, "tokens", None) is not None:
+                return self._place.fail(f"the agent returned {str(returned)[:80]}; needed a number, or {{component: "
+                                        "number}, as its tokens are those of several replies")
         text = returned if isinstance(returned, str) else spoken.last_text
         if not is_encodable(text):
             return self._place.fail("the agent returned a text with half of a surrogate pair; needed Unicode")
