@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.algorithms import PAIR_TYPES, SCORING
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
 from pipeline.settings.profiles import profiled
@@ -95,7 +95,8 @@ def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns that pair data add; pipeline/check/data_rules.py rejects null."""
     if not config.kind.learns_from_given or config.algorithm.algorithm_type not in PAIR_TYPES:
         return ()
-    return tuple((key, getattr(columns, key)) for key in PAIR if getattr(columns, key) is not None)
+    keys = (*PAIR, "margin_key") if config.algorithm.algorithm_type in SCORING else PAIR
+    return tuple((key, own) for key in keys if (own := getattr(columns, key, None)) is not None)
 
 
 def tasksets(config: Config) -> list[tuple[str, Taskset]]:

@@ -80,16 +80,16 @@ def _classifier_of(path: Path, module: ValueModel, padding: int, trust: bool):
 
     Raises ModelError where transformers has none whose tensors are those of the decoder and a linear head.
     """
-    shape = empty_classifier(path, padding, trust)
-    names = {name: name.replace("transformer.", f"{shape.base_model_prefix}.", 1)
-             for name in module.state_dict() if name.startswith("transformer.")}
+    shape, own = empty_classifier(path, padding, trust), module.transformer.state_dict()
     sizes = {name: tensor.shape for name, tensor in shape.state_dict().items()}
-    head = [name for name in sizes if name not in names.values()]
-    if len(head) != 1 or sizes.keys() != {*names.values(), *head} or sizes[head[0]] != module.head.weight.shape:
-        raise ModelError(f"{path}: {type(shape).__name__} of transformers is not the model's decoder with one linear "
-                         f"head ({', '.join(head[:3]) or 'without a head'}), so no reward model is made of it. Take "
-                         "another model.")
-    return shape, names | {"head.weight": head[0]}
+    some = f".{next(iter(own))}"
+    for prefix in (name.removesuffix(some) for name in sizes if name.endswith(some)):
+        names = {f"transformer.{name}": f"{prefix}.{name}" for name in own}
+        head = [name for name in sizes if name not in names.values()]
+        if len(head) == 1 and len(sizes) == len(names) + 1 and sizes[head[0]] == module.head.weight.shape:
+            return shape, names | {"head.weight": head[0]}
+    raise ModelError(f"{path}: the tensors of {type(shape).__name__} of transformers are not those of the model's "
+                     "decoder and one linear head, so no reward model is made of it. Take another model.")
 
 
 def _export(state: dict[str, Tensor], shape: torch.nn.Module, path: Path) -> None:

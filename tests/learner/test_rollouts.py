@@ -91,9 +91,24 @@ def test_files_of_older_releases_lack_what_tokens_were_sampled_among(stage):
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0])
     path = tables.step_file(context.directory, "experience", 1)
-    older = pq.read_table(path, partitioning=None).drop_columns(["kept_tokens", "min_p"])
+    older = pq.read_table(path, partitioning=None).drop_columns(["kept_tokens", "min_p", "token_rewards"])
     hashes.write(path, lambda temporary: pq.write_table(older, temporary))
     assert [one.kept for one in batch_of(Rollouts(context), 1).rows] == [None] * 4
+
+
+def test_rewards_of_single_tokens_decide_the_advantages_of_their_tokens(stage):
+    """Returns of the second row's tokens 1 + 3 and 3, of the first 0, the others 0: whitened over all ten."""
+    context = stage("algorithm.advantage_fn=reinforceplusplus", "algorithm.advantage_fn_args={}")
+    explore(context, 1, [0.0, 4.0, 0.0, 0.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    tables.write(path, records.Experience, [rows[0], replace(rows[1], token_rewards=[1.0, 3.0]), *rows[2:]])
+    returns = np.array([0, 4, 3, *[0] * 7])
+    wanted = (returns - returns.mean()) / returns.std(ddof=1)
+    found = batch_of(Rollouts(context), 1).rows
+    assert np.concatenate([one.columns["advantages"] for one in found]) == pytest.approx(wanted, abs=1e-6)
+    with pytest.raises(DataError):
+        batch_of(Rollouts(stage()), 1)  # grpo compares sums
 
 
 def test_staleness_control_takes_whole_groups_or_none(stage):

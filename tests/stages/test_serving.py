@@ -11,23 +11,27 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from pipeline.store import files, records, tables
+from pipeline.store.checkpoints import model_directory
 from pipeline.store.errors import ConfigError, DataError, StageError
 from pipeline.store.files import HOME
 from stages import recorded
 from stages.serving import server
 from stages.serving.attempts import Attempt, Feedback, Reply, Source
 from stages.serving.engine_loop import EngineLoop
-from stages.serving.model import settings_of_server
+from stages.serving.model import model_of, settings_of_server
 from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
+from tests import models
 from tests.damage import flip
 from tests.factories import row
+from tests.fake_run import FakeRun
 from tests.servers import chat_app, serving
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
 from workflows.endpoint import guard
@@ -559,3 +563,17 @@ def test_a_damaged_part_of_the_journal_is_named_and_what_it_tears_is_left_out(tm
     assert len(torn.torn) == 1
     assert not torn.open
     assert not torn._ready
+
+
+def test_a_run_is_served_by_its_last_model_that_writes(tmp_path, tiny_model):
+    run = FakeRun(tmp_path)
+    run.data()
+    run.sft()
+    run.view()
+    policy, judge = Path(run.stages[-1]["directory"]), run.stage("judge", "train", "curate", "sft")
+    shutil.copytree(model_directory(tiny_model), policy / "model")
+    models.classifier(judge / "model")
+    run.view()
+    assert model_of(run.run, None, tmp_path) == policy / "model"
+    with pytest.raises(DataError):
+        model_of(run.run, "judge", tmp_path)
