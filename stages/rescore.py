@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from pipeline.job.context import Context, commit
 from pipeline.job.tasksets import read_train
+from pipeline.settings.arguments.answers import tool_arguments
+from pipeline.settings.setting import at
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ConfigError
 from stages.curation import curation_of
@@ -42,7 +44,8 @@ class Scorer:
         self.rewards = {one.name: {task.task_id: functions for task, functions in zip(
             tasks, rewards.by_task(one, tasks), strict=True)} for one, tasks in sets}
         for one, _ in sets:
-            if one.workflow_args.get("environment_class"):
+            workflow = at(one, "default_workflow_type") or at(config, "buffer.explorer_input.default_workflow_type")
+            if tool_arguments(workflow, one.workflow_args)["environment_class"]:
                 context.log.warning("set %s: the reward of its environment is replaced by the reward functions of this "
                                     "stage, which see the last reply", one.name)
         explored = files.read_json(self.source / "stage.json")["config"]["algorithm"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.job import own_process
 from pipeline.settings.arguments import WORKFLOWS as DECLARED
-from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from pipeline.settings.arguments.base import problems
 from pipeline.settings.arguments.users import Signature, provided
 from pipeline.store.errors import ConfigError, pick
@@ -26,7 +26,7 @@ from workflows.protocol.prompts import choices_of
 from workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from workflows.protocol.trajectory import Attempt, Trajectory
 from workflows.retry import retry_workflow
-from workflows.tool_workflows import react_workflow, tool_call_workflow
+from workflows.tool_workflows import react_workflow, terminal_agent, tool_call_workflow
 
 
 def simple_workflow(prompt: list[int]) -> Attempt:
@@ -96,7 +96,7 @@ def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) 
             raise ConfigError(" ".join(found))
     tools = None
     if takes_tools:
-        named = {key: value for key, value in given.items() if key in ToolArguments.model_fields}
+        named = tool_arguments(name, given)
         given = {key: value for key, value in given.items() if key not in named}
         tools = _toolset(ToolArguments(**named), directory)
         load_tools(tools)
@@ -117,5 +117,6 @@ WORKFLOWS = {
     "simple_workflow": simple_workflow,
     "retry_workflow": retry_workflow,
     "tool_call_workflow": tool_call_workflow,
+    "terminal_agent": terminal_agent,
     "react_workflow": react_workflow,
 }

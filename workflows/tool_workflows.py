@@ -10,9 +10,10 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.settings.arguments.answers import ToolWorkflow
+from pipeline.settings.arguments.answers import TerminalAgent, ToolWorkflow
 
 DEFAULTS = ToolWorkflow()
+TERMINAL = TerminalAgent()
 ACTION = re.compile(r"^Action:[ \t]*(\S+)\s+Action Input:[ \t]*(.*)", re.M | re.S)
 ANSWER = re.compile(r"^Final Answer:[ \t]*(.*)", re.M | re.S)
 OBSERVATION = "Observation:"
@@ -43,6 +44,12 @@ def tool_call_workflow(task, endpoint, toolbox, max_rounds: int = DEFAULTS.max_r
                       "content": toolbox.call(one["function"]["name"], one["function"]["arguments"])}
                      for one in reply["tool_calls"]]
     return _result(toolbox, said["content"] or "" if said else "")
+
+
+def terminal_agent(task, endpoint, toolbox, max_rounds: int = TERMINAL.max_rounds) -> Any:
+    """The reward of a task that a model does in a shell: it runs commands with `bash` and writes files with `edit`
+    until a reply calls no tool, after at most max_rounds replies."""
+    return tool_call_workflow(task, endpoint, toolbox, max_rounds)
 
 
 def react_workflow(task, endpoint, toolbox, max_rounds: int = DEFAULTS.max_rounds) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipeline.check.sources import POOL, Source, rewards, tasksets
-from pipeline.settings.arguments.answers import REWARDS
+from pipeline.settings.arguments.answers import REWARDS, tool_arguments
 from pipeline.settings.config import Config
 from pipeline.settings.data import reward_functions, workflow_of
 from pipeline.store.errors import Problem
@@ -48,6 +48,7 @@ def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             continue
         named = f"{SECTION}.{place}" if one.default_reward_fn_type else SECTION
         asked = [{"name": name, "arguments": one.reward_fn_args, "key": f"{named}.default_reward_fn_type",
-                  "optional": workflow if ":" in workflow else one.workflow_args.get("environment_class") or None}
+                  "optional": workflow if ":" in workflow else (
+                      tool_arguments(workflow, one.workflow_args)["environment_class"])}
                  for name in reward_functions(one, explorer) if name in REWARDS and REWARDS[name].reads_truths]
         yield (f"{SECTION}.{place}.path" if one.path else f"{PIPELINE}.{POOL}"), asked

@@ -10,7 +10,7 @@ from pipeline.check.user_code import Functions
 from pipeline.settings import arguments
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
-from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import GROUPS, OTHERS, Signature, batch_parameters, provided, wrong_first
@@ -171,7 +171,7 @@ def _without_tools(config: Config, functions: Functions) -> list[Problem]:
                     "environment_class=my_world:World or mcp={shop: {command: my-server}}.")
             for key, one, workflow in _attempted(config)
             if _takes_tools(workflow, functions)
-            and not any(map(one.workflow_args.get, ("tools", "environment_class", "mcp")))]
+            and not any(map(tool_arguments(workflow, one.workflow_args).get, ("tools", "environment_class", "mcp")))]
 
 
 def _without_models(config: Config, functions: Functions) -> list[Problem]:

@@ -1,5 +1,6 @@
 """Harbor tasks at work: rewards, and commands that hang, fork, fill the disk or look where they may not."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.check.user_code import WORLD
-from pipeline.settings.arguments.answers import ToolArguments
+from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from pipeline.store.errors import ConfigError
 from pipeline.store.harbor import read_task
 from stages.debug import Asked, debug
@@ -19,7 +20,8 @@ from tests.harbor_kit import write_task
 from workflows.environments import harbor, sandbox
 from workflows.environments.harbor import Harbor, Unverified, components, tried
 from workflows.environments.sandbox import Sandbox
-from workflows.protocol.tools import Situation, methods_of
+from workflows.environments.terminal import LARGEST, PART, Terminal
+from workflows.protocol.tools import Situation, load_environment, methods_of
 
 NAMED = "workflows.environments.harbor:Harbor"
 
@@ -40,8 +42,8 @@ def world(tmp_path):
     """A task in progress, with limits of 3 s for a command."""
     begun = []
 
-    def begin(**changed):
-        one = Harbor()
+    def begin(kind=Harbor, **changed):
+        one = kind()
         one.settings = ToolArguments(tool_seconds=3, environment=["HARBOR_NAMED"])
         begun.append(one)
         one.reset(Situation([], read_task(write_task(tmp_path / f"task{len(begun)}", **changed)).record()["answer"]))
@@ -306,3 +308,48 @@ def test_an_attempt_whose_tests_give_no_reward_is_a_row_with_the_reason(tmp_path
                       f"{place}.workflow_args.environment_class={NAMED}", "model.max_prompt_tokens=600"])
     assert not debug(config, Asked(script=str(tmp_path / "script.json")), lines.append)
     assert "workflow_failed: reward of the environment: Unverified: tests/test.sh ended with exit code 1" in lines[-1]
+
+
+# ------------------------------------------------------------------------------------------------------------ terminal
+
+
+@confined
+def test_edit_writes_and_replaces_what_a_shell_would_have_to_quote(world):
+    one, text = world(Terminal), "a 'b' \"$HOME\" `c` \\\n\tü\r\nEOF\n"
+    assert one.edit("new/dir/x.txt", text) == "wrote /app/new/dir/x.txt"
+    assert one.edit("new/dir/x.txt", "$(d)", "'b'") == "wrote /app/new/dir/x.txt"
+    assert one.bash("sha256sum < new/dir/x.txt").split()[0] == hashlib.sha256(
+        text.replace("'b'", "$(d)").encode()).hexdigest()
+    assert one.edit("/app/sum.txt", "7\n") == "wrote /app/sum.txt"
+    assert one.reward() == {"accuracy": 1.0}
+
+
+@confined
+def test_edit_of_a_long_file_keeps_every_byte(world):
+    """Longer than the output of a command that a model sees; parts end within characters."""
+    one, text = world(Terminal), "é" * (2 * PART) + "x"
+    one.edit("long", text)
+    assert one.edit("long", "y", "x").startswith("wrote")
+    assert one.bash("wc -c < long; tail -c 3 long").split() == [str(4 * PART + 1), "éy"]
+
+
+@confined
+@pytest.mark.parametrize(("path", "old_text"), [
+    ("numbers.txt", "nowhere"), ("twice", "ab"), ("missing", "a"), (".", "a"), ("bytes", "a"), ("huge", "a")])
+def test_edit_refuses_what_it_cannot_do_and_leaves_the_file(world, path, old_text):
+    one = world(Terminal)
+    one.bash(f"printf abab > twice; printf 'a\\377' > bytes; head -c {LARGEST + PART} /dev/zero > huge; echo a >> huge")
+    before = one.bash("find . -type f | sort | xargs sha256sum")
+    assert one.edit(path, "b", old_text).startswith("not edited: ")
+    assert one.bash("find . -type f | sort | xargs sha256sum") == before
+
+
+def test_the_terminal_agent_has_its_tools_unless_others_are_named():
+    assert sorted(one["function"]["name"] for one in tools_of({})) == ["bash", "edit"]
+    assert [one["function"]["name"] for one in tools_of({"environment_class": NAMED})] == ["bash"]
+    assert tool_arguments("terminal_agent", {})["tool_seconds"] == 60
+
+
+def tools_of(given: dict) -> list[dict]:
+    return [one.definition for one in methods_of(load_environment(
+        tool_arguments("terminal_agent", given)["environment_class"]))]

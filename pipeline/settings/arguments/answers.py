@@ -98,6 +98,15 @@ class ToolWorkflow(ToolArguments):
     max_rounds: int = Field(8, ge=1, description="most replies of an attempt")
 
 
+class TerminalAgent(ToolWorkflow):
+    """The model works in a shell and edits files, until it answers: tasks of Harbor."""
+    environment_class: str | None = Field("workflows.environments.terminal:Terminal", description=(
+        "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
+    max_rounds: int = Field(30, ge=1, description="most replies of an attempt")
+    tool_seconds: float = Field(60.0, ge=0.1, le=LONGEST, description=(
+        "limit of one command, unless less of the task's own time is left"))
+
+
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
     "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
@@ -107,5 +116,13 @@ WORKFLOWS = {
     "simple_workflow": described(Arguments, "One prompt, one response."),
     "retry_workflow": RetryWorkflow,
     "tool_call_workflow": ToolWorkflow,
+    "terminal_agent": TerminalAgent,
     "react_workflow": described(ToolWorkflow, "Thought, Action and Observation as text, until the model answers."),
 }
+
+
+def tool_arguments(workflow: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a set's workflow that are about its tools, as given or else by the workflow's defaults."""
+    model = WORKFLOWS.get(workflow, ToolArguments)
+    declared = model.model_fields if issubclass(model, ToolArguments) else ToolArguments.model_fields
+    return {name: given.get(name, declared[name].default) for name in ToolArguments.model_fields}
