@@ -7,13 +7,17 @@ import sys
 import pytest
 
 from pipeline.store.files import HOME
+from pipeline.store.harbor import read_task
+from tests.harbor_kit import write_task
 from tests.workflows.test_endpoint import EOS, tokens
+from tests.workflows.test_harbor import confined
 from tests.workflows.test_tool_workflows import TOKENIZER, call, roll  # noqa: F401
 from workflows.attempts.isolated import host
 
 pytestmark = pytest.mark.frameworks
 
 TOOLS = ["my_tools:stock", "my_tools:order"]
+DONE = call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
 SAID = [call("stock", fruit="plum"), call("order", fruit="plum", pieces=2), "ordered"]
 
 
@@ -28,7 +32,7 @@ def documented(tmp_path, monkeypatch):
     sources = {"my_tools": next(one for one in examples("tools.md") if "def stock" in one)} | {
         module: next(one for one in frameworks if mark in one) for module, mark in (
             ("my_graph", "def graph"), ("my_small", "def small"), ("my_scope", "def scoped"),
-            ("my_verified", "def verified"), ("my_cliff", "class Cliff"))}
+            ("my_verified", "def verified"), ("my_cliff", "class Cliff"), ("my_swe", "def swe"))}
     for module, source in sources.items():
         (tmp_path / f"{module}.py").write_text(source)
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -73,3 +77,17 @@ def test_a_world_of_gymnasium_is_an_environment(roll):  # noqa: F811
     assert (outcome.reason, outcome.components) == (None, {"reward": -13.0})
     assert engine.prompts[-1].endswith("you are there:")
     assert TOKENIZER.decode(outcome.turns[0][1].prompt_tokens).startswith("1+1\n")
+
+
+@confined
+@pytest.mark.parametrize(("said", "reward"), [
+    ([call("bash", command="wc -l < numbers.txt"), call("bash", command="echo 7 > sum.txt"), DONE], 1.0),
+    ([call("bash", command="echo 8 > sum.txt"), DONE], 0.0)])
+def test_mini_swe_agent_works_in_a_task_of_harbor(roll, tmp_path, monkeypatch, said, reward):  # noqa: F811
+    monkeypatch.setenv("MSWEA_GLOBAL_CONFIG_DIR", str(tmp_path / "home"))
+    truth = read_task(write_task(tmp_path / "task")).record()["answer"]
+    outcome, _ = roll("my_swe:swe", said, answer=truth, environment_class="workflows.environments.harbor:Harbor",
+                      longest=40000)
+    assert (outcome.reason, outcome.components) == (None, {"accuracy": reward})
+    assert [one.name for one in outcome.tool_calls] == ["reset", *["bash"] * len(said), "reward"]
+    assert sum(sum(trained.action_mask) for _, trained, _ in outcome.turns) == sum(len(tokens(one)) + 1 for one in said)
