@@ -69,6 +69,7 @@ const OuroStudio = (() => {
 
   function set(about, value) {
     const scope = now.scope, of = now;
+    panel.setAttribute("aria-busy", "true");  // what stands there is of before
     queue = queue.then(async () => {
       try {
         of.text = (await post("edit", {text: of.text, stage: scope, key: about.key, value, field: {text: about.text, meaning: about.meaning}})).text;
@@ -81,17 +82,18 @@ const OuroStudio = (() => {
 
   function judge(wait) {
     clearTimeout(judging);
+    panel.setAttribute("aria-busy", "true");
     dirty();
     judging = setTimeout(async () => {
-      const of = now, text = now.text;
-      let told;
-      try { told = await post("judge", {text, file: of.file}); } catch (error) { fail(error); return; }
+      const of = now, text = now.text, told = await post("judge", {text, file: of.file}).catch(fail);
+      if (!told) return;
       if (of !== now || text !== now.text) return;
       const before = now.told || {}, functions = JSON.stringify(before.arguments), stages = JSON.stringify(Object.keys(before.values || {}));
       now.told = {...before, ...told};
       if (now.told.values && now.scope && !(now.scope in now.told.values)) now.scope = "";
       if (now.page !== "text" && (JSON.stringify(now.told.arguments) !== functions || JSON.stringify(Object.keys(now.told.values || {})) !== stages)) draw();
       update();
+      panel.removeAttribute("aria-busy");
     }, wait);
   }
 
@@ -217,9 +219,8 @@ const OuroStudio = (() => {
   }
 
   function dirty() {
-    const place = document.getElementById("state");
+    const place = document.getElementById("state"), same = now && now.saved === now.text;
     if (!place || !now) return;
-    const same = now.saved === now.text;
     place.textContent = same ? "saved" : now.digest ? "changed" : "not saved yet";
     document.getElementById("save").disabled = same;
     document.getElementById("start").disabled = !now.told || now.told.problems.length > 0;
@@ -227,8 +228,8 @@ const OuroStudio = (() => {
 
   async function save() {
     await queue;
-    const text = now.text, made = await post("save", {file: now.file, text, digest: now.digest});
-    Object.assign(now, {digest: made.digest, saved: text});
+    const text = now.text, {digest} = await post("save", {file: now.file, text, digest: now.digest});
+    Object.assign(now, {digest, saved: text});
     history.replaceState(null, "", `#${encodeURIComponent(now.file)}`);
     say();
     dirty();
@@ -248,8 +249,7 @@ const OuroStudio = (() => {
 
   // ------------------------------------------------------------------------------------------------ beside the form
 
-  const measuring = h("div", {"aria-live": "polite"}), prompting = h("div", {"aria-live": "polite"});
-  const task = h("input", {type: "number", min: 0, value: 0, "aria-label": "Number of the task"});
+  const measuring = h("div", {"aria-live": "polite"}), prompting = h("div", {"aria-live": "polite"}), task = h("input", {type: "number", min: 0, value: 0, "aria-label": "Number of the task"});
   const asides = {sweep: null, words: [], measured: null, prompted: null};  // the words of a sweep, and the texts of which more was asked
   const slow = (place, button, name, work) => async () => {
     place.replaceChildren();

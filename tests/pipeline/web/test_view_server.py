@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from pipeline import cli
 from pipeline.store import tables
-from pipeline.web import curves, export
+from pipeline.web import curves, export, overview
 from pipeline.web.app import App
 from tests.fake_run import FakeRun
 
@@ -94,6 +94,12 @@ def test_a_curve_by_step_and_by_seconds(client):
     assert by_tokens["rft"]["x"] == [12500, 25000, 37500, 50000]  # 3,500 rolled out and 9,000 trained
     assert asked(client, "curves", run=RUN, column="absent") == []
     assert client.get("/api/curves", params={"run": RUN, "column": "lr", "axis": "days"}).status_code == 400
+
+
+def test_the_pace_of_stages_is_that_of_the_last_run_that_had_them(root):
+    found = overview.paces(root)
+    assert found["sft"] == {"run": RUN, "step_seconds": pytest.approx(0.45)}
+    assert set(found) == {"sft", "rft"}
 
 
 def test_steps_that_come_later_are_added_to_a_curve(tmp_path):
