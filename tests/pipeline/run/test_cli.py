@@ -110,7 +110,7 @@ def test_status_shows_every_stage(run, capsys):
     assert cli.main(["status", "first", "--root", str(run.root)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "toy/first"
-    assert "report        missing" in out
+    assert "report        waiting" in out
     assert "\nrft: step 4/4  reward " in out
 
 
@@ -147,12 +147,12 @@ def test_bash_completes_the_value_after_an_equals_sign():
 
 @pytest.mark.parametrize(("typed", "offered"), [
     ("ouro run algorithm.optimizer.lr_warmup_steps_", {"algorithm.optimizer.lr_warmup_steps_ratio="}),
-    ("ouro run recipe=count", {"recipe=countdown"}), ("ouro run recipe = count", {"countdown"}),
+    ("ouro run recipe=froz", {"recipe=frozen_lake"}), ("ouro run recipe = froz", {"frozen_lake"}),
     ("ouro run = x", set()), ("ouro config check synchronizer.keep", {"synchronizer.keep="}),
     ("ouro sql q to", {"toy/first"}), ("ouro verify to", {"toy/first"}), ("ouro verify fi", {"first"}),
     ("ouro export fi", {"first"}), ("ouro status fi", {"first"}), ("ouro status name", {"name="}),
     ("ouro replay to", {"toy/first"}), ("ouro serve fi", {"first"}), ("ouro config diff fi", {"first"}),
-    ("ouro debug workflow countd", {"countdown"})])
+    ("ouro debug workflow froz", {"frozen_lake"})])
 def test_keys_recipes_and_runs_are_completed(typed, offered, run, monkeypatch, capsys):
     words = typed.split()
     monkeypatch.chdir(run.root)
