@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pipeline.job.context import Context, run_stage
 from pipeline.job.progress import duration, is_reward, leak_words
-from pipeline.results import charts, findings, stage_picture
+from pipeline.results import charts, findings, sampled, stage_picture
 from pipeline.results.learnt import changes, scores
 from pipeline.results.page import render
 from pipeline.results.view import Node, View
@@ -117,7 +117,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
         "data": [_data(context.run, s, specs) for s in specs if s["kind"] == CURATE],
-        "rollouts": findings.rollouts(session) or findings.samples(session),
+        "rollouts": sampled.sample(session, context.run),
         "agreement": findings.agreement(session),
         "origins": findings.origins(session),
         "answers": findings.answers(session),

@@ -6,6 +6,7 @@ mode: matplotlib draws with placeholder colours that are replaced in its output.
 
 import html
 import io
+import json
 import re
 from collections.abc import Sequence
 
@@ -68,8 +69,9 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", p
     if len(x) == 1:
         axes.set_xlim(x[0] - 1, x[0] + 1)
     form = (lambda v: f"{v:.1%}") if percent else (lambda v: short(v, 4))
+    said = [form(one) + f", smoothed {form(mean)}" * (not exact) for one, mean in zip(y, line, strict=True)]
     words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f}"
-    return inline(figure, name, words + " (smoothed)" * (not exact))
+    return inline(figure, name, words + " (smoothed)" * (not exact), _by_step(x, said))
 
 
 def band(
@@ -83,7 +85,7 @@ def band(
     said = [f"{one:.1%} [{least * 100:.1f}, {most * 100:.1f}]" if share else f"{one:.3f} [{least:.3f}, {most:.3f}]"
             for one, least, most in zip(y, low, high, strict=True)]
     ends = [f"{said[i]} at step {x[i]}" for i in (0, -1)]
-    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}")
+    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}", _by_step(x, said))
 
 
 def _empty(figure, axes, name: str, words: str) -> str:
@@ -107,14 +109,32 @@ def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
 def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) -> str:
     """Draws seconds per step, stacked by part (of PART_SERIES) in the order given; the page has the legend."""
     x = np.asarray(x, float)
+    values = _by_step(*_seconds(x, parts))
     if len(x) == 1:  # a single step gets the width of a step
         x, parts = np.array([x[0] - 0.5, x[0] + 0.5]), {label: np.repeat(y, 2) for label, y in parts.items()}
-    filled = [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
+    filled = _thinned(x, parts)
     figure, axes = blank(False, "seconds")
     colours = [SERIES[PART_SERIES[label] - 1] for label in parts]
     axes.stackplot(filled[0][0], *(y for _, y in filled), colors=colours, linewidth=0)
     means = ", ".join(f"{label} {np.nan_to_num(y).mean():.3g}" for label, y in parts.items())
-    return inline(figure, name, f"{title}, mean seconds a step: {means}")
+    return inline(figure, name, f"{title}, mean seconds a step: {means}", values)
+
+
+def _thinned(x: np.ndarray, parts: dict[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
+
+
+def _seconds(x: np.ndarray, parts: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """Returns the drawn steps and the seconds of every part in each, as text."""
+    drawn = _thinned(x, parts)
+    return drawn[0][0], [", ".join(f"{label} {short(y, 3)} s" for label, y in zip(parts, found, strict=True))
+                         for found in zip(*(y for _, y in drawn), strict=True)]
+
+
+def _by_step(x: Sequence[float], said: Sequence[str]) -> list[tuple[float, str]]:
+    """Returns what `inline` shows on hover; a point may be the mean of neighbouring steps."""
+    return [(at, f"{'' if float(at).is_integer() else 'around '}step {at:.0f}: {words}")
+            for at, words in zip(x, said, strict=True)]
 
 
 def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, float] = INCHES,
@@ -145,8 +165,11 @@ def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, flo
     return figure, axes
 
 
-def inline(figure, name: str, words: str) -> str:
-    """Returns the figure as an accessible inline element: no header or unused ids, two decimals, the page's colours."""
+def inline(figure, name: str, words: str, values: Sequence[tuple[float, str]] = ()) -> str:
+    """Returns the figure as an accessible inline element: no header or unused ids, two decimals, the page's colours.
+
+    values: positions on the horizontal axis with what the page's script shows there on hover and with the arrow keys.
+    """
     import matplotlib
 
     _bound_shares(figure.axes[0])
@@ -164,7 +187,15 @@ def inline(figure, name: str, words: str) -> str:
         body = body.replace(colour, variable)
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body).replace("xlink:href", "href")
     body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page sets the font
-    return re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
+    shown = f' data-values="{html.escape(json.dumps(_places(figure.axes[0], values)))}"' if values else ""
+    return re.sub(r"\s*\n\s*", " ", body).replace(
+        "<svg", f'<svg role="img" aria-label="{html.escape(words)}"{shown}', 1)
+
+
+def _places(axes, values: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Returns the values with positions as shares of the figure's width."""
+    (low, high), box = axes.get_xlim(), axes.get_position()
+    return [(round(box.x0 + box.width * float((at - low) / (high - low)), 4), words) for at, words in values]
 
 
 def _bound_shares(axes) -> None:

@@ -1,4 +1,4 @@
-"""The report's data as plain rows from a run's tables: curves, times, data, rollouts, agreement."""
+"""The report's data as plain rows from a run's tables: curves, times, data, agreement."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,41 +115,6 @@ def curation(session) -> dict:
             "kept_rows": sum(r["rows"] for r in kept), "dropped_rows": sum(r["rows"] for r in dropped)}
 
 
-def rollouts(session) -> list[dict]:
-    """Returns best, worst and a random rollout of the first, middle and last explorer step of each rft stage."""
-    steps = records(session, """
-        SELECT stage, min(step) AS first, max(step) AS last, quantile_disc(step, 0.5) AS middle
-        FROM (SELECT DISTINCT stage, step FROM experience) GROUP BY stage ORDER BY stage""")
-    question = """
-        SELECT experience_id AS id, prompt, response, reward, accuracy, status, reason, len(response_tokens) AS tokens,
-               weights_version AS version, turn + 1 AS turn, max(turn) OVER (PARTITION BY slot) + 1 AS turns,
-               (SELECT any_value(answer) FROM tasks WHERE tasks.task_id = experience.task_id) AS answer
-        FROM experience WHERE stage = ? AND step = ? ORDER BY hash(experience_id)"""
-    chosen = [(s["stage"], step) for s in steps for step in dict.fromkeys([s["first"], s["middle"], s["last"]])]
-    return [{"title": f"{_bare(stage)}, step {step}", "rows": pick_three(records(session, question, (stage, step)))}
-            for stage, step in chosen]
-
-
-def samples(session) -> list[dict]:
-    """Does the same for each evaluated model's sampled answers, for a run without rollouts."""
-    question = """
-        SELECT concat_ws('/', task_id, decoding, run_index) AS id, prompt, response, reward, accuracy, status, reason,
-               len(response_tokens) AS tokens, NULL AS version, 1 AS turn, 1 AS turns,
-               (SELECT any_value(answer) FROM tasks WHERE tasks.task_id = samples.task_id) AS answer
-        FROM samples WHERE model = ? ORDER BY hash(concat(task_id, decoding, run_index))"""
-    models = [r["model"] for r in records(session, "SELECT DISTINCT model FROM samples ORDER BY model")]
-    return [{"title": f"evaluation of {m}", "rows": pick_three(records(session, question, (m,)))} for m in models]
-
-
-def pick_three(rows: list[dict]) -> list[dict]:
-    """Returns the best and the worst by reward, and the first of the others: rows are in random but fixed order."""
-    rewarded = sorted((r for r in rows if r["reward"] is not None), key=lambda r: r["reward"])
-    chosen = [("best", rewarded[-1]), ("worst", rewarded[0])] if len(rewarded) > 1 else [("only", r) for r in rewarded]
-    taken = {row["id"] for _, row in chosen}
-    chosen += [("random", row) for row in rows if row["id"] not in taken][:1]
-    return [{"which": which, **row} for which, row in chosen]
-
-
 def agreement(session) -> list[dict]:
     """Returns mismatch, staleness and failures of each rft stage over equal ranges of its steps."""
     return records(session, f"""
@@ -184,8 +149,3 @@ def answers(session) -> list[dict]:
         found.append({"title": title, "sql": sql, "answer": Answer(answer.columns, answer.rows[:MOST_ROWS]),
                       "more": max(len(answer.rows) - MOST_ROWS, 0)})
     return found
-
-
-def _bare(stage: str) -> str:
-    """Returns a stage's name without its hash."""
-    return stage.rsplit("-", 1)[0]

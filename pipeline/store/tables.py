@@ -212,10 +212,10 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
         parts = [f"SELECT NULL::VARCHAR AS run, {stage_of.format('NULL::VARCHAR')}* FROM _empty_{name}"]
         for run, stage in pairs:
             if any(Path(stage).glob(LOCATIONS[name])):
-                files_of = _quote(f"{_literal(stage)}/{LOCATIONS[name]}")
-                named = stage_of.format(_quote(Path(stage).name))
+                files_of = quoted(f"{_literal(stage)}/{LOCATIONS[name]}")
+                named = stage_of.format(quoted(Path(stage).name))
                 grown = ", union_by_name=true" if records.later(record) else ""  # it opens every file
-                parts.append(f"SELECT {_quote(run)} AS run, {named}* FROM read_parquet({files_of}, "
+                parts.append(f"SELECT {quoted(run)} AS run, {named}* FROM read_parquet({files_of}, "
                              f"hive_partitioning=false{grown})")
         try:
             session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
@@ -261,10 +261,11 @@ def source(paths: Iterable[Path]) -> str:
 
 def literal(path: Path) -> str:
     """Returns a path as an SQL string without glob characters for DuckDB."""
-    return _quote(_literal(path))
+    return quoted(_literal(path))
 
 
-def _quote(text: str) -> str:
+def quoted(text: str) -> str:
+    """Returns a text as an SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 

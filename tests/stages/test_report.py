@@ -1,7 +1,13 @@
 """The report page, over a small run made by hand."""
 
+import base64
+import hashlib
+import json
 import logging
 import re
+import shlex
+from collections import Counter
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,8 +15,9 @@ import numpy as np
 import pytest
 
 from pipeline.job.context import Context
-from pipeline.results import charts, findings, learnt, stage_picture, view
+from pipeline.results import charts, learnt, sampled, stage_picture, view
 from pipeline.settings.config import Config
+from pipeline.store import records, tables
 from pipeline.store.files import read_json
 from pipeline.store.records import Score
 from stages import report
@@ -93,13 +100,14 @@ def test_every_section_is_there(page):
     words = text(page)
     assert "6 rows read = 4 kept (3 train, 1 test) + 2 dropped." in words
     assert "text_length_filter 1 0 characters, needed 5" in words
-    assert "rft, step 1 " in words
-    assert "rft, step 6 " in words
+    assert Counter(re.findall(r'data-stage="rft" data-step="(\d)"', page)) == dict.fromkeys("123456", 8)  # all 48
     assert "48 rollouts by vllm 0.32.0" in words
 
 
-def test_rollout_text_is_escaped(page):
-    assert "<script" not in page
+def test_rollout_text_is_escaped_and_no_script_but_the_page_s_own_may_run(page):
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}';" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "make &lt;b&gt;7&lt;/b&gt; from" in page
 
@@ -110,7 +118,8 @@ def test_rollouts_have_the_reference_answer(page):
 
 def test_nothing_is_fetched_from_anywhere(page):
     assert not re.search(r"""(?:src|href|url|@import)\s*[=(]?\s*["'(]?\s*(?:https?:)?//""", page)
-    assert "http" not in page
+    assert "http:" not in page
+    assert "https:" not in page
     assert "<link" not in page
     assert "<img" not in page
 
@@ -124,7 +133,7 @@ def test_pictures_and_tables_can_be_heard(page):
 
 
 def test_the_page_is_well_formed(page):
-    open_tags, void = [], {"meta", "br"}
+    open_tags, void = [], {"meta", "br", "input"}
 
     class Balance(HTMLParser):
         def handle_starttag(self, tag, attributes):
@@ -137,7 +146,7 @@ def test_the_page_is_well_formed(page):
         def handle_endtag(self, tag):
             assert open_tags.pop() == tag
 
-    Balance().feed(page)
+    Balance().feed(re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL))
     assert open_tags == []
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -197,7 +206,9 @@ def test_without_rollouts_the_evaluated_answers_are_shown(tmp_path):
     run.data()
     run.sft()
     run.evaluate("sft", 0.38)
-    assert "evaluation of sft" in make(run)
+    page = make(run)
+    outcomes = re.findall(r'data-stage="evaluate_sft" data-step="1" data-outcome="(\w+)"', page)
+    assert outcomes == ["wrong"] * 2 + ["right"] * 2
 
 
 def test_one_evaluation_and_rft_gives_the_solve_rate_of_training(tmp_path):
@@ -271,8 +282,78 @@ def test_two_boxes_never_share_a_place():
     assert len({(column[n], lane[n]) for n in "abc"}) == 3
 
 
-def test_best_worst_and_random_are_three_different_rollouts():
-    rows = [{"id": i, "reward": r} for i, r in enumerate([0.5, None, 1.0, 0.0])]
-    assert [(r["which"], r["id"]) for r in findings.pick_three(rows)] == [("best", 2), ("worst", 3), ("random", 0)]
-    assert [r["which"] for r in findings.pick_three(rows[:1])] == ["only"]
-    assert [r["which"] for r in findings.pick_three([{"id": 0, "reward": None}])] == ["random"]
+def test_a_curve_says_its_values_and_where_they_are():
+    svg = charts.curve("c", "lr", np.arange(1, 4), np.array([1.0, np.nan, 0.5]), exact=True)
+    (values,) = re.findall(r'data-values="([^"]*)"', svg)
+    (first, one), (last, two) = json.loads(unescape(values))
+    assert (one, two) == ("step 1: 1", "step 3: 0.5")
+    # axes from 0.165 to 0.99 of the width; margins of 2% at both sides
+    assert (first, last) == pytest.approx((0.165 + 0.825 * 0.02 / 1.04, 0.99 - 0.825 * 0.02 / 1.04), abs=1e-4)
+    assert "data-values" not in charts.curve("c", "lr", np.array([1.0]), np.array([np.nan]))
+
+
+def test_a_stack_says_the_seconds_of_each_part():
+    svg = charts.stack("s", "explorer", np.array([7]), {"rollout": np.array([0.25]), "sync": np.array([np.nan])})
+    assert "step 7: rollout 0.25 s, sync 0 s" in unescape(svg)
+
+
+# ----------------------------------------------------------------------------------------------- sampled rollouts
+
+
+def rows_of(*given: tuple, table: type = records.Experience) -> list:
+    """given: (step, accuracy, reward, status)"""
+    return [row(table, stage="rft-1", experience_id=f"rft-1/{step}/{i}/0", step=step, task_id=f"t{i}", prompt="p",
+                response="r", accuracy=accuracy, reward=reward, status=status)
+            for i, (step, accuracy, reward, status) in enumerate(given)]
+
+
+def sample_of(stage: Path, rows: list) -> dict:
+    for step in {one.step for one in rows}:
+        tables.write(tables.step_file(stage, "experience", step), records.Experience,
+                     [one for one in rows if one.step == step])
+    return sampled.sample(tables.connect([("toy/first", stage)]), "toy/first")
+
+
+def test_a_sample_has_as_much_of_each_outcome_and_third_as_of_any_other(tmp_path, monkeypatch):
+    """Steps 1 to 9: 30 wrong in the first third, 2 right in the middle, 1 failed in the last. Of six, the first three
+    are one of each, then one of each that has two, then wrong."""
+    monkeypatch.setattr(sampled, "MOST", 6)
+    rows = rows_of(*[(i % 3 + 1, 0.0, 0.1, "ok") for i in range(30)], *[(5, 1.0, 1.1, "ok")] * 2,
+                   (9, None, None, "workflow_failed"))
+    found = sample_of(tmp_path / "rft-1", rows)
+    assert Counter((one["outcome"], one["third"]) for one in found["rows"]) == {
+        ("wrong", "first"): 3, ("right", "middle"): 2, ("failed", "last"): 1}
+    assert found["strata"] == {"rft": {"failed": {"shown": 1, "all": 1}, "wrong": {"shown": 3, "all": 30},
+                                       "right": {"shown": 2, "all": 2}}}
+    assert sample_of(tmp_path / "again" / "rft-1", rows[::-1]) == found  # whatever their order in the files
+
+
+def test_outcomes_are_of_the_accuracy_else_of_the_range_of_rewards(tmp_path):
+    rows = rows_of((1, 0.5, 2.0, "ok"), (1, 1.0, 9.0, "late"), (1, None, 0.0, "ok"), (1, None, 1.5, "ok"),
+                   (1, None, 3.0, "ok"), (1, None, None, "no_feedback"), (1, None, None, "prompt_too_long"))
+    found = sample_of(tmp_path / "rft-1", rows)["rows"]
+    assert [one["outcome"] for one in found] == ["partly right", "right", "low reward", "middle reward", "high reward",
+                                                 "not rewarded", "failed"]
+
+
+def test_the_command_of_a_sampled_row_finds_it(tmp_path):
+    stage, task = tmp_path / "judge-1", """it's "$HOME"/`x`"""
+    tables.write(tables.step_file(stage, "samples", 2), records.Sample, [
+        row(records.Sample, stage="judge-1", model="m", step=2, taskset="test", decoding="greedy", task_id=one)
+        for one in (task, "other")])
+    session = tables.connect([("toy/first", stage)])
+    commands = [shlex.split(one["sql"]) for one in sampled.sample(session, "toy/first")["rows"]]
+    assert {session.execute(f"SELECT task_id FROM ({question})").fetchall()[0][0]
+            for _, _, question, _ in commands} == {task, "other"}
+
+
+def test_long_texts_have_their_ends(tmp_path):
+    run = FakeRun(tmp_path, steps=1)
+    run.data()
+    run.rft("model")
+    path = tables.step_file(run.stages[-1]["directory"], "experience", 1)
+    made = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    made[1].response = "a" * 700 + "b" * 700
+    tables.write(path, records.Experience, made)
+    (shown,) = re.findall(r">(a+)\n[^a-z]*400 [^<]*\n(b+)<", make(run))
+    assert tuple(map(len, shown)) == (500, 500)
