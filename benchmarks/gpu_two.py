@@ -106,7 +106,7 @@ def estimate(stage, model: Path) -> float:
     """What `ouro config check` counts for the fullest GPU, in GiB."""
     import torch
 
-    from pipeline.check.memory import GIB, engines, training
+    from pipeline.check.memory import GIB, beside, engines, training
     from stages import recompute
     from stages.model_size import build, measure
 
@@ -116,8 +116,7 @@ def estimate(stage, model: Path) -> float:
     trainer, answering = training(size, config, 2), engines(config, total)
     if config.mode == "both":
         return max(trainer.peak, answering) / GIB
-    at_once = config.trainer.overlap is True
-    return (trainer.peak + answering if at_once else max(trainer.peak, trainer.idle + answering)) / GIB
+    return max(trainer.peak + beside(config, total), trainer.idle + answering) / GIB
 
 
 def line(found: dict) -> dict:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import torch
 
-from pipeline.check.memory import GIB, USABLE, engines, training
+from pipeline.check.memory import GIB, USABLE, beside, training
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
-from pipeline.settings.trainer import must_overlap
 from stages.learner.engine import policy
 from stages.learner.engine.attention import choose
 from stages.model_size import build, measure
@@ -27,7 +26,7 @@ def resolve(config: Config, model: Path) -> str | None:
         return None
     needed_bytes = needed(config, model)
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    room = USABLE * total - (engines(config, total) if must_overlap(config) else 0)
+    room = USABLE * total - beside(config, total)
     shared = at(config, "mode") == "colocate" and bool(at(config, "explorer.auxiliary_models"))
     settings.enable_gradient_checkpointing = shared or needed_bytes > room
     answer = "on" if settings.enable_gradient_checkpointing else "off"

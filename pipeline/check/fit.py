@@ -9,6 +9,8 @@ from pipeline.check.memory import (
     USABLE,
     Rollout,
     Training,
+    asleep,
+    beside,
     engines,
     kept_logprobs,
     recomputes,
@@ -92,20 +94,22 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
     """Returns the configuration with `auto` of gradient checkpointing resolved, if the GPU's memory is known."""
     if not gpus.gib:
         return config
-    room = USABLE * gpus.gib * GIB - judges - (engines(config, gpus.gib * GIB) if must_overlap(config) else 0)
+    room = USABLE * gpus.gib * GIB - judges - beside(config, gpus.gib * GIB)
     chosen = recomputes(size, config, element_bytes(config, gpus), room)
     return _with(config, ("enable_gradient_checkpointing", chosen))
 
 
 def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
-    """Reports a trainer estimate above USABLE of a GPU: the excess, the parts, and what the best settings save."""
-    element, room = element_bytes(config, gpus), USABLE * gpus.gib * GIB - judges
+    """Reports a trainer estimate above USABLE of a GPU, less what reward models and sleeping engines hold there: the
+    excess, the parts, and what the best settings save."""
+    others = {"reward models": judges, "sleeping engines": 0 if must_overlap(config) else asleep(config)}
+    element, room = element_bytes(config, gpus), USABLE * gpus.gib * GIB - sum(others.values())
     found = training(size, config, element)
     if found.peak <= room:
         return None
-    of_judges = f" less {judges / GIB:.1f} of reward models" if judges else ""
+    less = "".join(f" less {held / GIB:.1f} of {what}" for what, held in others.items() if held)
     return Problem("trainer", f"needs about {found.peak / GIB:.1f} GiB on each GPU ({_parts(found)}), "
-                   f"{(found.peak - room) / GIB:.1f} more than {USABLE:.0%} of {gpus.gib:g}{of_judges}.",
+                   f"{(found.peak - room) / GIB:.1f} more than {USABLE:.0%} of {gpus.gib:g}{less}.",
                    _advice(size, config, gpus))
 
 

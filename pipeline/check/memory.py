@@ -13,7 +13,7 @@ from pipeline.check.model_size import Layer, Size
 from pipeline.settings.algorithms import GIVEN, WITH_CRITIC
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
-from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles
+from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, must_overlap
 from pipeline.settings.truncation import most_kept
 
 GIB = 2**30
@@ -21,6 +21,7 @@ OF_SET = 4  # bytes of the id of a token that another one was sampled among
 OF_SCORED = 25  # the same in the head: id in 64 bits, logit, softmax, their product, two gradients, whether absent
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
+ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (docs/gpu.md)
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 
@@ -31,7 +32,8 @@ class Training:
     weights, optimizer, gradients: persistent, see `states`. activations: peak of what the forward pass saves and the
     backward pass allocates. bucket: gradients in transfer. step: what the optimizer step allocates on top of weights
     and optimizer, after activations are freed. critic: persistent memory of PPO's critic; its own step never exceeds
-    the policy's, which has the output head.
+    the policy's, which has the output head. gathered: weights of other ranks that ZeRO-3 holds during a pass. kept: of
+    gradients and bucket, what ZeRO-3 allocates once and never frees.
     """
 
     weights: float
@@ -41,46 +43,52 @@ class Training:
     bucket: float
     step: float
     critic: float = 0.0
+    gathered: float = 0.0
+    kept: float = 0.0
 
     @property
     def peak(self) -> float:
         """Returns the larger of the backward pass's peak and the optimizer step's."""
-        return self.idle + max(self.gradients + self.bucket + self.activations, self.step)
+        backward = self.gathered + self.gradients + self.bucket + self.activations
+        return self.idle + max(backward - self.kept, self.step)
 
     @property
     def idle(self) -> float:
-        """Returns what remains while an engine uses the same GPU: gradients and activations are freed."""
-        return self.weights + self.optimizer + self.critic
+        """Returns what remains while an engine uses the same GPU: activations and all other gradients are freed."""
+        return self.weights + self.optimizer + self.critic + self.kept
 
 
 def training(size: Size, config: Config, element: int) -> Training:
     """Estimates the memory of one trainer rank. config: the stage's settings; element: bytes of a weight.
 
-    weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded, and what is gathered at a
-                time, c min(P, LIVE), or the largest module, such as a layer's experts
+    weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded
+    gathered    under ZeRO-3 c min(P, LIVE), or the largest module, such as a layer's experts
     optimizer   12 A / W: float32 master weights and Adam's two moments; in host memory when offloaded
     gradients   c A accumulate until the step (ZeRO-1); c A / W (ZeRO-2, 3); offloaded under these two, a buffer of the
                 largest trainable tensor
     bucket      c BUCKET elements, allocated by DeepSpeed for any model size
+    kept        under ZeRO-3 the bucket (contiguous_gradients) and gradients, unless these are offloaded
     step        the rank's gradients, flattened, and in float32: (2 c + 4) A / W, the last only when c is not 4; ZeRO-3
                 takes LIVE elements at a time; only the gradients when offloaded
-    critic      its weights and optimizer as above, all trainable; a critic of another model counts as if it had
-                this size
+    critic      its weights, optimizer and what ZeRO-3 keeps as above, all trainable; a critic of another model counts
+                as if it had this size
     """
     settings = config.trainer
     ranks, stage, offload = settings.ranks, settings.zero_stage, settings.offload_optimizer
     own = size.trained / ranks
     held = size.parameters + (size.trained if config.model.lora_configs else 0)
-    weights, optimizer = _kept(size, held, size.trained, settings, element)
+    weights, optimizer, kept = _kept(held, size.trained, settings, element)
     gradients = element * (own if stage >= 2 else size.trained)
     if offload and stage >= 2:
         gradients = element * min(size.largest, size.trained)
     at_once = min(own, LIVE) if stage == 3 else own
     single = 0 if element == 4 else 4
+    of_step = (0 if kept else element * own) + (element + single) * at_once
     return Training(
         weights=weights, optimizer=optimizer, gradients=gradients, activations=activations(size, config, element),
-        bucket=element * BUCKET, step=gradients if offload else element * own + (element + single) * at_once,
-        critic=sum(_kept(size, size.critic, size.critic, settings, element)) if has_critic(config) else 0,
+        bucket=element * BUCKET, step=gradients if offload else of_step,
+        critic=sum(_kept(size.critic, size.critic, settings, element)) if has_critic(config) else 0,
+        gathered=element * min(held, max(LIVE, size.gathered)) if stage == 3 else 0, kept=kept,
     )
 
 
@@ -94,13 +102,15 @@ def has_critic(config: Config) -> bool:
     return config.algorithm.advantage_fn in WITH_CRITIC
 
 
-def _kept(size: Size, parameters: int, trained: int, settings: Trainer, element: int) -> tuple[float, float]:
-    """Returns the bytes of weights and of the optimizer's state of one engine on one rank."""
-    own = parameters / settings.ranks
-    optimizer = 0 if settings.offload_optimizer else 12 * trained / settings.ranks
+def _kept(parameters: int, trained: int, settings: Trainer, element: int) -> tuple[float, float, float]:
+    """Returns the bytes of weights, of the optimizer's state, and of the gradients and the bucket that ZeRO-3 keeps, of
+    one DeepSpeed engine on one rank."""
+    offload, own = settings.offload_optimizer, trained / settings.ranks
+    optimizer = 0 if offload else 12 * own
     if settings.zero_stage < 3:
-        return element * parameters, optimizer
-    return element * ((0 if settings.offload_param else own) + min(parameters, max(LIVE, size.gathered))), optimizer
+        return element * parameters, optimizer, 0
+    weights = 0 if settings.offload_param else element * parameters / settings.ranks
+    return weights, optimizer, element * (BUCKET + (0 if offload else own))
 
 
 def activations(size: Size, config: Config, element: int) -> float:
@@ -212,6 +222,20 @@ def engines(config: Config, total: float) -> float:
     if config.explorer.rollout_model.engine_type == "openai":
         return 0
     return config.explorer.rollout_model.gpu_memory_utilization * total + kept_logprobs(config)
+
+
+def asleep(config: Config) -> float:
+    """Returns the bytes that vllm engines on the trainer's GPU keep while they sleep. `auto` counts as two."""
+    settings = at(config, "explorer.rollout_model")
+    if at(config, "mode") != "colocate" or at(settings, "engine_type") != "vllm" or not config.kind.engine:
+        return 0
+    several = 2 if settings.tensor_parallel_size == 1 else 1
+    return ASLEEP * (several if settings.engines_per_gpu == "auto" else settings.engines_per_gpu)
+
+
+def beside(config: Config, total: float) -> float:
+    """Returns the bytes that engines hold on a GPU of `total` while the trainer works there."""
+    return engines(config, total) if must_overlap(config) else asleep(config)
 
 
 def kept_logprobs(config: Config) -> int:

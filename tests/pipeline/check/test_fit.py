@@ -58,6 +58,17 @@ def test_a_stage_without_rollouts_needs_a_gpu_for_each_rank():
 # ------------------------------------------------------------------------------------------------------------ memory
 
 
+@pytest.mark.parametrize(("values", "held"), [
+    ({"mode": "both"}, 0), ({"explorer__rollout_model__engine_type": "transformers"}, 0),
+    ({}, 2.4), ({"explorer__rollout_model__engines_per_gpu": 3}, 3.6),  # 1.2 of each; auto: as two
+    ({"explorer__rollout_model__tensor_parallel_size": 2}, 1.2)])
+def test_engines_that_sleep_leave_the_trainer_less_room(values, held):
+    config = rft(**{"mode": "colocate", "explorer__rollout_model__engine_type": "vllm", **values})
+    gib = (training(SMALL, config, 2).peak / GIB + held) / USABLE
+    assert fit.trainer_problem(SMALL, config, gpus(8, gib + 0.01)) is None
+    assert fit.trainer_problem(SMALL, config, gpus(8, gib - 0.01)) is not None
+
+
 def test_what_fits_is_no_problem():
     assert fit.beyond_memory(SMALL, rft(), gpus()) == []
 

@@ -26,18 +26,20 @@ def engine(**settings):
     return Config.partial({"explorer": {"rollout_model": {"engines_per_gpu": "auto", **settings}}})
 
 
-@pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step"), [
+@pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step", "kept", "gathered"), [
     # 4 ranks, 16 bits: 2 P; 12 P / 4; 2 P; own gradients twice (2 + 2) and in float32 (4): 8 P / 4
-    (1, 2 * P, 3 * P, 2 * P, 2 * P),
-    (2, 2 * P, 3 * P, P / 2, 2 * P),
-    (3, 2 * P / 4 + 2 * P, 3 * P, P / 2, 2 * P),  # P is below 1e9: all of it may be gathered at once
+    (1, 2 * P, 3 * P, 2 * P, 2 * P, 0, 0),
+    (2, 2 * P, 3 * P, P / 2, 2 * P, 0, 0),
+    # P is below 1e9: all of it may be gathered at once; gradients and the bucket of 5e8 stay, so the step adds the rest
+    (3, P / 2, 3 * P, P / 2, 1.5 * P, P / 2 + 10**9, 2 * P),
 ])
-def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optimizer, gradients, step):
+def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optimizer, gradients, step, kept, gathered):
     found = training(SMALL, settings(stage=stage, ranks=4), 2)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (weights, optimizer, gradients, step)
     assert found.bucket == 10**9  # 5e8 entries of 2 bytes
-    assert found.idle == weights + optimizer
-    assert found.peak == weights + optimizer + gradients + 10**9 + found.activations
+    assert (found.kept, found.gathered) == (kept, gathered)
+    assert found.idle == weights + optimizer + kept
+    assert found.peak == weights + gathered + optimizer + gradients + 10**9 + found.activations
 
 
 def test_one_rank_keeps_16_bytes_a_parameter_and_22_in_the_step():
@@ -61,7 +63,7 @@ def test_offload_moves_the_optimizer_to_the_host():
 
 def test_under_zero_3_the_host_may_keep_the_weights_too():
     found = training(SMALL, settings(stage=3, ranks=4, offload_param=True), 2)
-    assert found.weights == 2 * P  # what is gathered at a time
+    assert (found.weights, found.gathered) == (0, 2 * P)
 
 
 def test_a_critic_keeps_weights_and_an_optimizer_of_its_own():
@@ -82,7 +84,8 @@ def test_an_adapter_alone_has_gradients_and_an_optimizer():
     gathered."""
     found = training(ADAPTED, settings(ranks=2, adapters=[RANK3]), 2)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (1544, 2304, 768, 1536)
-    assert training(ADAPTED, settings(ranks=2, stage=3, adapters=[RANK3]), 2).weights == 772 + 1544
+    found = training(ADAPTED, settings(ranks=2, stage=3, adapters=[RANK3]), 2)
+    assert (found.weights, found.gathered) == (772, 1544)
     assert training(ADAPTED, settings(ranks=2, stage=2, offload=True, adapters=[RANK3]), 2).gradients == 2 * 40
 
 
@@ -190,5 +193,6 @@ def test_under_zero_3_the_experts_of_a_layer_are_gathered_whole():
     tensor, 1.6e9, at a time."""
     size = replace(TOY, parameters=5 * 10**9, trained=5 * 10**9, gathered=2_400_000_000, largest=1_600_000_000)
     found = training(size, settings(stage=3, ranks=4, offload=True, offload_param=True), 2)
-    assert found.weights == 2 * 2_400_000_000
+    assert (found.weights, found.gathered) == (0, 2 * 2_400_000_000)
+    assert found.kept == 10**9  # gradients are in host memory too
     assert found.gradients == 2 * 1_600_000_000
