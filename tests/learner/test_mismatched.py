@@ -51,9 +51,13 @@ def test_the_estimate_is_the_mean_log_ratio_of_the_policy_now_and_no_less_than_z
     result = actor.step(rows, objective, 1e-2, 1)
     assert result.statistics["estimated_kl"] == pytest.approx(0.25)
     assert result.loss == pytest.approx((1 / (1 + 2.718281828 ** -0.25) + 1 / (1 + 2.718281828 ** 0.25)) / 2, abs=1e-6)
-    plain = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
-    before = sums(plain, mismatched(rows))
+    plain, others = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True), mismatched(rows)
+    before = sums(plain, others)
+    actor.step(others, Objective(overridden(*TINY, "algorithm.algorithm_type=sft")), 1e-2, 2)
     plain.load_state_dict(actor.full_state(), strict=False)
-    gaps = [now - then for now, then in zip(sums(plain, mismatched(rows)), before, strict=True)]
-    assert abs(sum(gaps)) > 0.1
-    assert estimated_kl(actor, rows) == pytest.approx(max(sum(gaps) / 6, 0.0), abs=1e-3)
+    mean = (sum(sums(plain, others)) - sum(before)) / 6
+    assert mean > 0.1  # likelier than under the reference, so that zero is no bound
+    assert estimated_kl(actor, rows) == pytest.approx(mean, rel=1e-4)
+    actor.follow(2.0)  # to twice the way from where it was: there the responses are likelier still
+    assert sum(map(sum, actor.score_rows(others))) < sum(map(sum, actor.reference_logprobs(others))) - 0.1
+    assert estimated_kl(actor, rows) == 0.0

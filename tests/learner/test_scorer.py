@@ -1,10 +1,11 @@
 """Reward models: their rows, their steps against plain torch, their checkpoints as classifiers of transformers."""
 
 import json
+import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import records, tables
@@ -13,6 +14,7 @@ from pipeline.store.errors import DataError, ModelError
 from stages.learner.batches.reward_pairs import RewardPairs
 from stages.learner.engine.snapshot import written
 from stages.learner.objective import Objective
+from stages.learner.replay_engine import GradientEngine
 from stages.learner.scorer import Scorer
 from stages.learner.separation import prove_critic
 from stages.model import character_tokenizer
@@ -126,6 +128,30 @@ def test_steps_are_those_of_plain_torch_and_the_checkpoint_is_the_classifier_tha
         assert model.score([turns_of(question, None)] * 2, responses) == pytest.approx(mine, abs=1e-5)
     again = Scorer(place / "model", context.config, process, found.padding)  # further training begins where it ended
     assert again.scores(found.rows) == pytest.approx(scores, abs=1e-6)
+
+
+def test_the_gradient_is_that_of_the_likelihood_with_margins_and_centring_in_float64(source, process, tmp_path):
+    """dL / dr by hand: of a chosen response -sigmoid(m - d) + 2 c s, of a rejected one sigmoid(m - d) + 2 c s, each
+    over the number of pairs; d the difference of their scores, s the sum, m the margin, c the coefficient 0.1."""
+    directory = models.classifier(tmp_path / "judge")
+    found, context = source(PAIRS, ALL, margins=[0.5, 0.0, 2.0, 0.0], model=directory)
+    scorer = Scorer(directory, context.config, process, found.padding, GradientEngine)
+    scorer.budget.tokens = 64
+    result = scorer.step(found.rows, Objective(context.config), 1e-3, 1)
+    plain = AutoModelForSequenceClassification.from_pretrained(directory, local_files_only=True).double()
+    scores = [plain(torch.tensor([one.tokens[:-1]])).logits[0, 0] for one in found.rows]
+    loss, by_score = 0.0, []
+    for place, margin in enumerate((0.5, 0.0, 2.0, 0.0)):
+        chosen, rejected = (score.item() for score in scores[2 * place : 2 * place + 2])
+        lost = chosen - rejected - margin
+        loss += (math.log1p(math.exp(-lost)) + 0.1 * (chosen + rejected) ** 2) / 4
+        by_score += [(sign / (1 + math.exp(lost)) + 0.2 * (chosen + rejected)) / 4 for sign in (-1, 1)]
+    torch.stack(scores).backward(torch.tensor(by_score, dtype=torch.float64))
+    assert result.loss == pytest.approx(loss, rel=1e-5)
+    own, wanted = scorer.zero.gradients, {name: one.grad for name, one in plain.named_parameters()}
+    assert {scorer.names[name] for name in own} == {*wanted}
+    for name, gradient in own.items():
+        torch.testing.assert_close(gradient.double(), wanted[scorer.names[name]], rtol=1e-3, atol=1e-6)
 
 
 def test_held_out_pairs_are_scored_with_an_interval_over_prompts(source, tiny_model, process):
