@@ -133,7 +133,7 @@ FAMILIES = {
     "pairs": Family("300 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto", "simpo", "orpo"),
                     pairs, explores=True),
     "distillation": Family("150 steps of 64 tasks x 8 rollouts, read by a teacher, without rewards",
-                           ("on_policy_distill", "jsd"), distillation),
+                           ("on_policy_distill", "jsd", "gkd"), distillation),
     "turns": Family("150 steps of 64 tasks x 8 attempts of up to three turns", ("gigpo", "multi_step_grpo"), turns),
     "mixed": Family("150 steps of 64 tasks x 8 rollouts and 171 demonstrations", ("mix", "mix_chord"), mixed),
     "texts": Family("1200 steps of 256 texts, from random weights", ("cpt",), texts,

@@ -9,14 +9,24 @@ Columns: logprobs (with gradient), old_logprobs (the policy that sampled, or wit
 before this update), rollout_logprobs (always the engine's), prox_logprobs (the policy before this update), ref_logprobs
 (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never split), is_expert (bool; a
 loss that uses it has demonstrations and rollouts averaged separately, by token_weights_by_kind), step (0-d, the
-optimizer step from 1); of a reward model instead scores (with gradient) and margin,
-one entry a row. A loss that chooses tokens over the whole batch has an argument `chosen`, which the learner
-gives it (operators/selection.py): without it the given tokens are the batch.
+optimizer step from 1); of a reward model instead scores (with gradient) and margin, one entry a row; of a distillation
+top_logprobs (with gradient) and teacher_top_logprobs, [N, K + 1]. A loss that chooses tokens over the whole batch has
+an argument `chosen`, which the learner gives it (operators/selection.py): without it the given tokens are the batch.
 """
 
 from typing import Any
 
-from operators.losses import clipped, covariance, demonstrations, divergence, mixture, preference, reward, weighted
+from operators.losses import (
+    clipped,
+    covariance,
+    demonstrations,
+    distillation,
+    divergence,
+    mixture,
+    preference,
+    reward,
+    weighted,
+)
 from pipeline.settings.arguments.base import Arguments
 from pipeline.settings.arguments.losses import OF_RESPONSES
 from pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
@@ -28,6 +38,7 @@ POLICY_LOSSES = {
     "dpo": preference.dpo,
     "dppo_kl": divergence.dppo_kl,
     "dppo_tv": divergence.dppo_tv,
+    "forward_kl_topk": distillation.forward_kl_topk,
     "gmpo": clipped.gmpo,
     "gspo": clipped.gspo,
     "gspo_token": clipped.gspo_token,

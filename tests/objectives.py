@@ -314,6 +314,12 @@ def reward_model(t, new, held, b, center_rewards_coefficient=0.0):
             + center_rewards_coefficient * (chosen + rejected) ** 2), "pair"
 
 
+def forward_kl_topk(t, new, held, b, top_k=64):
+    """Of a token and the rest, whose log odds are twice the token's number."""
+    p, q = sigmoid(2 * b.ref[t]), sigmoid(2 * new[t])
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)), "free"
+
+
 # ------------------------------------------------------------------------------------------- KL, entropy, values
 
 
@@ -365,7 +371,7 @@ def value_loss(value: float, old: float, wanted: float, cliprange: float) -> tup
 
 
 POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "decoupled_ppo": decoupled_ppo, "dpo": dpo,
-          "dppo_kl": dppo_kl, "dppo_tv": dppo_tv,
+          "dppo_kl": dppo_kl, "dppo_tv": dppo_tv, "forward_kl_topk": forward_kl_topk,
           "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
           "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "m2po": m2po, "mix": mix,
           "mix_chord": mix_chord, "opmd": opmd, "ppo": ppo, "rec": rec, "sapo": sapo, "sft": sft, "sft_is": sft_is,

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from pipeline.check.model_size import Layer, Size
-from pipeline.settings.algorithms import GIVEN, WITH_CRITIC
+from pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC
 from pipeline.settings.config import Config
 from pipeline.settings.setting import at
 from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, must_overlap
@@ -19,6 +19,7 @@ from pipeline.settings.truncation import most_kept
 GIB = 2**30
 OF_SET = 4  # bytes of the id of a token that another one was sampled among
 OF_SCORED = 25  # the same in the head: id in 64 bits, logit, softmax, their product, two gradients, whether absent
+OF_REST = 12  # bytes an entry of the logits without a teacher's likeliest tokens, and of two gradients
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
 ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (docs/gpu.md)
@@ -134,8 +135,10 @@ def activations(size: Size, config: Config, element: int) -> float:
     chunk, own = min(settings.logprob_chunk_tokens, tokens), 0 if adapters else element
     given = at(config, "algorithm.algorithm_type") in GIVEN
     sets = most_kept(config) if at(config, "buffer.explorer_input") else 0  # of recorded rows it is not known
-    whole = given or not (sets or at(config, "model.top_k", -1) > 0)  # the kernel sums over all tokens
+    taught = not given and at(config, "algorithm.policy_loss_fn") in TAUGHT
+    whole = given or not (taught or sets or at(config, "model.top_k", -1) > 0)  # the kernel sums over all tokens
     of_head = kernel(size, tokens, own) if compiled and element == 2 and whole else head(size, chunk, own)
+    of_head += OF_REST * taught * chunk * size.vocabulary
     return kept + OF_SET * sets * tokens + max(of_head + OF_SCORED * sets * chunk, backward)
 
 

@@ -12,7 +12,7 @@ from pipeline.compose.recipe import Recipe, entries, merged
 from pipeline.results.difference import frozen
 from pipeline.settings import schema
 from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
+from pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC, WITH_TEACHER, filled
 from pipeline.settings.config import Config
 from pipeline.settings.setting import Section, given
 from pipeline.store.errors import ConfigError
@@ -88,6 +88,10 @@ def _unfit(settings: Config, original: Algorithm) -> list[str]:
     if algorithm.advantage_fn in WITH_TEACHER and original.advantage_fn not in WITH_TEACHER:
         return [f"algorithm.advantage_fn={algorithm.advantage_fn} needs the log-probs of a teacher, and this stage "
                 "has none."]
+    losses = [(one.policy_loss_fn, one.policy_loss_fn_args.get("top_k")) for one in (algorithm, original)]
+    if algorithm.policy_loss_fn in TAUGHT and losses[0] != losses[1]:
+        return [f"algorithm.policy_loss_fn={algorithm.policy_loss_fn} needs the log-probs of as many of the teacher's "
+                "likeliest tokens as it compares, and this stage did not ask for them."]
     absent = [*references.missing_code(settings), *references.wrong_code(settings)]
     functions, wrong = imported([settings], "\n".join(absent))
     alone = named_functions.lonely(algorithm, algorithm, functions, "") if settings.kind.is_offline else []

@@ -31,6 +31,8 @@ COMPARE = tuple(name for name, one in ADVANTAGES.items() if one.compares_groups)
 BY_COMPONENT = tuple(name for name, one in ADVANTAGES.items() if one.reads_components)
 WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)
 WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if one.needs_teacher)
+# losses that read the log-probs of a teacher's likeliest tokens
+TAUGHT = tuple(name for name, one in POLICY_LOSSES.items() if one.needs_teacher)
 DIRECTORY = CONF / "algorithm"
 
 

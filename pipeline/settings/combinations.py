@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.settings import truncation
-from pipeline.settings.algorithms import BY_COMPONENT, COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.algorithms import BY_COMPONENT, COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES, TAUGHT, WITH_TEACHER
 from pipeline.settings.arguments.advantages import ADVANTAGES
 from pipeline.settings.arguments.experience import CHANGE_REWARDS
 from pipeline.settings.columns import unweighed_steps
@@ -90,6 +90,20 @@ def components(c) -> Found:
                           f"{a.advantage_fn}, which reads the components of the reward: {name} "
                           f"{'may change' if ':' in name else 'changes'} their sum alone.", "Take it out, or choose "
                           "another advantage.", found=name)
+
+
+def taught(c) -> Found:
+    """A loss of a teacher's likeliest tokens needs that teacher, and reads no advantage."""
+    a = c.algorithm
+    if not c.kind.learns_from_rollouts or a.policy_loss_fn not in TAUGHT:
+        return
+    if a.advantage_fn not in WITH_TEACHER:
+        yield Problem("algorithm.policy_loss_fn", f"reads log-probs of a teacher, and advantage_fn={a.advantage_fn} "
+                      "asks none.", f"Set advantage_fn={' or '.join(WITH_TEACHER)}.", found=a.policy_loss_fn)
+    for key, unset in (("kl_penalty_fn", "none"), ("advantage_fn_args", {})):
+        if getattr(a, key) not in (None, unset):
+            yield Problem(f"algorithm.{key}", f"with policy_loss_fn={a.policy_loss_fn}, which reads no advantage.",
+                          f"Set {unset}.", found=getattr(a, key))
 
 
 def weighed(c) -> Found:
@@ -294,6 +308,6 @@ def nodes(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, reward_model, greedy_baseline,
-         components, weighed, token_budget, sampling_of_training, groups, critic, resampling, over_rollout,
+         components, taught, weighed, token_budget, sampling_of_training, groups, critic, resampling, over_rollout,
          partial_rollout, overlap, syncs, passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong,
          resampled_by_accuracy, component_keys, nodes, server)

@@ -79,9 +79,9 @@ class Model(Section):
                                            "null with init.enable")
     critic_model_path: str | None = setting(None, "directory or hub id of the model that ppo's critic begins with; "
                                                   "null: the model that the stage begins with")
-    teacher_model_path: str | None = setting(None, "what on_policy_distill and jsd learn from: directory or hub id of "
-                                             "a model with the policy's tokenizer, or the name of a stage above that "
-                                             "trains")
+    teacher_model_path: str | None = setting(None, "what on_policy_distill, jsd and gkd learn from: directory or hub "
+                                             "id of a model with the policy's tokenizer, or the name of a stage above "
+                                             "that trains")
     init: Init = section(Init)
     rope_scaling: dict[str, Any] | None = setting(
         None, "rotary scaling written into the model's config.json for trainer and engine, such as {rope_type: yarn, "

@@ -135,6 +135,12 @@ class FixedLogprobs:
     experience_id: str = column(pa.string(), "row that was scored; of a pair task/row/chosen, task/row/rejected")
     model_hash: str = column(pa.string(), "hash of that model's weight files")
     logprobs: list[float] = column(FLOATS, "log-prob of each action token at the trainer's temperature [sum of mask]")
+    top_ids: list[int] | None = column(
+        TOKENS, "of each action token the K tokens that the model finds likeliest, -1 for none [sum of mask * K]; "
+        "null: no loss reads them", later=True, default=None)
+    top_logprobs: list[float] | None = column(
+        FLOATS, "their log-probs, and behind each K that of all other tokens together [sum of mask * (K + 1)]; null: "
+        "as top_ids", later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -147,9 +147,12 @@ class Actor:
         return total
 
     def _outputs(self, micro: MicroBatch, objective: Objective) -> dict[str, Tensor]:
-        """What the model gives to the loss, by column [N]; prox_logprobs: where a row has none."""
-        logprobs, entropy = self.zero.forward(micro, entropy_gradient=objective.needs_entropy_gradient)
-        return {"logprobs": logprobs, "entropy": entropy, "prox_logprobs": logprobs.detach()}
+        """What the model gives to the loss, by column [N], [N, K + 1]; prox_logprobs: where a row has none."""
+        asked = micro.columns.get("teacher_top_ids")
+        more = {} if asked is None else {"ids": self.zero.to_device(asked).long()}
+        logprobs, entropy, *tops = self.zero.forward(micro, entropy_gradient=objective.needs_entropy_gradient, **more)
+        found = {"top_logprobs": tops[1]} if tops else {}
+        return {"logprobs": logprobs, "entropy": entropy, "prox_logprobs": logprobs.detach(), **found}
 
     def score_rows(self, rows: list[Row], replays: bool = True) -> list[np.ndarray]:
         """Log-prob of each action token under the current weights, [N] for each row. replays: where a step does."""

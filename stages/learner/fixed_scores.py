@@ -21,11 +21,13 @@ class FixedScores:
     """Cached log-probs of one fixed model for the rows of a stage. Its methods are collective."""
 
     def __init__(self, context: Context, digest: Callable[[], str], process: Process, score: Callable, table: str,
-                 column: str):
-        """digest: returns the hash of its weights. score: rows -> log-probs [N] of each row's action tokens.
+                 column: str, tops: int = 0):
+        """digest: returns the hash of its weights. score: rows -> log-probs [N] of each row's action tokens; with tops
+        [N, 2 tops + 2]: then the ids of its likeliest tokens, and their log-probs and that of the rest.
 
         table: name of the cache table; column: name of the row column.
         """
+        self.tops = tops
         self.context, self.process, self.score, self.table, self.column = context, process, score, table, column
         self.hash = process.first(digest() if process.rank == 0 else None)
         self.recent: dict[int, dict[str, np.ndarray]] = {}  # of the last rows: explorer step -> row id -> [N]
@@ -43,7 +45,11 @@ class FixedScores:
                 if row.id not in self.recent[step]:
                     raise DataError(f"{self._file(step)} has no row {row.id}, which is to be trained on. Delete that "
                                     "file and run the same command again; it is then computed again.")
-                row.columns[self.column] = row.spread(self.recent[step][row.id])
+                found = self.recent[step][row.id]
+                row.columns[self.column] = row.spread(found[:, 0] if self.tops else found)
+                if self.tops:
+                    row.columns["teacher_top_ids"] = row.spread(found[:, 1 : self.tops + 1])
+                    row.columns["teacher_top_logprobs"] = row.spread(found[:, self.tops + 1 :])
 
     def _file(self, step: int) -> Path:
         return tables.step_file(self.context.directory, self.table, step)
@@ -55,12 +61,25 @@ class FixedScores:
         found = tables.read(self._file(step), records.FixedLogprobs).to_pydict()
         if set(found["model_hash"]) != {self.hash}:
             return None
-        return {id_: np.array(values, np.float32)
-                for id_, values in zip(found["experience_id"], found["logprobs"], strict=True)}
+        if not self.tops:
+            return {id_: np.array(values, np.float32)
+                    for id_, values in zip(found["experience_id"], found["logprobs"], strict=True)}
+        names = ("experience_id", "logprobs", "top_ids", "top_logprobs")
+        rows = list(zip(*map(found.get, names), strict=True))
+        if any(ids is None or len(ids) != self.tops * len(logprobs) for _, logprobs, ids, _ in rows):
+            return None
+        return {id_: np.concatenate([np.array(part, np.float32).reshape(len(logprobs), -1)
+                                     for part in (logprobs, ids, tops)], axis=1) for id_, logprobs, ids, tops in rows}
 
     def _score(self, step: int, rows: list[Row]) -> dict[str, np.ndarray]:
         scored = self.score(rows)
         if self.process.rank == 0:
-            made = [records.FixedLogprobs(row.id, self.hash, values) for row, values in zip(rows, scored, strict=True)]
+            made = [self._record(row.id, values) for row, values in zip(rows, scored, strict=True)]
             tables.write(self._file(step), records.FixedLogprobs, made)
         return {row.id: values for row, values in zip(rows, scored, strict=True)}
+
+    def _record(self, id_: str, values: np.ndarray) -> records.FixedLogprobs:
+        if not self.tops:
+            return records.FixedLogprobs(id_, self.hash, values)
+        logprobs, ids, tops = np.split(values, [1, self.tops + 1], axis=1)
+        return records.FixedLogprobs(id_, self.hash, logprobs[:, 0], ids.astype(np.int32).flatten(), tops.flatten())

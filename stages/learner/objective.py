@@ -5,7 +5,8 @@
 Summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is split.
 The correction accounts for the rollout engine's probabilities differing from the trainer's: pi_old / pi_rollout where
 the loss uses a ratio to the trainer's own old log-probs, pi_now / pi_rollout, without gradient, where the loss has no
-ratio. A loss with a ratio to the rollout's log-probs takes no correction: it would count the same gap twice.
+ratio. A loss with a ratio to the rollout's log-probs takes no correction: it would count the same gap twice. Nor, by
+default, does one that does not read the sampled token's log-prob.
 
 Tokens that rollout_rejection leaves out have no part in any of the terms, those below top_entropy_quantile none in the
 policy loss and the entropy loss. The averages divide by all tokens.
@@ -132,8 +133,9 @@ class Objective:
             names |= {self.corrected, "rollout_logprobs", *(("is_expert",) if self.mixes else ())}
         names |= {"estimated_kl"} if self.estimates else set()
         names |= {*self.choices, *(name for one in self.choices.values() for name in needed_columns(one))}
+        names |= {"teacher_top_ids"} if "top_logprobs" in names else set()
         held = {"prox_logprobs"} & names if self.several else set()
-        return tuple(sorted(names - {*OF_THE_FORWARD, "scores"} | held))
+        return tuple(sorted(names - {*OF_THE_FORWARD, "scores", "top_logprobs"} | held))
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""
@@ -228,7 +230,7 @@ def correction_arguments(algorithm, config) -> dict | None:
     if problems := ratio_problems(algorithm, required, several_steps(config.trainer)):
         raise ConfigError(" ".join(problems))
     spans = ratio_column(algorithm, required) == "rollout_logprobs"
-    level = given.level or ("none" if spans else "token")
+    level = given.level or ("none" if spans or "logprobs" not in required else "token")
     return None if level == "none" else {"level": level, "mode": given.mode, "threshold": given.threshold}
 
 

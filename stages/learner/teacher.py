@@ -3,7 +3,7 @@
 It is kept in host memory, one copy per rank, and moved to the device only for scoring, once for the rows of an explorer
 step: 2 bytes per parameter (about a second for 10^10 parameters); a resident teacher would occupy device memory at
 every optimizer step. It is not sharded: each rank scores its share of the rows. The log-probs are cached in the table
-`teacher`.
+`teacher`, where a loss reads them with those of its likeliest tokens among the policy's.
 """
 
 from contextlib import contextmanager
@@ -12,15 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pipeline.job.context import Context
+from pipeline.settings.algorithms import TAUGHT
+from pipeline.settings.arguments.losses import POLICY_LOSSES
 from pipeline.settings.config import longest_sequence
 from pipeline.store.checkpoints import model_directory, weights_hash
 from pipeline.store.errors import DataError, ModelError
 from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
+from stages.learner.engine.packing import MicroBatch
 from stages.learner.engine.process import Process
 from stages.learner.fixed_scores import FixedScores
+from workflows.protocol.hugging_face import read_config
 from workflows.protocol.prompts import read_tokenizer
 
 
@@ -50,15 +55,26 @@ class Teacher(FixedScores):
             raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
                              f"and the policy's sequences have up to {longest}. Shorten model.max_prompt_tokens or "
                              "model.max_response_tokens, or take another teacher.")
-        super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs")
+        self.among = min(read_config(student, trust).get_text_config().vocab_size, self.settings.vocab_size)
+        loss = config.algorithm.policy_loss_fn
+        asked = POLICY_LOSSES[loss](**config.algorithm.policy_loss_fn_args).top_k if loss in TAUGHT else 0
+        super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs",
+                         min(asked, self.among))
 
     def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
-        """Log-prob of each action token under the teacher, [N] for each row. Collective."""
+        """Log-prob of each action token under the teacher, [N] for each row, or with tops as FixedScores has it.
+        Collective."""
         self._refuse_unknown_tokens(rows)
         with torch.no_grad(), self._on_device():
-            return self.process.score_rows(
-                rows, self.budget, lambda micro: self.policy(**micro.inputs(self.process.device))[0],
-                self.policy.way.fill)
+            return self.process.score_rows(rows, self.budget, self._outputs, self.policy.way.fill)
+
+    def _outputs(self, micro: MicroBatch) -> Tensor:
+        """Of the action tokens, [N] or with tops [N, 2 tops + 2]. Ids are exact in float32, as they are below 2^24."""
+        given = micro.inputs(self.process.device)
+        if not self.tops:
+            return self.policy(**given)[0]
+        logprobs, _, ids, tops = self.policy(**given, ids=policy.Likeliest(self.tops, self.among))
+        return torch.cat([logprobs[:, None], ids.to(tops), tops], dim=1)
 
     @contextmanager
     def _on_device(self):

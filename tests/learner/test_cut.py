@@ -6,6 +6,7 @@ tests/learner/test_ranks.py does some of it with DeepSpeed on real ranks.
 
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +36,8 @@ def rows() -> list[Row]:
                    "chosen": [(i + j) % 2 for j in range(response)], "margin": 0.1 * i}
         for name in ("old_logprobs", "rollout_logprobs", "ref_logprobs"):
             columns[name] = [source.gauss(-2.4, 0.5) for _ in range(response)]
+        columns["teacher_top_ids"] = np.array([source.sample(range(WORDS), 2) for _ in range(response)])
+        columns["teacher_top_logprobs"] = np.log(np.full((response, 3), [0.5, 0.2, 0.3]))
         tokens = [source.randrange(WORDS) for _ in range(prompt + response)]
         made.append(Row(f"r{i}", tokens, prompt, mask, columns))
     return made
@@ -53,6 +56,9 @@ def learnt(objective: Objective, ranks: int, budget: int) -> tuple[float, torch.
                         "entropy": -(scores.exp() * scores).sum(-1), "rows": torch.from_numpy(micro.row_in_micro),
                         "step": torch.tensor(3)}
             columns["prox_logprobs"], columns["scores"] = columns["logprobs"].detach(), columns["logprobs"]
+            if "teacher_top_ids" in columns:
+                likely = scores.gather(-1, columns["teacher_top_ids"].long())
+                columns["top_logprobs"] = torch.cat([likely, (1 - likely.exp().sum(-1, keepdim=True)).log()], dim=1)
             loss, _ = objective(columns)
             total = total + (loss * torch.from_numpy(micro.weights)).sum()
     return total.item(), torch.autograd.grad(total, table)[0]

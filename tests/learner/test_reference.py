@@ -59,7 +59,8 @@ def test_a_row_is_scored_once_whoever_asks(references, tiny_model):
         assert again[2].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
     assert (asked(first), asked(resumed)) == (["0", "1", "2", "3"], [])
     found = tables.read(tables.step_file(first.context.directory, "reference", 1), records.FixedLogprobs).to_pylist()
-    assert found[1] == {"experience_id": "1", "model_hash": weights_hash(tiny_model), "logprobs": [-1.0, -2.0]}
+    assert found[1] == {"experience_id": "1", "model_hash": weights_hash(tiny_model), "logprobs": [-1.0, -2.0],
+                        "top_ids": None, "top_logprobs": None}
 
 
 def test_another_reference_scores_anew(references, monkeypatch):

@@ -12,10 +12,14 @@ from pipeline.job.context import Context
 from pipeline.store import records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError, ModelError
+from stages.learner.actor import Actor
 from stages.learner.engine.batch import Row
+from stages.learner.objective import Objective
+from stages.learner.replay_engine import GradientEngine
 from stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
 from stages.model import work
 from tests.configs import TINY, overridden
+from workflows.protocol.kept import Kept
 
 WARM = ("model.temperature=0.5",)
 
@@ -65,6 +69,71 @@ def test_what_a_teacher_said_is_read_and_not_asked_again(teacher, larger, monkey
     monkeypatch.setattr(resumed, "score", None)  # it would fail if it were asked
     resumed.add(again)
     assert again[4].columns["teacher_logprobs"].tolist() == some[4].columns["teacher_logprobs"].tolist()
+
+
+GKD = ("algorithm.algorithm_type=gkd", "trainer.logprob_chunk_tokens=4", "trainer.max_token_len_per_gpu=64")
+
+
+def various():
+    """The rows, of which one has a temperature of its own, and two were sampled among some tokens."""
+    made = rows()
+    made[1].temperature = 2.0
+    for row, sizes in ((made[2], (5, 2, 4)), (made[4], (3, 0, 1, 6, 5))):
+        sampled = np.array(row.tokens[row.prompt_length :])[np.array(row.mask, bool)]
+        row.kept = Kept.of([np.array([token, *(id_ for id_ in range(40, 50) if id_ != token)])[:size]
+                            for token, size in zip(sampled, sizes, strict=True)])
+    return made
+
+
+def forward_kl(student, teacher, some, count):
+    """The mean over action tokens, in float64 from whole distributions, with the rest as one event."""
+    found = []
+    for row in some:
+        both = [model(torch.tensor([row.tokens])).logits[0, row.prompt_length - 1 : -1][torch.tensor(row.mask) > 0]
+                / (row.temperature or 0.5) for model in (student, teacher)]
+        sets = row.kept.sets() if row.kept else [[]] * sum(row.mask)
+        for q, p, kept in zip(*both, sets, strict=True):
+            among = torch.tensor(kept, dtype=torch.int64) if len(kept) else torch.arange(len(q))
+            q, p = q[among].softmax(-1), p[among].softmax(-1)
+            order = p.argsort(descending=True)
+            q, p = q[order], p[order]
+            kl = (p[:count] * (p[:count] / q[:count]).log()).sum()
+            rest = p[count:].sum() * (p[count:].sum() / q[count:].sum()).log() if len(p) > count else 0.0
+            found.append(kl + rest)
+    return torch.stack(found).mean()
+
+
+@pytest.mark.parametrize("count", [3, 1024])
+def test_the_forward_kl_and_its_gradient_are_those_of_whole_distributions(count, teacher, larger, tiny_model, process):
+    """Temperatures, kept sets and chunks of 4 positions in packed rows, against row by row in float64; 1,024 tokens
+    are the whole vocabulary. Read from the table again, it is the same."""
+    words = (*GKD, f"algorithm.policy_loss_fn_args.top_k={count}")
+    config, some = overridden(*TINY, *WARM, *words), various()
+    models = [AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64).eval() for path in (tiny_model, larger)]
+    wanted = forward_kl(*models, some, count)
+    wanted.backward()
+    for _ in range(2):
+        some = various()
+        one = teacher(*words)
+        one.add(some)
+        for row in some:
+            row.columns |= {"old_logprobs": 0.0, "rollout_logprobs": 0.0, "advantages": 0.0}
+        actor = Actor(tiny_model, config, process, 0.5, engine=GradientEngine)
+        assert actor.step(some, Objective(config), 1e-3, 1).loss == pytest.approx(wanted.item(), rel=1e-5)
+    gradients = {f"model.{name}": part.grad for name, part in models[0].named_parameters()}
+    assert {*actor.zero.gradients} == {*gradients}
+    for name, gradient in actor.zero.gradients.items():
+        torch.testing.assert_close(gradient.double(), gradients[name], rtol=1e-3, atol=1e-6)
+    alone = [actor.step([row], Objective(config), 1e-3, 1).loss * sum(row.mask) for row in some]
+    assert sum(alone) / sum(sum(row.mask) for row in some) == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_a_student_that_is_its_teacher_learns_nothing(tmp_path, context_of, tiny_model, process):
+    context, some = context_of(tmp_path / "rft", *TINY, *WARM, *GKD, teacher=tiny_model), various()
+    Teacher(context, tiny_model, process).add(some)
+    actor = Actor(tiny_model, context.config, process, 0.5, engine=GradientEngine)
+    result = actor.step(some, Objective(context.config), 1e-3, 1)
+    assert (result.loss, result.grad_norm) == pytest.approx((0.0, 0.0), abs=1e-5)
 
 
 def test_a_tokenizer_with_other_ids_is_refused():

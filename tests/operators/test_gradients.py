@@ -67,6 +67,8 @@ def compare(function, objective, extra: dict) -> Counter:
 
         new = torch.tensor(held, dtype=torch.float64, requires_grad=True)
         columns = tensors(given) | {"logprobs": new, "entropy": new, "scores": new}
+        columns |= {key: torch.stack([columns[of], -columns[of]], 1).log_softmax(1) for key, of in (
+            ("top_logprobs", "logprobs"), ("teacher_top_logprobs", "ref_logprobs"))}
         made = function(**{name: columns[name] for name in needed_columns(function)}, **extra)
         loss = made[0] if isinstance(made, tuple) else made
         loss = (loss * torch.tensor(weights, dtype=torch.float64)).sum()
@@ -93,6 +95,7 @@ CASES = [
                                   "free far cut"),
     ("dppo_tv", {}, "free far"), ("dppo_tv", {"clip_range_low": 0.1, "clip_range_high": 0.3, "clip_ratio_c": 1.4},
                                   "free far cut"),
+    ("forward_kl_topk", {}, "free"),
     ("gmpo", {}, CLIPPED), ("gmpo", {"clip_range_low": 0.1, "clip_range_high": 0.8}, CLIPPED),
     ("gspo", {}, CLIPPED), ("gspo", {"clip_range_low": 0.1, "clip_range_high": 0.2}, CLIPPED),
     ("gspo_token", {}, CLIPPED), ("gspo_token", {"clip_range_low": 0.1, "clip_range_high": 0.2}, CLIPPED),

@@ -52,6 +52,8 @@ def call(name, columns, extra=None):
     function = POLICY_LOSSES[name]
     chosen = {"chosen": columns["chosen"]} if "chosen" in columns else {}
     given = columns | {"scores": columns["logprobs"], "margin": columns["old_logprobs"].abs()}  # of a reward model
+    given |= {key: torch.stack([given[of], -given[of]], 1).log_softmax(1) for key, of in (
+        ("top_logprobs", "logprobs"), ("teacher_top_logprobs", "ref_logprobs"))}  # of a distillation
     return function(**{column: given[column] for column in needed_columns(function)}, **(extra or {}), **chosen)
 
 

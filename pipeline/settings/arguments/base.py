@@ -22,7 +22,8 @@ class Arguments(BaseModel):
     The first line of a model's docstring says what the function is. columns: what its caller gives it by name. Facts of
     advantages: compares_groups, undefined or without its baseline in a group of one; compares_states, turns that begin
     in the same state; chooses_rows, selects the rows to train on by dropping others; needs_values, of a critic;
-    needs_teacher, the log-probs of one; reads_components, of the reward, and not their sum; reads_steps, what single
+    needs_teacher, the log-probs of one (a loss: of its likeliest tokens); reads_components, of the reward, and not
+    their sum; reads_steps, what single
     turns earned (step_reward); reads_tokens, what single tokens earned (token_rewards). Of operators on experience:
     changes_reward, the sum alone. Of losses: compares_pairs, rows 2k and 2k + 1 of a micro-batch are the chosen and the
     rejected response of a pair; scores_responses, by a model with one number for each, no policy; chooses_tokens, over

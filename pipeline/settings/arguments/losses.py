@@ -111,6 +111,14 @@ class DppoKl(Divergence):
                                                                   "clip_range")
 
 
+class ForwardKlTopk(Arguments):
+    """Forward KL to the teacher over its likeliest tokens, all others being one event."""
+    columns = ("top_logprobs", "teacher_top_logprobs")
+    needs_teacher = True
+    top_k: int = Field(64, ge=1, le=1024, description="number of the teacher's likeliest tokens whose log-probs are "
+                                                      "compared, at each token of a response")
+
+
 class Gmpo(Clip):
     """Geometric-mean policy optimisation: the ratio of the whole response, each token's clipped before."""
     columns = (*RATIO, "rows")
@@ -268,7 +276,7 @@ class Topr(Arguments):
 
 POLICY_LOSSES = {
     "cispo": Cispo, "clip_cov": ClipCov, "decoupled_ppo": DecoupledPpo, "dpo": Dpo, "dppo_kl": DppoKl,
-    "dppo_tv": DppoTv, "gmpo": Gmpo, "gspo": Gspo,
+    "dppo_tv": DppoTv, "forward_kl_topk": ForwardKlTopk, "gmpo": Gmpo, "gspo": Gspo,
     "gspo_token": described(Gspo, "GSPO with an advantage of each token.", *Gspo.columns),
     "importance_sampling": described(Arguments, "The unclipped surrogate: -A times the ratio.", *RATIO),
     "ipo": Ipo, "kl_cov": KlCov, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd,

@@ -53,8 +53,8 @@ class Row:
     kept: Kept | None = None
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Scatters one number per action token, [sum of mask], to [R] float32 with 0 at other tokens."""
-        every = np.zeros(len(self.mask), np.float32)
+        """Scatters what is given of each action token, [sum of mask, ...], to [R, ...] float32, 0 at other tokens."""
+        every = np.zeros((len(self.mask), *values.shape[1:]), np.float32)
         every[np.asarray(self.mask, bool)] = values
         return every
 

@@ -10,6 +10,7 @@ import inspect
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,13 @@ HEAD = "lm_head.weight"
 CAP = "final_logit_softcapping"
 NOTHING = -1e30  # logit of no token; finite, as infinity times a probability of 0 is not 0
 SHARED = 160 * 1024  # bytes of a block of threads that the GPU kernel of the output head needs
+
+
+class Likeliest(NamedTuple):
+    """The `count` tokens of highest probability among the ids below `among`."""
+
+    count: int
+    among: int
 
 
 class Deterministic(nn.Module):
@@ -76,15 +84,16 @@ class Policy(Deterministic):
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
         temperature: float | Tensor | None = None, entropy_gradient: bool = False, experts: Tensor | None = None,
-        kept: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N].
+        kept: Tensor | None = None, ids: Tensor | Likeliest | None = None
+    ) -> tuple[Tensor, ...]:
+        """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N], and with ids `_tops`.
 
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
         model's; a tensor: of each token [N], 0: the model's. Entropy is in nats; its gradient costs memory and time, so
         it has one only with `entropy_gradient`.
         experts: of the engine at `source` [N, layers, choices]. kept: the tokens that each was sampled among [N, K], -1
-        behind the last: log-prob and entropy are of the distribution over these; all -1: over all.
+        behind the last: log-prob and entropy are of the distribution over these; all -1: over all. ids: tokens whose
+        log-probs are asked for beside the targets' [N, K], or which to find.
         """
         part = self.way.part(source, len(input_ids))
         experts = None if experts is None else experts[part.own]
@@ -95,30 +104,30 @@ class Policy(Deterministic):
         if isinstance(temperature, Tensor):
             temperature = torch.where(temperature > 0, temperature, self.temperature)[part.own]
         kept = None if kept is None else kept[part.own]
-        logprobs, entropy = self._scores(chosen, targets[part.own], temperature, entropy_gradient, kept)
-        return part.whole(logprobs), part.whole(entropy)
+        ids = ids[part.own] if isinstance(ids, Tensor) else ids
+        return tuple(map(part.whole, self._scores(chosen, targets[part.own], temperature, entropy_gradient, kept, ids)))
 
     def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | Tensor | None, entropy_gradient: bool,
-                kept: Tensor | None) -> tuple[Tensor, Tensor]:
-        """chosen: hidden states [n, width] -> log-probs, entropy [n] of `targets`. The GPU kernel has one temperature
+                kept: Tensor | None, ids: Tensor | Likeliest | None) -> tuple[Tensor, ...]:
+        """chosen: hidden states [n, width] -> as `forward`, of `targets` [n]. The GPU kernel has one temperature
         for all, and sums over all tokens; others go by chunks."""
         divisor = (self.temperature if temperature is None else temperature) / self.factor
-        if self.fused and len(targets) and not isinstance(divisor, Tensor) and kept is None:
+        if self.fused and len(targets) and not isinstance(divisor, Tensor) and kept is ids is None:
             from stages.learner.engine.head_kernel import Score
 
             return Score.apply(chosen, self.model.get_output_embeddings().weight, targets, divisor, entropy_gradient)
-        score = self.score if kept is None else self._score  # their number differs from batch to batch
+        score = self.score if kept is ids is None else self._score  # their number differs from batch to batch
         if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
-            return score(divisor, entropy_gradient, chosen, targets, kept)
+            return score(divisor, entropy_gradient, chosen, targets, kept, ids)
         hidden = chosen.split(self.chunk)
         divisors = divisor.split(self.chunk) if isinstance(divisor, Tensor) else [divisor] * len(hidden)
         sets = [None] * len(hidden) if kept is None else kept.split(self.chunk)
+        asked = ids.split(self.chunk) if isinstance(ids, Tensor) else [ids] * len(hidden)
         parts = [
-            checkpoint(partial(score, d, entropy_gradient), h, t, k, use_reentrant=False)
-            for d, h, t, k in zip(divisors, hidden, targets.split(self.chunk), sets, strict=True)
+            checkpoint(partial(score, d, entropy_gradient), h, t, k, i, use_reentrant=False)
+            for d, h, t, k, i in zip(divisors, hidden, targets.split(self.chunk), sets, asked, strict=True)
         ]
-        logprobs, entropy = zip(*parts, strict=True)
-        return torch.cat(logprobs), torch.cat(entropy)
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
 
     def _route(self, segments: Segments, source: Tensor, experts: Tensor | None) -> Tensor | None:
         """Prepares the routers for a forward and its backward pass; returns where `source` is for them."""
@@ -131,20 +140,12 @@ class Policy(Deterministic):
         return routed
 
     def _score(self, divisor: float | Tensor, entropy_gradient: bool, hidden: Tensor, targets: Tensor,
-               kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]. divisor: temperature / the logits' factor,
-        one for all or [n]. kept: [n, K], as in `forward`."""
+               kept: Tensor | None = None, ids: Tensor | Likeliest | None = None) -> tuple[Tensor, ...]:
+        """hidden [n, width], targets [n] -> log-probs [n], entropy [n], `_tops`. divisor: temperature / the logits'
+        factor, one for all or [n]. kept: [n, K], ids: as in `forward`."""
         logits = self.scaled(self.model.get_output_embeddings()(hidden), divisor)
-        if kept is None:
-            return _normalized(logits, targets, logits, entropy_gradient)
-        absent, whole = kept < 0, kept[:, 0] < 0
-        among = logits.gather(-1, kept.long().clamp(min=0)).masked_fill(absent & ~whole[:, None], NOTHING)
-        found = _normalized(logits, targets, among, entropy_gradient)
-        if not whole.any():
-            return found
-        return tuple(torch.where(whole, every, some) for every, some in zip(
-            _normalized(logits, targets, logits, entropy_gradient), found, strict=True))
-
+        found = _sampled(logits, targets, kept, entropy_gradient)
+        return found if ids is None else (*found, *_tops(logits, kept, ids))
     def scaled(self, logits: Tensor, divisor: float | Tensor) -> Tensor:
         """Logits over the temperature, float32. logits: W h. divisor: temperature / the logits' factor."""
         divisor = divisor[:, None] if isinstance(divisor, Tensor) else divisor
@@ -153,6 +154,36 @@ class Policy(Deterministic):
             return logits
         bound = self.cap / (divisor * self.factor)
         return bound * (logits / bound).tanh()
+
+
+def _sampled(logits: Tensor, targets: Tensor, kept: Tensor | None, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Log-probs of targets [n] and entropy [n] by logits [n, V], over what was kept [n, K]."""
+    if kept is None:
+        return _normalized(logits, targets, logits, entropy_gradient)
+    absent, whole = kept < 0, kept[:, 0] < 0
+    among = logits.gather(-1, kept.long().clamp(min=0)).masked_fill(absent & ~whole[:, None], NOTHING)
+    found = _normalized(logits, targets, among, entropy_gradient)
+    if not whole.any():
+        return found
+    return tuple(torch.where(whole, every, some) for every, some in zip(
+        _normalized(logits, targets, logits, entropy_gradient), found, strict=True))
+
+
+def _tops(logits: Tensor, kept: Tensor | None, ids: Tensor | Likeliest) -> tuple[Tensor, Tensor]:
+    """Ids [n, K], the likeliest first, -1 behind the last; log-probs [n, K + 1] of them and, last, of all other tokens
+    together, summed by themselves, as 1 minus the likely ones' would be rounded away; `NOTHING` of no token."""
+    if kept is not None:
+        places, whole = torch.where(kept < 0, kept[:, :1], kept).long().clamp(min=0), kept[:, :1] < 0
+        stays = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, places, True)
+        logits = logits.masked_fill(~(stays | whole), NOTHING)
+    if isinstance(ids, Likeliest):
+        logits = logits[:, : ids.among]
+        values, found = logits.topk(min(ids.count, logits.shape[1]))
+        ids = found.masked_fill(values <= NOTHING / 2, -1)
+    places = torch.where(ids < 0, ids[:, :1], ids)
+    likely = logits.gather(1, places).masked_fill(ids < 0, NOTHING)
+    rest = logits.scatter(1, places, NOTHING).logsumexp(-1, keepdim=True)
+    return ids, torch.cat([likely, rest], dim=1) - logits.logsumexp(-1, keepdim=True)
 
 
 def _normalized(logits: Tensor, targets: Tensor, among: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:

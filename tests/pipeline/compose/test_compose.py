@@ -74,7 +74,7 @@ def test_a_choice_may_have_other_capitals_and_a_variable_holds_a_text():
 PAIRS = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"]
 TAUGHT = ["model.teacher_model_path=models/teacher"]
 GIVEN, SHOWN = "buffer.trainer_input.experience_buffer.path=given.jsonl", "buffer.trainer_input.auxiliary_buffers"
-NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), "jsd": TAUGHT, "on_policy_distill": TAUGHT,
+NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), **dict.fromkeys(("gkd", "jsd", "on_policy_distill"), TAUGHT),
           "gigpo": ["buffer.explorer_input.taskset.default_workflow_type=retry_workflow", "model.max_model_len=64"],
           "cpt": ["stages=[]", GIVEN],
           **{key: ["stages=[{stage_name: rft}]", f"{SHOWN}.sft_dataset={{}}"] for key in MIXED_LOSSES}}

@@ -110,6 +110,7 @@ OUTSIDE = {  # part -> (function, argument, value that it does not take)
         ("clip_cov", "clip_cov_ratio", 0), ("kl_cov", "kl_cov_ratio", 2),
         ("m2po", "level", "row"),
         ("dppo_tv", "clip_range", 2), ("dppo_kl", "clip_ratio_c", 1), ("gmpo", "clip_range_low", -1),
+        ("forward_kl_topk", "top_k", 0), ("forward_kl_topk", "top_k", 1025),
         ("orpo", "beta", -1), ("simpo", "simpo_gamma", -1), ("ipo", "beta", -1), ("kto", "reference_point", -1),
         ("rec", "clip_mode", "three-side"), ("rec", "weight", "ratio"), ("rec", "regularizer", "k3"),
         ("rec", "temp", 0), ("topr", "level", "batch"), ("opmd", "tau", -0.1), ("sft_phi", "cutoff_prob", 0),

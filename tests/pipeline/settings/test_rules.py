@@ -101,6 +101,10 @@ def test_rollouts_without_a_group_are_fine_where_none_is_compared():
      ["algorithm.entropy_loss_fn", "algorithm.algorithm_type"]),
     ({"mode": "train", "algorithm": {"policy_loss_fn": "mix"}}, ["algorithm.policy_loss_fn"]),
     ({"algorithm": {"entropy_loss_fn": "mix"}}, ["algorithm.entropy_loss_fn"]),
+    # no teacher is asked; then no advantage is read
+    ({"algorithm": {"policy_loss_fn": "forward_kl_topk"}}, ["algorithm.policy_loss_fn"]),
+    ({"algorithm": {"algorithm_type": "gkd", "kl_penalty_fn": "k1", "advantage_fn_args": {"kl_coef": 2.0}}},
+     ["algorithm.kl_penalty_fn", "algorithm.advantage_fn_args"]),
 ])
 def test_losses_that_the_rows_of_a_stage_cannot_feed_are_refused(values, expected):
     stage = {key: value for key, value in values.items() if "." not in key}
