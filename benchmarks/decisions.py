@@ -1,9 +1,9 @@
 """How often runs that do not differ are told apart, and how many seeds it takes for those that do.
 
-    python -m benchmarks.decisions --root /tmp/decisions    # 80 runs of half a minute
+    python -m benchmarks.decisions --root /tmp/decisions    # 81 runs of a minute
 
-The sft stage of the countdown recipe, 200 steps of 64, in 20 seeds. Pairs of these runs differ in nothing but chance:
-sequences of ten such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run
+The warmup of the countdown recipe in 20 seeds, evaluated on the same tasks. Pairs of these runs differ in nothing but
+chance: sequences of ten such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run
 --until-decided` does. A sequence that is ever decided is a false alarm. Then ten settings beside the recipe, six seeds
 each: after how many it would have stopped. Runs are made side by side, two cores each; what is complete is not made
 again.
@@ -18,8 +18,10 @@ from benchmarks.measurement import Measurement, table
 from pipeline.results.compare import METRIC
 from pipeline.results.decide import ALPHA, decided_after, differences
 from pipeline.results.view import find_view
+from pipeline.store import tables
 
 PROJECT = "decisions"
+HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row"
 SEQUENCES, PAIRS, SEEDS = 10_000, 10, 6
 SAME = range(1, 2 * PAIRS + 1)
 SFT = "stages=[{{stage_name:sft,buffer:{{batch_size:{batch},total_steps:{steps}}}}}]"
@@ -27,10 +29,10 @@ COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "explorer.ro
           "algorithm.algorithm_type=sft", "algorithm.optimizer.lr_scheduler_type=cosine",
           "algorithm.optimizer.lr_warmup_steps=10")
 LR = "algorithm.optimizer.lr={}".format
-OTHERS: dict[str, tuple[str, ...]] = {  # over the recipe's: batches of 64, 200 steps, lr 1e-3
+OTHERS: dict[str, tuple[str, ...]] = {  # over the recipe's: batches of 256, 400 steps, lr 1e-3
     "lr 3e-4": (LR("3e-4"),), "lr 9e-4": (LR("9e-4"),), "lr 2e-3": (LR("2e-3"),), "lr 4e-3": (LR("4e-3"),),
-    "batches of 32": (SFT.format(batch=32, steps=200),), "batches of 128": (SFT.format(batch=128, steps=200),),
-    "180 steps": (SFT.format(batch=64, steps=180),), "100 steps": (SFT.format(batch=64, steps=100),),
+    "batches of 128": (SFT.format(batch=128, steps=400),), "batches of 512": (SFT.format(batch=512, steps=400),),
+    "360 steps": (SFT.format(batch=256, steps=360),), "200 steps": (SFT.format(batch=256, steps=200),),
     "weight decay 0.1": ("algorithm.optimizer.weight_decay=0.1",), "hidden size 48": ("model.init.hidden_size=48",),
 }
 
@@ -39,11 +41,21 @@ def run_name(way: str, seed: int) -> str:
     return f"{way.replace(' ', '-')}-{seed}"
 
 
-def runs() -> dict[str, tuple[str, ...]]:
+def held_out(root: Path) -> str:
+    """The override by which every run is evaluated on the same tasks, those of seed 1: a generator makes others for
+    another seed."""
+    required(root, {"tasks": (*COMMON, "seed=1", SFT.format(batch=64, steps=1))})
+    made = root / "held_out.parquet"
+    with tables.connect([("run", stage.directory) for stage in find_view(root, f"{PROJECT}/tasks").stages]) as session:
+        session.sql(HELD_OUT).write_parquet(str(made))
+    return f"buffer.explorer_input.eval_tasksets.0.path={made}"
+
+
+def runs(shared: str) -> dict[str, tuple[str, ...]]:
     cases = [("recipe", (), seed) for seed in SAME]
     cases += [(way, words, seed) for way, words in OTHERS.items() for seed in range(1, SEEDS + 1)]
-    first = (LR("1e-3"), SFT.format(batch=64, steps=200))
-    return {run_name(way, seed): (*COMMON, f"seed={seed}", *_over(first, words)) for way, words, seed in cases}
+    first = (LR("1e-3"), SFT.format(batch=256, steps=400))
+    return {run_name(way, seed): (*COMMON, shared, f"seed={seed}", *_over(first, words)) for way, words, seed in cases}
 
 
 def _over(first: tuple[str, ...], words: tuple[str, ...]) -> list[str]:
@@ -66,7 +78,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     root = parser.parse_args().root.resolve()
     said = Measurement("decisions", f"Decisions at {ALPHA:.0%} by `ouro run --until-decided`")
-    required(root, runs())
+    required(root, runs(held_out(root)))
     same = [find_view(root, f"{PROJECT}/{run_name('recipe', seed)}") for seed in SAME]
     between = [[differences([one], [other], METRIC).by_seed[0] if one is not other else 0.0 for other in same]
                for one in same]

@@ -176,7 +176,7 @@ def init(directory, name, **given):
 @click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.option("--until-decided", "sides", nargs=2, metavar="A B", help="make seed after seed of the overrides A, and "
               "of B, until one is better beyond chance (95%, looked at after every seed)")
-@click.option("--max-seeds", type=click.IntRange(2, 1000), default=20, help="seeds of --until-decided; default: 20")
+@click.option("--max-seeds", type=click.IntRange(2, 1000), help="seeds of --until-decided; default: 20")
 @click.pass_obj
 def run(extra, sides, max_seeds, **given):
     """Make every stage of the recipe that is not complete yet.
@@ -189,11 +189,13 @@ def run(extra, sides, max_seeds, **given):
         raise click.UsageError("the page of --view ends with this command, which --detach ends at once; `ouro view` "
                                "shows a run in the background.")
     if sides:
-        if other := [name for name in ("multirun", "detach", "view", "profile", "dry") if given[name]]:
+        if other := [name.replace("_", "-") for name, value in given.items() if value and name != "overrides"]:
             raise click.UsageError(f"--until-decided makes one run after the other: without --{other[0]}.")
         from pipeline.run.decisions import until_decided
 
-        return until_decided(given["overrides"], sides, max_seeds, extra)
+        return until_decided(given["overrides"], sides, max_seeds or 20, extra)
+    if max_seeds:
+        raise click.UsageError("--max-seeds is read with --until-decided alone.")
     return invoke.run(extra=extra, **given)
 
 

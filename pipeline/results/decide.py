@@ -1,7 +1,8 @@
 """Two settings compared over several seeds: differences paired by task and seed, and whether they decide.
 
-After every seed one may look: `operators.statistics.evidence` bounds how often runs without a difference are ever
-decided by ALPHA, however often one looks.
+After every seed one may look: where differences of seeds are about normal, `operators.statistics.evidence` bounds by
+ALPHA how often settings without a difference are ever decided, however often one looks. What is decided is that one is
+better on the tasks that were answered: their choice is no part of the evidence.
 """
 
 import math
@@ -17,13 +18,13 @@ from pipeline.store import tables
 from pipeline.store.errors import DataError
 
 ALPHA = 0.05
-MOST = 20  # seeds
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What a setting is better by than another. by_seed: mean over the tasks, per seed. low, high: 95% interval of the
-    mean, clustered by task and seed; infinite for one seed."""
+    """What a setting is better by than another. by_seed: mean over the tasks of a seed, whose number may differ. low,
+    high: 95% interval of the mean of `by_seed`: clustered by task and seed where all seeds have the same tasks, else
+    Student's t over seeds; infinite for one seed."""
 
     metric: str
     tasks: int
@@ -41,33 +42,42 @@ class Differences:
         return self.evidence >= 1 / ALPHA
 
     def words(self) -> str:
-        """Formats `better by +4.1 points [1.0, 7.2] over 3 seeds and 256 tasks; evidence 24 of 20: decided`."""
+        """Formats `+4.1 points [1.0, 7.2] over 3 seeds and 256 tasks; evidence 24 of 20: decided on these tasks`."""
         scale, unit = (1, "") if is_reward(self.metric) else (100, " points")
         value, low, high = (f"{scale * number:+z.3g}" for number in (self.mean, self.low, self.high))
         spread = f" [{low}, {high}]" if math.isfinite(self.low) else ""
         count = len(self.by_seed)
         return (f"{value}{unit}{spread} over {count} seed{'s' * (count > 1)} and {self.tasks} tasks; evidence "
-                f"{self.evidence:.3g} of {1 / ALPHA:.0f}: {'decided' if self.decided else 'undecided'}")
+                f"{self.evidence:.3g} of {1 / ALPHA:.0f}: {'decided on these tasks' if self.decided else 'undecided'}")
 
 
 def differences(first: Sequence[View], other: Sequence[View], metric: str) -> Differences:
-    """Compares runs of two settings, a pair for each seed, on their first evaluation set in common.
+    """Compares runs of two settings, a pair for each seed, each on the first evaluation set that has the metric.
 
-    Raises DataError where a run has no such score, or where two did not answer the same tasks.
+    Both runs of a pair must have answered the same tasks; another seed may have others, as a generator makes them by
+    the seed. A task without a value in either run counts in neither. Raises DataError where a run has no such score, or
+    where a pair has no tasks in common.
     """
-    rows: list[list[float]] = []
-    tasks: list[str] | None = None
+    pairs: list[dict[str, float]] = []
     for a, b in zip(first, other, strict=True):
         before, after = (_values(run, metric) for run in (a, b))
-        both = sorted(task for task in before.keys() & after.keys() if None not in (before[task], after[task]))
-        if not both or before.keys() != after.keys() or tasks not in (None, both):
-            raise DataError(f"{a.run} and {b.run} did not answer the same tasks, or other ones than the runs before.")
-        tasks = both
-        rows.append([after[task] - before[task] for task in both])
-    by_seed = [math.fsum(row) / len(row) for row in rows]
-    mean, low, high = (statistics.clustered_interval(rows) if len(rows) > 1 and len(rows[0]) > 1 else
-                       (math.fsum(by_seed) / len(by_seed), -math.inf, math.inf))
-    return Differences(metric, len(rows[0]), by_seed, mean, low, high)
+        both = [task for task in before if None not in (before[task], after.get(task))]
+        if before.keys() != after.keys() or not both:
+            raise DataError(f"{a.run} and {b.run} did not answer the same tasks: no paired differences.")
+        pairs.append({task: after[task] - before[task] for task in both})
+    by_seed = [math.fsum(values.values()) / len(values) for values in pairs]
+    mean, low, high = _interval(pairs, by_seed)
+    return Differences(metric, max(map(len, pairs)), by_seed, mean, low, high)
+
+
+def _interval(pairs: list[dict[str, float]], by_seed: list[float]) -> tuple[float, float, float]:
+    mean = math.fsum(by_seed) / len(by_seed)
+    if len(pairs) < 2:
+        return mean, -math.inf, math.inf
+    shared = sorted(set.intersection(*map(set, pairs)))
+    if len(shared) > 1 and all(len(values) == len(shared) for values in pairs):
+        return statistics.clustered_interval([[values[task] for task in shared] for values in pairs])
+    return statistics.reward_interval(by_seed)
 
 
 def decided_after(by_seed: Sequence[float]) -> int | None:

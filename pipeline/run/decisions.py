@@ -10,6 +10,7 @@ from pipeline.results.compare import metric_of
 from pipeline.results.view import View
 from pipeline.run import search
 from pipeline.run.invoke import INTERRUPTED
+from pipeline.settings.config import Config
 from pipeline.store.errors import ConfigError, Problem
 
 OPTION = "--until-decided"
@@ -24,7 +25,7 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
     """
     own = [shlex.split(side) for side in sides]
     _refuse(own)
-    first = compose([*words, *own[0]]).seed
+    first, _ = (_evaluated(compose([*words, *side])).seed for side in own)
     common = [word for word in words if not word.startswith("seed=")]
     made: list[list[View]] = [[], []]
     for seed in range(first, first + most):
@@ -44,6 +45,13 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
            f"undecided after {len(made[0])} seeds, the most that were asked for (--max-seeds)")
           + f"; all runs: ouro compare {project}/{name}")
     return 0
+
+
+def _evaluated(config: Config) -> Config:
+    if not config.buffer.explorer_input.eval_tasksets:
+        raise ConfigError(Problem("buffer.explorer_input.eval_tasksets",
+                                  needed=f"a set, by whose scores {OPTION} decides"))
+    return config
 
 
 def _refuse(own: Sequence[list[str]]) -> None:

@@ -344,6 +344,29 @@ def test_edit_refuses_what_it_cannot_do_and_leaves_the_file(world, path, old_tex
     assert one.bash("find . -type f | sort | xargs sha256sum") == before
 
 
+@confined
+def test_edit_replaces_a_file_whole_or_not_at_all(world):
+    """The disk of 64 MB is full; a pipe that nobody reads; a link and a mode stay."""
+    one = world(Terminal)
+    one.bash("echo old > full; echo old > tool; chmod 751 tool; ln -s tool link; mkfifo pipe; "
+             "head -c 100M /dev/zero > filler")
+    assert one.edit("full", "x" * 100_000).startswith("not edited: ")
+    assert one.bash("cat full; ls full*; rm filler") == "old\nfull\n"
+    assert one.edit("pipe", "x").startswith("not edited: ")
+    assert one.edit("link", "new\n") == "wrote /app/link"
+    assert one.bash("cat tool; stat -c %a tool; readlink link").split() == ["new", "751", "tool"]
+
+
+@confined
+def test_edit_is_within_the_time_of_the_task(world):
+    one = world(Terminal)
+    before, _ = one._left, one.edit("a", "b")
+    assert one._left < before
+    one._left = 0
+    with pytest.raises(TimeoutError):
+        one.edit("a", "b")
+
+
 def test_the_terminal_agent_has_its_tools_unless_others_are_named():
     assert sorted(one["function"]["name"] for one in tools_of({})) == ["bash", "edit"]
     assert [one["function"]["name"] for one in tools_of({"environment_class": NAMED})] == ["bash"]

@@ -91,15 +91,22 @@ class Harbor(Environment):
     @tool(seconds=OWN_LIMIT)
     def bash(self, command: str) -> str:
         """Runs a command with bash. Returns what it prints, and its exit code unless that is 0."""
-        seconds = min(self.settings.tool_seconds, self._left)
-        if seconds <= 0:
-            raise TimeoutError("the time of this task is used up")
-        begin = time.monotonic()
-        ended = self._run(["bash", "-c", command], seconds)
-        self._left -= time.monotonic() - begin
+        with self._spending() as seconds:
+            ended = self._run(["bash", "-c", command], seconds)
         if ended.code is None:
             return f"{ended.output}\n(timed out after {seconds:g} s, and was ended)"
         return ended.output + (f"\n(exit code {ended.code})" if ended.code else "")
+
+    @contextmanager
+    def _spending(self) -> Iterator[float]:
+        """Takes what the block needs from the task's time; yields a call's limit, seconds. Raises TimeoutError."""
+        seconds, begin = min(self.settings.tool_seconds, self._left), time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("the time of this task is used up")
+        try:
+            yield seconds
+        finally:
+            self._left -= time.monotonic() - begin
 
     @tool(seconds=OWN_LIMIT)
     def reward(self) -> dict[str, float]:

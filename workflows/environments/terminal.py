@@ -3,15 +3,23 @@
 import base64
 import os
 import tempfile
+import time
 
-from workflows.environments.harbor import FILE_SECONDS, OWN_LIMIT, Harbor
-from workflows.environments.sandbox import SHOWN, Ended
+from workflows.environments.harbor import OWN_LIMIT, Harbor
+from workflows.environments.sandbox import SHOWN
 from workflows.protocol.tools import tool
 
 PART = SHOWN * 3 // 4 // 1000 * 1000  # bytes of a file whose base64 is shown whole
 LARGEST = 64 * PART
 READ = 'test -f "$1" || { echo "$1 is no file"; exit 1; }; tail -c "+$2" "$1" | head -c "$3" | base64'
-WRITE = 'mkdir -p "${1%/*}/" && cat > "$1"'
+# a file is replaced whole or not at all: the new one is written beside it, with its mode
+WRITE = """
+file=$(readlink -f "$1") || file=$1
+test -f "$file" || ! test -e "$file" || { echo "$1 is no file"; exit 1; }
+mkdir -p "${file%/*}/" || exit 1
+! test -f "$file" || cp -p "$file" "$file.$$" || { rm -f "$file.$$"; exit 1; }
+cat > "$file.$$" && mv -f "$file.$$" "$file" || { rm -f "$file.$$"; exit 1; }
+"""
 
 
 class Terminal(Harbor):
@@ -22,25 +30,21 @@ class Terminal(Harbor):
         """Replaces old_text, which must be in the file exactly once, by new_text. Without old_text the file is written
         anew, with its directories."""
         place = os.path.normpath(os.path.join(self._task.workdir, path))
-        try:
-            text = self._edited(place, old_text, new_text) if old_text else new_text
-        except ValueError as error:
-            return f"not edited: {error}"
-        with tempfile.TemporaryFile() as made:
-            made.write(text.encode())
-            made.seek(0)
-            ended = self._shell(WRITE, place, stdin=made)
-        return f"not edited: {ended.output.strip()}" if ended.code else f"wrote {place}"
+        with self._spending() as seconds, tempfile.TemporaryFile() as made:
+            until = time.monotonic() + seconds
+            try:
+                made.write((self._edited(place, old_text, new_text, until) if old_text else new_text).encode())
+                made.seek(0)
+                self._shell(until, WRITE, place, stdin=made)
+            except ValueError as error:
+                return f"not edited: {error}"
+        return f"wrote {place}"
 
-    def _edited(self, place: str, old_text: str, new_text: str) -> str:
-        content = b""
-        while not len(content) % PART and len(content) <= LARGEST:
-            ended = self._shell(READ, place, str(len(content) + 1), str(PART))
-            if ended.code or not (part := base64.b64decode(ended.output)):
-                break
+    def _edited(self, place: str, old_text: str, new_text: str, until: float) -> str:
+        content, part = b"", b" " * PART
+        while len(part) == PART and len(content) <= LARGEST:
+            part = base64.b64decode(self._shell(until, READ, place, str(len(content) + 1), str(PART)))
             content += part
-        if ended.code:
-            raise ValueError(ended.output.strip() or f"{place} could not be read")
         if len(content) > LARGEST:
             raise ValueError(f"{place} has more than {LARGEST:,} bytes; use bash")
         found = content.decode()  # its error is a ValueError too
@@ -48,6 +52,12 @@ class Terminal(Harbor):
             raise ValueError(f"old_text is {times} times in {place}; needed once")
         return found.replace(old_text, new_text)
 
-    def _shell(self, script: str, *words: str, **more) -> Ended:
-        return self._sandbox.run(["sh", "-c", script, "sh", *words], FILE_SECONDS, self._task.workdir,
-                                 {"PATH": self._path()}, **more)
+    def _shell(self, until: float, script: str, *words: str, **more) -> str:
+        """What a script prints. Raises ValueError where it fails or the time is over."""
+        ended = self._sandbox.run(["sh", "-c", script, "sh", *words], max(until - time.monotonic(), 0.0),
+                                  self._task.workdir, {"PATH": self._path()}, **more)
+        if ended.code is None:
+            raise ValueError("it took too long, and was ended")
+        if ended.code:
+            raise ValueError(ended.output.strip() or f"exit code {ended.code}")
+        return ended.output

@@ -65,10 +65,26 @@ def test_sides_that_cannot_be_compared_are_refused(made, sides):
     assert made[0] == []
 
 
-@pytest.mark.parametrize("option", ["-m", "--detach", "--view", "--dry"])
+@pytest.mark.parametrize("option", ["-m", "--detach", "--view", "--dry", "-v", "--update-hub"])
 def test_it_excludes_options_of_a_single_run(made, option):
     assert ouro(*SIDES, option) == 2
     assert made[0] == []
+
+
+def test_it_needs_an_evaluation_and_max_seeds_needs_it(made):
+    assert ouro(*SIDES, "buffer.explorer_input.eval_tasksets=[]") == 2
+    assert ouro("--max-seeds", "3") == 2
+    assert made[0] == []
+
+
+def test_seeds_may_have_other_tasks_and_tasks_without_a_value_count_nowhere(tmp_path):
+    """Seed 1: ten tasks, +0.2; seed 2: nine of them, +1/9 of them. By seed: mean 0.15556, deviation 0.062854, standard
+    error 0.044444, t of one degree 12.7062."""
+    first = [run_of(tmp_path, "a1", 5), run_of(tmp_path, "a2", 5, TASKS[1:])]
+    other = [run_of(tmp_path, "b1", 7), run_of(tmp_path, "b2", 6, TASKS[1:])]
+    found = decide.differences(first, other, "sampled_accuracy")
+    assert found.by_seed == pytest.approx([0.2, 1 / 9])
+    assert (found.low, found.high) == pytest.approx((0.155556 - 0.564719, 0.155556 + 0.564719), abs=1e-4)
 
 
 def test_differences_are_paired_by_task_and_seed(tmp_path):
