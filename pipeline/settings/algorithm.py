@@ -62,8 +62,9 @@ class RolloutCorrection(Section):
                                       "response; null: the algorithm's own (none in opmd, asymre and rec, which are "
                                       "made for rows of other policies), else token; but none where the loss's ratio "
                                       "is to the rollout's log-probs (topr, m2po, decoupled_ppo; any loss that takes "
-                                      "old_logprobs with bypass_old_logprobs=true), since it spans the gap already. "
-                                      "Rows of an expert have weight 1",
+                                      "old_logprobs with bypass_old_logprobs=true), since it spans the gap already, "
+                                      "or in forward_kl_topk, which reads no sampled token. Rows of an expert have "
+                                      "weight 1",
                                 choices=("none", "token", "sequence"))
     mode: str = setting("truncate", "what happens to an importance weight above the threshold",
                         choices=("truncate", "mask"))
