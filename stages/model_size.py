@@ -169,6 +169,8 @@ def _count(module) -> int:
 def _layer(layer, config, size: Size) -> Layer:
     from torch import nn
 
+    from stages.learner.engine.tiled import gated
+
     modules = dict(layer.named_modules())
     norms = {name: sum(p.numel() for key, p in module.named_parameters() if key == "weight")
              for name, module in modules.items() if type(module).__name__.endswith("Norm")}
@@ -179,6 +181,7 @@ def _layer(layer, config, size: Size) -> Layer:
             mlps.setdefault(name.rpartition(".")[0], []).append(module.out_features)
     found = Layer(normed=sum(count for name, count in norms.items() if name not in of_heads),
                   inner=sum(sum(outputs[:-1]) for outputs in mlps.values()),
+                  tiled=sum(sum(outputs[:-1]) for name, outputs in mlps.items() if gated(modules[name])),
                   head_normed=size.query_width + size.key_value_width if of_heads else 0)
     experts = next((module for name, module in modules.items() if name.rpartition(".")[2] == "experts"), None)
     if experts is None:

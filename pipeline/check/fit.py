@@ -113,6 +113,15 @@ def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
                    _advice(size, config, gpus))
 
 
+def tiles_problem(size: Size, config: Config) -> Problem | None:
+    """Reports MLPs that are to be computed in parts, of a model without any that can be."""
+    shards = config.trainer.tiled_mlp_num_shards
+    if shards == 1 or not trains(config) or any(layer.tiled for _, layer in size.layers):
+        return None
+    return Problem("trainer.tiled_mlp_num_shards", "no layer of the model has an MLP of gate_proj, up_proj, down_proj "
+                   "and act_fn.", "Set 1.", found=shards)
+
+
 def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
     """Reports `trainer.overlap=true` where trainer, engines and reward models together exceed USABLE of a GPU."""
     if not must_overlap(config):

@@ -7,7 +7,7 @@ counted: USABLE leaves room for them. docs/gpu-update.md compares the numbers wi
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.check.model_size import Layer, Size
 from pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC
@@ -121,17 +121,22 @@ def activations(size: Size, config: Config, element: int) -> float:
     recomputed (`auto` counts as not); the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the
     gradients (`_within`), and the layer itself when it is recomputed. An adapter saves A x of every layer it applies
     to, c rank T; the head is then frozen and has no gradient. Truncated sampling: the ids of what each token was
-    sampled among, and in the head their logits.
+    sampled among, and in the head their logits. MLPs in parts (tiled_mlp_num_shards) keep no inner value; in the
+    backward pass one part has them, those of the activation, and their gradients.
     """
     settings, adapters, compiled = config.trainer, config.model.lora_configs, compiles(config.trainer, True)
-    layers_compiled = compiled and settings.ulysses_sequence_parallel_size == 1
+    shards = settings.tiled_mlp_num_shards
+    layers_compiled = compiled and settings.ulysses_sequence_parallel_size == shards == 1
     tokens, recomputed = settings.max_token_len_per_gpu, settings.enable_gradient_checkpointing is True
     kept, backward = tokens * (4 + 2 * element) * size.width, 0.0
     for count, layer in size.layers:
+        of_part = layer.tiled / shards if shards > 1 else 0
+        layer = replace(layer, inner=layer.inner - layer.tiled) if shards > 1 else layer
         saved = layer_tokens(size, layer, element, settings.attention, layers_compiled)
         saved += sum(element * one.lora_rank * layer.adapted for one in adapters)
         kept += tokens * count * (element * size.width if recomputed else saved)
-        backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))
+        within = max(_within(size, layer, element), 3 * element * of_part)
+        backward = max(backward, tokens * (within + (saved if recomputed else 0)))
     chunk, own = min(settings.logprob_chunk_tokens, tokens), 0 if adapters else element
     given = at(config, "algorithm.algorithm_type") in GIVEN
     sets = most_kept(config) if at(config, "buffer.explorer_input") else 0  # of recorded rows it is not known

@@ -24,7 +24,8 @@ class Layer:
     normed: by norms of the whole width (and of latent attention's narrow vectors). head_normed: by norms of query and
     key heads. inner: outputs of the widening linear layers of the MLP that every token takes, 2 x its width when gated.
     experts, chosen, expert_width: number of experts, of those that a token takes, width of each; 0 without experts.
-    float_experts: outputs of experts are weighted in float32. adapted: linear layers with an adapter.
+    float_experts: outputs of experts are weighted in float32. adapted: linear layers with an adapter. tiled: those of
+    `inner` that MLPs as Llama's have, which can be computed in parts of the tokens.
     """
 
     normed: int
@@ -35,6 +36,7 @@ class Layer:
     expert_width: int = 0
     float_experts: bool = False
     adapted: int = 0
+    tiled: int = 0
 
 
 @dataclass(frozen=True)

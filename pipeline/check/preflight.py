@@ -225,6 +225,7 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     if gpus.gib:
         judged.add(name, fit.beyond_memory(size, config, gpus, fit.judge_bytes(config, gpus, sizes)),
                    "warnings" if config.ignore_validator_suggestions else "problems")
+    judged.add(name, [fit.tiles_problem(size, config)])
     trained = fit.adapter_words(size, config)
     facts += [("LoRA", trained)] if trained else []
     facts += fit.described(size, config, gpus) if gpus.any else []

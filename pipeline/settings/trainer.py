@@ -23,6 +23,10 @@ class Trainer(Section):
     ulysses_sequence_parallel_size: int = setting(
         1, "ranks that split each micro-batch between them (DeepSpeed Ulysses), which then has as many times "
            "trainer.max_token_len_per_gpu tokens, so that a sequence may; must divide trainer.ranks", ge=1, how=True)
+    tiled_mlp_num_shards: int = setting(
+        1, "parts of a micro-batch's tokens that an MLP computes one after another, and again in the backward pass "
+           "(TiledMLP), so that no inner value of it is kept; layers are not compiled then; 1: at once; not with "
+           "zero_stage=3", ge=1, how=True)
     grad_clip: float = setting(1.0, "largest global gradient norm; 0 = no clipping", ge=0)
     save_interval: int = setting(100, "optimizer steps between checkpoints; the last step is always saved",
                                  ge=1, how=True)
@@ -86,6 +90,13 @@ class Trainer(Section):
         if size > 1 and self.packing == "rows":
             yield Problem("packing", f"with ulysses_sequence_parallel_size={size}, which splits packed rows.",
                           "Set auto or packed.", found="rows")
+
+    @rule
+    def _tiled(self):
+        if self.tiled_mlp_num_shards > 1 and self.zero_stage == 3:
+            yield Problem("tiled_mlp_num_shards", "with zero_stage=3 the weights of a layer are gathered for the "
+                          "layer as a whole, and its MLP is not computed in parts.", "Set 1, or zero_stage=2.",
+                          found=self.tiled_mlp_num_shards)
 
     @rule
     def _compiled(self):

@@ -19,6 +19,7 @@ from stages.learner.engine import attention
 from stages.learner.engine.adapter import inject
 from stages.learner.engine.policy import Policy
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.tiled import tile
 from stages.learner.engine.way import Way
 from stages.model_size import measure
 
@@ -96,7 +97,7 @@ def with_adapter(model: torch.nn.Module, dtype: torch.dtype) -> None:
         torch.set_default_dtype(before)
 
 
-def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: bool) -> float:
+def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: bool, shards: int) -> float:
     """Peak bytes of a forward and a backward pass beside weights and gradients."""
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
@@ -106,6 +107,8 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="tests_varlen").train()
         if recompute:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if shards > 1:
+            tile(model, shards)
         if lora:
             with_adapter(model, dtype)
         policy = Policy(model, Way("varlen"), 1.0, CHUNK)
@@ -121,26 +124,29 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
     return alive.peak
 
 
-@pytest.mark.parametrize(("kind", "dtype", "recompute", "vocabulary", "lora"), [
-    ("qwen2", torch.bfloat16, False, 4000, False),
-    ("qwen2", torch.bfloat16, True, 40000, False),  # the head is the highest
-    ("qwen2", torch.bfloat16, True, 400, False),  # a recomputed layer is: bounded from above
-    ("qwen2", torch.float32, False, 4000, False),
-    ("qwen3", torch.bfloat16, False, 4000, False),
-    ("qwen3_moe", torch.bfloat16, True, 400, False),
-    ("deepseek_v3", torch.bfloat16, False, 4000, False),
-    ("qwen2", torch.bfloat16, False, 4000, True),
-    ("qwen2", torch.bfloat16, True, 40000, True),
+@pytest.mark.parametrize(("kind", "dtype", "recompute", "vocabulary", "lora", "shards"), [
+    ("qwen2", torch.bfloat16, False, 4000, False, 1),
+    ("qwen2", torch.bfloat16, True, 40000, False, 1),  # the head is the highest
+    ("qwen2", torch.bfloat16, True, 400, False, 1),  # a recomputed layer is: bounded from above
+    ("qwen2", torch.float32, False, 4000, False, 1),
+    ("qwen3", torch.bfloat16, False, 4000, False, 1),
+    ("qwen3_moe", torch.bfloat16, True, 400, False, 1),
+    ("deepseek_v3", torch.bfloat16, False, 4000, False, 1),
+    ("qwen2", torch.bfloat16, False, 4000, True, 1),
+    ("qwen2", torch.bfloat16, True, 40000, True, 1),
+    ("qwen2", torch.bfloat16, False, 4000, False, 8),
+    ("qwen2", torch.bfloat16, True, 400, False, 8),
 ])
-def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocabulary, lora):
+def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocabulary, lora, shards):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = {**SMALL, "vocab_size": vocabulary, **OTHERS.get(kind, {})}
     settings = Config.partial({
         "trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
-                    "compile": False, "zero_stage": 1, "enable_gradient_checkpointing": recompute},
+                    "compile": False, "zero_stage": 1, "tiled_mlp_num_shards": shards,
+                    "enable_gradient_checkpointing": recompute},
         "model": {"lora_configs": [ADAPTER] if lora else []}})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
     estimate = activations(measure(model, ADAPTER if lora else None), settings, dtype.itemsize)
-    assert 0.98 < estimate / measured(kind, shape, dtype, recompute, lora) < 1.16
+    assert 0.98 < estimate / measured(kind, shape, dtype, recompute, lora, shards) < 1.16

@@ -24,6 +24,7 @@ from pipeline.store.recurrence import recurrent_layers
 from stages.learner.engine import attention, recurrent
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.sharing import Segments
+from stages.learner.engine.tiled import tile
 from stages.learner.engine.ulysses import Sequence
 from stages.learner.engine.way import Way, choose, decoder, hidden_states, places
 from workflows.protocol.hugging_face import CAPPED, causal_model, set_exact_attention
@@ -266,6 +267,8 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
     _freeze_towers(model)
+    if settings.tiled_mlp_num_shards > 1:
+        tile(decoder(model), settings.tiled_mlp_num_shards)
     if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/recompute.py)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model, way
@@ -273,7 +276,8 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
 
 def compile_layers(model: nn.Module, way: Way, settings, device: str) -> None:
     """Compiles the layers of a model of `read` where that is done. settings: the `trainer` section."""
-    if compiles(settings, device != "cpu") and way.packed and not (way.sequence or way.recurrent):
+    tiled = settings.tiled_mlp_num_shards > 1  # a graph could keep what the parts are computed again for
+    if compiles(settings, device != "cpu") and way.packed and not (way.sequence or way.recurrent or tiled):
         GRAPHS.compile_layers(model)
 
 

@@ -1,7 +1,7 @@
 """Whether a stage fits its GPUs, and which settings are named when it does not."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -67,6 +67,13 @@ def test_engines_that_sleep_leave_the_trainer_less_room(values, held):
     gib = (training(SMALL, config, 2).peak / GIB + held) / USABLE
     assert fit.trainer_problem(SMALL, config, gpus(8, gib + 0.01)) is None
     assert fit.trainer_problem(SMALL, config, gpus(8, gib - 0.01)) is not None
+
+
+def test_mlps_of_another_shape_are_not_computed_in_parts():
+    tiled = replace(SMALL, layers=((24, replace(SMALL.layers[0][1], tiled=9728)),))
+    asked = rft(trainer__tiled_mlp_num_shards=4)
+    assert [fit.tiles_problem(size, config) is None for size, config in (
+        (SMALL, rft()), (tiled, asked), (SMALL, asked))] == [True, True, False]
 
 
 def test_what_fits_is_no_problem():

@@ -13,11 +13,11 @@ from tests.sizes import SMALL, TOY, P
 
 
 def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
-             advantage="grpo", offload_param=False, adapters=(), compiled=False):
+             advantage="grpo", offload_param=False, adapters=(), compiled=False, shards=1):
     trainer = {"offload_param": offload_param, "max_token_len_per_gpu": tokens, "attention": attention,
                "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
                "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "compile": compiled,
-               "ulysses_sequence_parallel_size": 1}
+               "ulysses_sequence_parallel_size": 1, "tiled_mlp_num_shards": shards}
     return Config.partial({"algorithm": {"advantage_fn": advantage}, "model": {"lora_configs": list(adapters)},
                            "trainer": trainer})
 
@@ -102,6 +102,17 @@ def test_a_layer_keeps_these_bytes_of_a_token():
     assert layer_tokens(TOY, TOY_LAYER, 2, "flash_attn") == 64 + 24 + 8 + 64
     assert layer_tokens(TOY, TOY_LAYER, 4) == 96 + 64 + 8 + 128
     assert layer_tokens(TOY, TOY_LAYER, 2, compiled=True) == 32 + 32 + 8 + 48
+
+
+def test_mlps_in_parts_keep_no_inner_value():
+    """100 tokens: of 168 bytes a layer 64 are the MLP's; a quarter of 16 inner entries in the backward pass, 3 x 2 x 4,
+    is less than a norm's 72. Of 48 entries in two parts 3 x 2 x 24 are more, where at once a gradient of 2 x 48 is."""
+    layer = replace(TOY_LAYER, tiled=16)
+    size = replace(TOY, layers=((2, layer),))
+    assert activations(size, settings(100, chunk=1, shards=4), 2) == 100 * (2 * 104 + 32) + 7_200
+    assert activations(TOY, settings(100, chunk=1, shards=4), 2) == activations(TOY, settings(100, chunk=1), 2)
+    wide = replace(TOY, layers=((2, replace(layer, inner=48, tiled=48)),))
+    assert activations(wide, settings(100, chunk=1, shards=2), 2) == 100 * (2 * 104 + 32) + 14_400
 
 
 def test_the_kernel_of_the_head_takes_a_block_of_gradients_and_those_of_hidden_states_and_weights():
