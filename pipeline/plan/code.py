@@ -4,7 +4,7 @@ Both count with everything that they use in `operators`, `workflows` and `stages
 starts stages, reads and writes files, logs, reports and declares settings is versioned by records.FORMAT instead.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
@@ -13,7 +13,7 @@ from pipeline.settings.config import Config, users_code
 from pipeline.settings.data import ReplayBuffer
 from pipeline.settings.kinds import PATHS, Kind
 from pipeline.settings.setting import leaves, own_name, values_of
-from pipeline.store.definitions import digest_definitions, uses_of_file
+from pipeline.store.definitions import digest_definitions, start_of, uses_of_file
 from pipeline.store.digests import code_files
 from pipeline.store.files import HOME
 from pipeline.store.project_imports import is_installed
@@ -81,11 +81,22 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
         named += [("policy_loss_fn", "sft")] * (settings.algorithm.algorithm_type in DEMONSTRATED)
     named += _of_rows(settings, {own_name(key) for key, _ in leaves(used)})
     starts += [f"{table}[{name}]" for key, name in named for table in NAMED[key]]
-    starts += [use for _, name in users_code(used) for module, path in code_files(name).items()
-               if path.suffix == ".py" and not is_installed(path) for use in uses_of_file(path, module)]
     tables = {table for tables in NAMED.values() for table in tables}
     defaults = {f"{key}={name}": made for key, name in named if (made := _defaults(key, name)) or NAMED[key]}
+    starts += _behind([*(name for _, name in users_code(used)),
+                       *filter(None, (made.get("environment_class") for made in defaults.values()))])
     return [digest_definitions(starts, stops | tables, HOME), defaults]
+
+
+def _behind(names: Iterable[str]) -> Iterator[str]:
+    """Yields the definitions of ours behind each `package.module:name`: it itself, or what the user's modules use."""
+    for name in names:
+        modules = code_files(name)
+        if not modules and (start := start_of(name, HOME)):
+            yield start
+        for module, path in modules.items():
+            if path.suffix == ".py" and not is_installed(path):
+                yield from uses_of_file(path, module)
 
 
 def _named(used: Any) -> Iterator[tuple[str, str]]:

@@ -109,6 +109,16 @@ def uses_of_file(path: Path, module: str) -> list[str]:
     return list(filter(None, (_split(files.HOME, name) for name in reader.uses)))
 
 
+def start_of(name: str, home: Path) -> str | None:
+    """Returns the definition of ours that `package.module:name` names; the whole module where its top level does not
+    bind that name; None if it is not one of ours."""
+    found = _split(home, name.replace(":", "."))
+    module, _, own = (found or "").partition(":")
+    if not found or any(own in bound for bound in _module(_file(home, module), module)):
+        return found
+    return f"{module}:"
+
+
 @cache
 def _sources(home: Path) -> list[Path]:
     return [path for package in PACKAGES for path in sorted((home / package).rglob("*.py"))]

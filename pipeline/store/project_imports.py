@@ -20,10 +20,13 @@ INSTALLED = ("site-packages", "dist-packages")  # and the standard library
 def taken_in(source: Path, module: str) -> dict[str, Path]:
     """Maps dotted names to files of a module and everything it imports below its project directory.
 
-    source: the file of `module`. Imports within functions count too. Raises ConfigError for a file that is not Python.
+    source: the file of `module`. Imports within functions count too. Of our own code there are none. Raises ConfigError
+    for a file that is not Python.
     """
     parts = module.split(".")
     root = source.parents[len(parts) - (source.name != "__init__.py")]
+    if root == CONF.parent and parts[0] in OURS:
+        return {}
     if is_installed(source):
         return {module: source} | _whole(root, parts[0])
     found: dict[str, Path] = {}

@@ -35,6 +35,7 @@ NOTHING: set[str] = set()
 GRPO, PPO_ONLY = {"grpo", "evaluate_grpo", "report"}, {"ppo", "evaluate_ppo", "report"}
 RFT = GRPO | PPO_ONLY
 EVALUATIONS = {"evaluate_sft", "evaluate_grpo", "evaluate_ppo", "report"}
+LEARNT = RFT | EVALUATIONS - {"evaluate_sft"}
 ANSWERING = RFT | EVALUATIONS
 TRAINED = {"sft"} | ANSWERING
 DATA = {"tasks", "curate"} | TRAINED
@@ -181,6 +182,29 @@ def test_every_function_that_a_row_may_name_counts(home, file, name):
     try:
         path.write_text(edited(source, name, "formula"))
         assert run_again(before, identities(KEYED)) == ANSWERING
+    finally:
+        path.write_text(source)
+
+
+@pytest.mark.parametrize(("file", "name", "given", "again"), [
+    ("workflows/environments/terminal.py", "Terminal._edited", {"workflow": "terminal_agent"}, ANSWERING),
+    ("workflows/environments/harbor.py", "Harbor.bash", {"workflow": "terminal_agent"}, ANSWERING),  # its base
+    ("workflows/environments/shop.py", "Shop", {"environment_class": "workflows.environments.shop:Shop"},
+     LEARNT),
+    ("workflows/calculator.py", "product", {"tools": ["workflows.calculator:product"]}, LEARNT),
+    ("operators/reward.py", "format_reward", {"reward": "operators.reward:format_reward"}, LEARNT)])
+def test_code_of_ours_that_arguments_and_dotted_names_name_counts(home, file, name, given, again):
+    workflow, reward = given.get("workflow", "tool_call_workflow"), given.get("reward", "countdown_reward")
+    arguments = {key: value for key, value in given.items() if key in ("environment_class", "tools")}
+    values = {"buffer.explorer_input.default_workflow_type": workflow,
+              "buffer.explorer_input.default_eval_workflow_type": "simple_workflow",
+              "buffer.explorer_input.taskset.workflow_args": arguments,
+              "buffer.explorer_input.taskset.default_reward_fn_type": reward}
+    path, before = home[0] / file, identities(values)
+    source = path.read_text()
+    try:
+        path.write_text(edited(source, name, "formula"))
+        assert run_again(before, identities(values)) == again
     finally:
         path.write_text(source)
 
