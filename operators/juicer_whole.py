@@ -16,7 +16,8 @@ from operators.curation import META, STATS, Dropped, Row
 ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
 EXACT, TOP = "document_deduplicator", "topk_specified_field_selector"  # judged here, in a few bytes a row
 ON_HASHES = (EXACT, "document_minhash_deduplicator", "document_simhash_deduplicator")
-BYTES = {"document_minhash_deduplicator": 19_000}  # held for a row, by `python -m benchmarks.curation --deduplicator`
+# held for a row and permutation, by `python -m benchmarks.curation --deduplicator`: 19 kB with 256
+BYTES = {"document_minhash_deduplicator": 19_000 / 256}
 ALONE = -1  # in place of the row that a row repeats
 HASHES = "hashes"  # metadata of a column: names of what a deduplicator added
 

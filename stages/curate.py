@@ -13,8 +13,6 @@ import time
 from collections import Counter
 from typing import Any
 
-import psutil
-
 from operators import juicer, shards
 from operators.curation import Dropped
 from operators.juicer_recipes import inline_recipe, read_recipe
@@ -25,6 +23,7 @@ from pipeline.store import tables
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.files import hash_json
+from pipeline.store.host_memory import total_memory
 from pipeline.store.records import RawTask, Rejected, Task
 from stages.shard_files import ShardFiles, Tally, curating, finish, sets_of
 
@@ -37,7 +36,8 @@ def work(context: Context) -> None:
     raw = tables.Groups(context.inputs["tasks"] / tables.LOCATIONS["raw"], RawTask)
     settings = context.config.data_processor.task_pipeline
     operators = [*juicer.build(recipe_of(settings)), *priority_of(settings)]
-    check_memory(context, [one._name for one in operators], raw.file.metadata.num_rows)
+    check_memory(context, operators, max((sum(end - begin for _, begin, end in runs) for _, runs in sets_of(raw)),
+                                         default=0))
     done, total = [], Tally()
     with curating(context.directory, raw.path, settings.num_process, operators) as place:
         for number, (name, runs) in enumerate(sets_of(raw)):
@@ -57,17 +57,20 @@ def work(context: Context) -> None:
     context.made.update(read=kept + rejected, kept=kept, rejected=rejected, **{s: total.kept[s] for s in SPLITS})
 
 
-def check_memory(context: Context, operators: list[str], rows: int) -> None:
-    """Says what an operator that holds all rows will need, before hours of work. Raises ConfigError where this machine
-    does not have it."""
-    for name in operators:
-        need, there = BYTES.get(name, 0) * rows / 1e9, psutil.virtual_memory().total / 1e9
-        if need > there:
-            raise ConfigError(f"operator '{name}' would hold {rows:,} rows in about {need:,.0f} GB of memory, and this "
-                              f"machine has {there:,.0f}. Needed fewer rows, or document_deduplicator, which takes a "
-                              "hundredth of it.")
+def check_memory(context: Context, operators: list[Any], rows: int) -> None:
+    """Says what an operator that holds all rows of a set will need, before hours of work. Raises ConfigError where this
+    machine does not have it and no operator before may drop rows. rows: of the largest set."""
+    names = [one._name for one in operators]
+    for at, (name, operator) in enumerate(zip(names, operators, strict=True)):
+        need = BYTES[name] * operator.num_permutation * rows / 1e9 if name in BYTES else 0
+        there, all_of_them = total_memory() / 1e9, all(one.endswith("_mapper") for one in names[:at])
+        if need > there and all_of_them:
+            raise ConfigError(f"operator '{name}' would hold the {rows:,} rows of a set in about {need:,.0f} GB of "
+                              f"memory, and this machine has {there:,.0f}. Needed fewer rows, a filter before it, or "
+                              "document_deduplicator, which takes a hundredth of it.")
         if need > NOTABLE:
-            context.log.warning("%s holds %d rows in about %.0f GB of memory", name, rows, need)
+            context.log.warning("%s holds %s%d rows in about %.0f GB of memory; this machine has %.0f", name,
+                                "" if all_of_them else "at most ", rows, need, there)
 
 
 def report(context: Context, name: str | None, found: Tally, seconds: float) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import logging
 from collections import Counter
@@ -243,14 +244,27 @@ def test_a_conversation_with_tools_stays_whole_and_counts_in_the_id(tmp_path):
     assert rejected == []
 
 
+@pytest.mark.parametrize(("permutations", "fits"), [(256, False), (128, True)])
+def test_memory_is_judged_by_the_largest_set_and_the_permutations(tmp_path, monkeypatch, permutations, fits):
+    """Five rows of the larger set take 95 kB with 256 permutations, 47.5 kB with 128."""
+    monkeypatch.setattr("stages.curate.total_memory", lambda: 60_000)
+    rows = [*in_set("a", "train", *"vwxyz"), *in_set("b", "train", *"xyz", first=5)]
+    given = [{"name": "document_minhash_deduplicator", "args": {"num_permutations": permutations}}]
+    with contextlib.nullcontext() if fits else pytest.raises(ConfigError):
+        curate(tmp_path, rows, None, operators=given)
+
+
 @pytest.mark.parametrize(("rows", "warnings"), [(10_000, 0), (200_000, 1), (10**10, None)])
 def test_an_operator_that_holds_all_rows_says_what_it_needs_before_it_begins(rows, warnings, caplog):
     """19 kB a row: 0.19 GB, 3.8 GB, and more than any machine has."""
     context = SimpleNamespace(log=logging.getLogger("tests"))
-    check_memory(context, ["document_deduplicator"], rows)
+    exact, minhash, longer = (SimpleNamespace(_name=name, num_permutation=256) for name in (
+        "document_deduplicator", "document_minhash_deduplicator", "text_length_filter"))
+    check_memory(context, [exact], rows)
     if warnings is None:
         with pytest.raises(ConfigError, match="document_minhash_deduplicator"):
-            check_memory(context, ["document_minhash_deduplicator"], rows)
+            check_memory(context, [minhash], rows)
+        check_memory(context, [longer, minhash], rows)  # may leave any number of them
         return
-    check_memory(context, ["document_minhash_deduplicator"], rows)
+    check_memory(context, [minhash], rows)
     assert len(caplog.records) == warnings

@@ -7,14 +7,14 @@ bytes of one written from the original on the same device.
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pipeline.store.host_memory import free_memory
+
 RESERVE = 1.25  # times the size of the copies: host memory that must be free for them
-CGROUP = Path("/sys/fs/cgroup")
 
 
 class Part(NamedTuple):
@@ -84,17 +84,3 @@ def _view(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
     if type(like) is Tensor:
         vars(made).update(vars(like))  # DeepSpeed's marks, which torch.save writes too
     return made.requires_grad_(like.requires_grad)
-
-
-def free_memory() -> int:
-    """Returns the bytes of host memory that this process can still take, limits of its cgroups (v2) included."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    free = int(dict(line.split(":") for line in lines)["MemAvailable"].split()[0]) * 1024
-    own = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "/")
-    for group in (CGROUP / own.strip("/"), *(CGROUP / own.strip("/")).parents):
-        limit = group / "memory.max"
-        if group.is_relative_to(CGROUP) and limit.exists() and (most := limit.read_text().strip()) != "max":
-            counted = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            cached = int(counted["inactive_file"]) + int(counted["active_file"])  # given up when memory is needed
-            free = min(free, int(most) - int((group / "memory.current").read_text()) + cached)
-    return free
