@@ -146,6 +146,7 @@ def evaluate(name, root, steps, profile):
     Runs the configuration of the run again with mode=bench explorer.bench_steps=[N,…]: ordinary stages, of which what
     was scored before is not scored again.
     """
+    from pipeline.compose.axes import key_of
     from pipeline.results import policies, sweep_view
     from pipeline.run import invoke
 
@@ -154,6 +155,6 @@ def evaluate(name, root, steps, profile):
     except ValueError as error:
         raise click.UsageError(f"--steps {steps}: needed trainer steps, such as 0,50,100.") from error
     asked = ["mode=bench", f"explorer.bench_steps={numbers}".replace(" ", "")]
-    keys = {one.partition("=")[0] for one in asked}  # of an evaluation before this one
-    words = [one for one in policies.words_of(sweep_view.find(root, name)) if one.partition("=")[0] not in keys]
+    keys = {key_of(one) for one in asked}  # of an evaluation before this one
+    words = [one for one in policies.words_of(sweep_view.find(root, name)) if key_of(one) not in keys]
     return invoke.run([*words, *asked], [], multirun=False, verbose=False, update_hub=False, profile=profile)

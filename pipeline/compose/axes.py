@@ -18,7 +18,8 @@ from pipeline.store.files import hash_json
 
 LONGEST_NAME = 60  # characters of a run's name
 HASH_LENGTH = 6
-OF_ALL_POINTS = ("project", "name", "checkpoint_root_dir", "sweep.max_points")  # one value for a whole sweep
+# one value for a whole sweep
+OF_ALL_POINTS = ("project", "name", "checkpoint_root_dir", "continue_from_checkpoint", "sweep.max_points")
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,18 @@ def _parsed(word: str):
         return None
 
 
+def key_of(word: str) -> str:
+    """Returns the dotted key or group that an override sets: of `++name=x`, `name`."""
+    return word.lstrip("+").partition("=")[0]
+
+
 def set_twice(words: list[str]) -> list[Problem]:
     """Lists the keys that two overrides set: the first override would have no effect."""
     first: dict[str, str] = {}
     problems = []
     for word in words:
-        key, equals, _ = word.lstrip("+").partition("=")
-        if not equals:
+        key = key_of(word)
+        if "=" not in word:
             continue
         if key not in first:
             first[key] = word

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.check.judge import compose
+from pipeline.compose.axes import key_of
 from pipeline.results import decide
 from pipeline.results.compare import metric_of
 from pipeline.results.view import View
@@ -25,8 +26,8 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
     """
     own = [shlex.split(side) for side in sides]
     _refuse(own)
-    first, _ = (_evaluated(compose([*words, *side])).seed for side in own)
-    common = [word for word in words if not word.startswith("seed=")]
+    first, _ = (_evaluated(search.composed([*words, *side])).seed for side in own)
+    common = [word for word in words if key_of(word) != "seed"]
     made: list[list[View]] = [[], []]
     for seed in range(first, first + most):
         try:
@@ -56,7 +57,7 @@ def _evaluated(config: Config) -> Config:
 
 def _refuse(own: Sequence[list[str]]) -> None:
     for side in own:
-        if taken := [word for word in side if word.partition("=")[0] in ("seed", "name", "project")]:
+        if taken := [word for word in side if key_of(word) in ("seed", "name", "project")]:
             raise ConfigError(Problem(OPTION, needed=f"overrides other than {taken[0]}: both sides have the same "
                                                      "seeds, and runs are named after what differs"))
     if own[0] == own[1]:

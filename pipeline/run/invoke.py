@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.compose.axes import key_of
 from pipeline.run.override_words import encoded
 from pipeline.store import launch
 from pipeline.store.errors import ConfigError
@@ -97,7 +98,7 @@ def anew(words: list[str], planned) -> list[str]:
         new["repetition"] = time.strftime("%Y%m%d%H%M%S")
         if planned.view.exists():
             new["name"] = f"{planned.name}_{new['repetition']}"
-    return [*(word for word in words if word.partition("=")[0] not in new), *map("=".join, new.items())]
+    return [*(word for word in words if key_of(word) not in new), *map("=".join, new.items())]
 
 
 @contextlib.contextmanager

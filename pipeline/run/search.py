@@ -17,8 +17,12 @@ from pipeline.results.compare import METRIC, last_scores
 from pipeline.run import invoke
 from pipeline.run.planning import make_checked_plan
 from pipeline.run.sweep import SWEEP, Point, point_record
+from pipeline.settings.config import Config
 from pipeline.store import files
-from pipeline.store.errors import DataError, StageError
+from pipeline.store.errors import ConfigError, DataError, Problem, StageError
+
+GOES_ON = Problem("continue_from_checkpoint", found=False, needed="true: a search and --until-decided go on with the "
+                  "points that they have made; to make them anew, set repetition to a number that none of them had")
 
 
 def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | None = None,
@@ -43,13 +47,21 @@ def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | Non
 def make(overrides: Sequence[str], snakemake: Sequence[str] = ()) -> view.View:
     """Runs the point that the overrides compose, unless it is complete, and adds it to its search; returns the run."""
     with _own_hydra():
-        differs, base = axes.given(list(overrides)), compose(list(overrides)).name
-        words = [w for w in overrides if not w.startswith("name=")] + [f"name='{axes.name_of(base, differs)}'"]
+        differs, base = axes.given(list(overrides)), composed(list(overrides)).name
+        words = [w for w in overrides if axes.key_of(w) != "name"] + [f"name='{axes.name_of(base, differs)}'"]
         plan = make_checked_plan(words)
     shown = view.of_plan(plan)
     _run(plan, shown, words, list(snakemake))
     _record(plan.view.with_name(base), Point(words, differs, plan))
     return shown
+
+
+def composed(overrides: list[str]) -> Config:
+    """Returns the configuration of a point. Raises ConfigError for one that would be made anew each time."""
+    config = compose(overrides)
+    if not config.continue_from_checkpoint:
+        raise ConfigError(GOES_ON)
+    return config
 
 
 @contextlib.contextmanager

@@ -125,7 +125,7 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
 
 def _as_run(overrides: Sequence[str], name: str) -> tuple[str, ...]:
     """Returns the overrides that compose a point by itself. Its name is safe in quotes (axes.name_of)."""
-    return (*(word for word in overrides if not word.startswith("name=")), f"name='{name}'")
+    return (*(word for word in overrides if axes.key_of(word) != "name"), f"name='{name}'")
 
 
 def _counted(results: Iterable, number: int, what: str) -> Iterator:

@@ -164,8 +164,8 @@ class Config(Section):
                 yield from each(self)
 
 
-# settings that identify a run and configure no stage
-RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")
+# settings of a run that no stage has its own value of
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "continue_from_checkpoint", "stages", "sweep")
 
 
 @cache

@@ -87,6 +87,12 @@ def test_seeds_may_have_other_tasks_and_tasks_without_a_value_count_nowhere(tmp_
     assert (found.low, found.high) == pytest.approx((0.155556 - 0.564719, 0.155556 + 0.564719), abs=1e-4)
 
 
+@pytest.mark.parametrize("word", ["continue_from_checkpoint=false", "++seed=2", "algorithm.repeat_times=none"])
+def test_a_mistake_of_the_second_side_is_told_before_the_first_is_made(made, word):
+    assert ouro("--until-decided", "algorithm.repeat_times=8", word) == 2
+    assert made[0] == []
+
+
 def test_differences_are_paired_by_task_and_seed(tmp_path):
     """Seed 1: +0.2; seed 2: -0.1. Mean 0.05; infinite for one seed."""
     first = [run_of(tmp_path, name, 5) for name in ("a1", "a2")]

@@ -224,8 +224,9 @@ def test_what_cannot_be_run_is_a_message_and_exit_code_2(given, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_a_run_that_does_not_go_on_is_made_beside_what_was_begun(tmp_path):
-    words = [f"checkpoint_root_dir={tmp_path}", "name=x", "continue_from_checkpoint=false"]
+@pytest.mark.parametrize("plus", ["", "++"])
+def test_a_run_that_does_not_go_on_is_made_beside_what_was_begun(tmp_path, plus):
+    words = [f"checkpoint_root_dir={tmp_path}", "name=x", f"{plus}continue_from_checkpoint=false"]
     first = make_checked_plan(words)
     assert invoke.anew(words, first) == [*words[:2], "continue_from_checkpoint=true"]
     first.freeze()
@@ -236,6 +237,12 @@ def test_a_run_that_does_not_go_on_is_made_beside_what_was_begun(tmp_path):
     assert second.name.startswith("x_")
     before, after = ({stage.name: stage.directory for stage in one.stages} for one in (first, second))
     assert {name for name in before if before[name] == after[name]} == {"tasks", "curate", "model"}
+
+
+def test_whether_a_run_goes_on_is_no_setting_of_a_stage():
+    with pytest.raises(ConfigError) as refused:
+        make_checked_plan(["stages.rft.continue_from_checkpoint=false"])
+    assert [(one.key, one.stages) for one in refused.value.problems] == [("continue_from_checkpoint", ("rft",))]
 
 
 def test_overrides_are_the_plan(tmp_path):

@@ -94,6 +94,13 @@ def test_a_mistake_is_told_before_anything_runs(tmp_path, started):
     assert not started
 
 
+def test_points_that_would_be_made_anew_are_refused_by_key(tmp_path, started):
+    with pytest.raises(ConfigError) as refused:
+        search.objective([f"checkpoint_root_dir={tmp_path}", "++continue_from_checkpoint=false"])
+    assert refused.value.problems[0].key == "continue_from_checkpoint"
+    assert not started
+
+
 def test_ctrl_c_ends_the_search_and_not_only_its_point(tmp_path, monkeypatch):
     monkeypatch.setattr(invoke, "start", lambda *_: Ended(0.0, 1, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
