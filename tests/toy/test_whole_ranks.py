@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
+from tests.toy.kill import killed
 
 pytestmark = pytest.mark.wide
 
@@ -24,13 +25,17 @@ WAYS = {
 }
 
 
-def weights(root: Path, upstream, overrides: tuple[str, ...]) -> dict:
-    from safetensors.numpy import load_file
-
+def sft_in(root: Path, upstream, overrides: tuple[str, ...]):
     plan = plan_in(root, *FOUR_STEPS, *overrides)
     plan.freeze()
     copy_upstream(upstream, plan, ("tasks", "curate", "model"))
-    stage = stage_of(plan, "sft")
+    return stage_of(plan, "sft")
+
+
+def weights(root: Path, upstream, overrides: tuple[str, ...]) -> dict:
+    from safetensors.numpy import load_file
+
+    stage = sft_in(root, upstream, overrides)
     done = subprocess.run([sys.executable, "-m", "stages.train", stage.directory], cwd=REPOSITORY, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:] + (Path(stage.directory) / "trainer.log").read_text()[-3000:]
@@ -50,6 +55,20 @@ def test_four_steps_end_at_the_same_weights(finished, tmp_path):
         gap = max(np.abs(found[name] - reference[name]).max() for name in reference)
         # Adam divides by the root of the second moment: rounding of 1e-7 in a tiny gradient shows up as 1e-5
         assert gap < 0.01 * moved, (way, gap, moved)
+
+
+def test_split_sequences_resume_after_a_kill_and_may_begin_whole(finished, tmp_path):
+    import numpy as np
+
+    whole = ("trainer.ranks=2", "trainer.save_interval=1")
+    split = (*whole, "trainer.ulysses_sequence_parallel_size=2")
+    start, expected = weights_of_init(finished.plan), weights(tmp_path / "undisturbed", finished.plan, split)
+    moved = max(np.abs(expected[name] - start[name]).max() for name in start)
+    for begun, allowed in ((split, 0.0), (whole, 0.01 * moved)):
+        root = tmp_path / str(len(begun))
+        killed(sft_in(root, finished.plan, begun), "steps", 3)
+        found = weights(root, finished.plan, split)
+        assert max(np.abs(found[name] - expected[name]).max() for name in expected) <= allowed < moved
 
 
 def weights_of_init(plan) -> dict:
