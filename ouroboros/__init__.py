@@ -124,12 +124,13 @@ def reward(name: str, **arguments: Any) -> Callable[[str, str], Reward]:
 
     name: `accuracy_reward`, `countdown_reward`, `format_reward` or the user's `module:function`, of the current
     directory too. arguments: reward_fn_args. Raises ConfigError for an unknown name or argument. The function raises
-    DataError where a row of a run would have failed: a malformed answer (ground truth), an exception, no number.
+    DataError where a row of a run would have failed: a malformed answer (ground truth), an exception, no number; and
+    where the function has a parameter `completion_ids`, ids of sampled tokens, which texts do not have.
     """
     from operators.reward import load_reward
     from pipeline.settings.arguments.answers import REWARDS
     from pipeline.settings.arguments.base import unknown
-    from pipeline.settings.arguments.users import Signature
+    from pipeline.settings.arguments.users import TOKENS, Signature
     from pipeline.store.errors import ConfigError, DataError
     from workflows.attempts.user_reward import Rule, taken_arguments
     from workflows.rewards import OPENED
@@ -146,7 +147,9 @@ def reward(name: str, **arguments: Any) -> Callable[[str, str], Reward]:
     rule = Rule(function, taken_arguments(function, arguments), retries=0, title=name)
 
     def rewarded(response: str, answer: str) -> Reward:
-        (found,) = rule([[{"role": "user", "content": ""}]], [response], [answer], [0])
+        if rule.names_tokens:
+            raise DataError(f"{name} takes {TOKENS}, ids of sampled tokens, and here are texts alone.")
+        (found,) = rule([[{"role": "user", "content": ""}]], [response], [answer], [None])
         if isinstance(found, str):  # why there is none
             raise DataError(found)
         return Reward(found)

@@ -28,13 +28,13 @@ from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
 from pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from pipeline.settings import secrets
-from pipeline.settings.arguments.users import GROUPS, STEPS, Signature
+from pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
 from pipeline.settings.data import TaskFormat
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 from pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
-from workflows.attempts.user_reward import TOKENS, Rule, taken_arguments
+from workflows.attempts.user_reward import Rule, taken_arguments
 from workflows.protocol.prompts import asked_turns
 from workflows.protocol.tools import load_environment, load_tool, methods_of
 
@@ -133,7 +133,7 @@ def call(request: str, answer: str) -> None:
     if not tasks:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
     rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0)
-    if rule.takes_tokens:
+    if rule.names_tokens or (rule.takes_tokens and _names(inspect.unwrap(function), {}, set(), (TOKENS,))):
         return files.write_json(Path(answer), ["unjudged", f"was not called: it takes {TOKENS}, tokens of a policy."])
     files.write_json(Path(answer), [])
     finding = next((found for task in tasks if (found := _finding(rule, task, question["system_prompt"]))), None)

@@ -29,7 +29,8 @@ def talks(task, endpoint, turns=3):
 def returns(task, endpoint, found="2", prompt="1+1"):
     """One call, then what an agent may return."""
     client(endpoint).chat.completions.create(model=endpoint.model, messages=[{"role": "user", "content": prompt}])
-    return {"number": 0.25, "components": {"accuracy": 1.0, "style": 0.5}, "list": [1], "none": None}.get(found, found)
+    named = {"number": 0.25, "components": {"accuracy": 1.0, "style": 0.5}, "list": [1], "none": None}
+    return named.get(found, found) if isinstance(found, str) else found
 
 
 def says_nothing(task, endpoint):

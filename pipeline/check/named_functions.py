@@ -13,7 +13,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import GROUPS, OTHERS, Signature, batch_parameters, provided, wrong_first
+from pipeline.settings.arguments.users import GROUPS, TOKENS, Signature, batch_parameters, provided, wrong_first
 from pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, reward_functions, workflow_of
@@ -281,7 +281,7 @@ def reward_taker(name: str, functions: Functions) -> Taker | None:
     own = functions.get(name)
     if not own:
         return arguments.REWARDS.get(name)
-    return own.without(OTHERS[0], *(batch_parameters(own.required) or own.names()[:2]))
+    return own.without(TOKENS, *(batch_parameters(own.required) or own.names()[:2]))
 
 
 def _optional(taker: Taker | None) -> Taker | None:

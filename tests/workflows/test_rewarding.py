@@ -103,9 +103,18 @@ def test_a_function_may_ask_for_the_ids_of_the_sampled_tokens():
     def together(completions, answers, completion_ids):
         return [[float(token) for token in one] for one in completion_ids]
 
-    for function, more in ((score, {"bonus": 0.0}), (together, {})):
+    def of_trl(completions, answers, **kwargs):
+        return together(completions, answers, kwargs["completion_ids"])
+
+    for function, more in ((score, {"bonus": 0.0}), (together, {}), (of_trl, {})):
         found = of_tokens(function, [1, 0, 1], [0, 1, 1], **more)
         assert [one.token_rewards for one in found] == [[10.0, 0.0, 12.0], [0.0, 11.0, 12.0]]
+
+
+def test_numbers_that_cannot_be_summed_are_an_error_line_where_no_length_is_known():
+    for given in ({"a": [1, 2], "b": [1]}, {"a": [1e308, 1e308, -1e308]}, {"a": [math.inf, -math.inf]},
+                  {"a": [1e308, -1e308], "b": [1e308, -1e308]}, 10**5000, {"a": 10**5000}):
+        assert isinstance(Rule(len, {}, 0).read(given), str)
 
 
 class Judge:
@@ -243,7 +252,7 @@ def test_a_function_of_all_responses_is_called_once_and_its_none_is_left_out():
 
     outcomes = rewarded(judge, "x", "yy", "z", bonus=3)
     assert calls == [([turns_of("question", None)] * 3, ["x", "yy", "z"],
-                      ["truth of x", "truth of yy", "truth of z"], {"bonus": 3})]
+                      ["truth of x", "truth of yy", "truth of z"], {"bonus": 3, "completion_ids": [[2]] * 3})]
     assert [o.components for o in outcomes] == [{"reward": 1.0}, {}, {"accuracy": 0.0}]
     assert [o.status for o in outcomes] == ["ok", "reward_failed", "ok"]
     assert [o.reward for o in rewarded(judge, "x", "yy", scale=2.0)] == [2.0, 4.0]

@@ -9,13 +9,13 @@ and infinity, is a failed row.
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
 from operators.reward import Judgement
-from pipeline.settings.arguments.users import batch_parameters
+from pipeline.settings.arguments.users import TOKENS, batch_parameters
 from pipeline.store.foreign_text import is_encodable
 from pipeline.store.user_errors import brief
 from workflows.attempts.apart import Failed
@@ -24,7 +24,6 @@ from workflows.attempts.time_limit import NOT_THEIRS, leaving
 Components = dict[str, float]
 CONCURRENT = 32  # maximum number of concurrent calls of an async function
 NEEDED = "needed a finite number, a list with one for each token, None, or {component: number}"
-TOKENS = "completion_ids"  # parameter of a function that is given the ids of the sampled tokens, named as in TRL
 
 
 @dataclass
@@ -43,8 +42,8 @@ class Rule:
     title: str = ""
 
     def __call__(
-        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int],
-        tokens: Sequence[list[int]] = ()
+        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
+        lengths: Sequence[int | None], tokens: Sequence[list[int]] | None = None
     ) -> list[Components | str]:
         """tokens: of the responses those that the policy sampled, where `takes_tokens`."""
         found = self.ask(prompts, responses, answers, tokens)
@@ -52,7 +51,14 @@ class Rule:
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether the function is given the ids of the sampled tokens."""
+        """Whether the function is given the ids of the sampled tokens: by a parameter of that name, or as in TRL by the
+        **arguments of one that takes a batch."""
+        takes_anything = any(one.kind is one.VAR_KEYWORD for one in _parameters(self.function).values())
+        return self.names_tokens or (takes_anything and bool(self.of_batch) and TOKENS not in self.arguments)
+
+    @property
+    def names_tokens(self) -> bool:
+        """Whether the function has a parameter for the ids of the sampled tokens."""
         return TOKENS in _parameters(self.function) and TOKENS not in self.arguments
 
     @property
@@ -70,15 +76,15 @@ class Rule:
         return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
 
     def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
-            tokens: Sequence[list[int]] = ()) -> list[Any]:
-        """For each response the function's result, or the exception that it raised."""
+            tokens: Sequence[list[int]] | None = None) -> list[Any]:
+        """For each response the function's result, or the exception that it raised. tokens: None: not given."""
         given = {"prompts": list(prompts), "responses": list(responses), "answers": list(answers)}
-        taken = self.of_batch
+        taken, takes = self.of_batch, tokens is not None and self.takes_tokens
         if not taken:
-            own = [{TOKENS: one} for one in tokens] if self.takes_tokens else [{}] * len(responses)
+            own = [{TOKENS: one} for one in tokens or ()] if takes else [{}] * len(responses)
             return self._call([((response, answer), self.arguments | more)
                                for response, answer, more in zip(responses, answers, own, strict=True)])
-        more = {TOKENS: list(tokens)} if self.takes_tokens else {}
+        more = {TOKENS: list(tokens or ())} if takes else {}
         [found] = self._call([((), self.arguments | more | {name: given[what] for name, what in taken.items()})])
         return _split(found, len(responses))
 
@@ -112,8 +118,12 @@ class Rule:
             return f"{self.name} {found}"
         if isinstance(found, BaseException):
             return f"{self.name} raised {brief(found)}"
-        if found is None:
-            return {}
+        try:
+            return {} if found is None else self._components(found, length)
+        except Exception as error:  # of a method of what was returned, which is the user's
+            return f"{self.name} returned a {type(found).__name__} that cannot be read: {brief(error)}; {NEEDED}"
+
+    def _components(self, found: Any, length: int | None) -> Components | str:
         parts = found if isinstance(found, Mapping) else {self.component: found}
         if not parts:
             return f"{self.name} returned no components; {NEEDED}"
@@ -122,7 +132,10 @@ class Rule:
             if length not in (None, len(values)):
                 return (f"{self.name} returned {len(values)} numbers for {name}, and {length} tokens of the response "
                         "were sampled; needed one for each")
-        numbers = {name: math.fsum(dense[name]) if name in dense else _number(value)
+        if len(counts := {len(values) for values in dense.values()}) > 1:
+            return (f"{self.name} returned lists of {' and '.join(map(str, sorted(counts)))} numbers for one response; "
+                    "needed in each one for every token")
+        numbers = {name: _sum(dense[name]) if name in dense else _number(value)
                    for name, value in parts.items() if value is not None}
         for name, value in numbers.items():
             if not (isinstance(name, str) and is_encodable(name) and math.isfinite(value)):
@@ -133,7 +146,9 @@ class Rule:
         if not 0 <= numbers.get("accuracy", 0) <= 1:
             return f"{self.name} returned accuracy={numbers['accuracy']}; needed a number from 0 to 1 (solved)"
         if dense:
-            return Judgement(numbers, tokens=[math.fsum(each) for each in zip(*dense.values(), strict=True)])
+            tokens = [_sum(each) for each in zip(*dense.values(), strict=True)]
+            return Judgement(numbers, tokens=tokens) if all(map(math.isfinite, tokens)) else (
+                f"{self.name} returned components whose sum is not finite for a token; {NEEDED}")
         return Judgement(numbers, parts.notes) if isinstance(parts, Judgement) else numbers
 
 
@@ -196,6 +211,14 @@ def _split(found: Any, count: int) -> list[Any]:
 
 def _shown(value: Any) -> str:
     return f"{str(value)[:80]} ({type(value).__name__})"
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum, rounded once; NaN where it or a partial sum is not finite."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.nan
 
 
 def _several(value: Any) -> list[float] | None:

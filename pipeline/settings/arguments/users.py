@@ -14,7 +14,8 @@ GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare ro
 STEPS = ("step_reward",)  # columns of what a turn earned by itself
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "list": "a list",
          "dict": "a mapping", "None": "null"}  # plain types of annotations
-OTHERS = ("completion_ids", "trainer_state")  # further parameters in TRL; the first is provided, by its name
+TOKENS = "completion_ids"  # parameter of a reward function: ids of the sampled tokens, named as in TRL
+OTHERS = (TOKENS, "trainer_state")  # further parameters in TRL, of which TOKENS is provided
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,15 @@ def test_a_reward_of_the_users_is_read_as_the_explorer_reads_it(tmp_path, monkey
         "def plain(response, answer, scale=2): return scale * len(response)\n"
         "async def later(response, answer): return {'a': 0.25, 'b': 0.5}\n"
         "def batch(responses, answers): return [1.0 for _ in responses]\n"
-        "def broken(response, answer): return 'high'\n")
-    reward = {name: ouroboros.reward(f"my_notebook_rewards:{name}") for name in ("plain", "later", "batch", "broken")}
-    assert [reward[name]("abc", "x") for name in ("plain", "later", "batch")] == [6, 0.75, 1]
-    with pytest.raises(DataError):
-        reward["broken"]("abc", "x")
+        "def tokens(response, answer): return [0.5, 0.25]\n"
+        "def broken(response, answer): return 'high'\n"
+        "def of_ids(response, answer, completion_ids): return 1.0\n")
+    reward = {name: ouroboros.reward(f"my_notebook_rewards:{name}")
+              for name in ("plain", "later", "batch", "tokens", "broken", "of_ids")}
+    assert [reward[name]("abc", "x") for name in ("plain", "later", "batch", "tokens")] == [6, 0.75, 1, 0.75]
+    for name in ("broken", "of_ids"):
+        with pytest.raises(DataError):
+            reward[name]("abc", "x")
     assert ouroboros.reward("my_notebook_rewards:plain", scale=3)("abc", "x") == 9
     for name, arguments in (("my_notebook_rewards:plain", {"size": 1}), ("accuracy_reward", {"tmeout": 1}), ("no", {}),
                             ("judge_reward", {})):
