@@ -155,6 +155,7 @@ def _read_task(row: int, record: dict, columns) -> RawTask:
         raise Unusable("the prompt is empty; needed a text that asks for something")
     made = _made(row, columns, turns, texts, _tools(record, columns), _pair(record, columns, turns))
     made.choices = _choices(record, columns)
+    made.margin = _margin(record, columns.margin_key) if made.chosen is not None else None
     return made
 
 

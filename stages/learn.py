@@ -262,8 +262,11 @@ class Trainer:
             self.estimates.add_proximal(batch.rows)
         if self.objective.estimates:
             kl = mismatched.estimated_kl(self.actor, batch.rows)
+            if kl is None:
+                self.context.log.warning("step %d: all pairs of the train batch have one prompt, so the KL of "
+                                         "estimate_kl is not estimated, and is 0", step)
             for row in batch.rows:
-                row.columns["estimated_kl"] = kl
+                row.columns["estimated_kl"] = kl or 0.0
         parts = self._parts(batch.rows, step) if updates else [[range(len(batch.rows))]]
         result = passes.policy_steps(batch.rows, parts,
                                      lambda rows: self.actor.step(rows, self.objective, lr, step, updates))

@@ -17,14 +17,15 @@ from workflows.protocol.prompts import read_tokenizer
 class RewardModel:
     """Replicas of one classifier, each on its own device; every batch is scored by one of them."""
 
-    def __init__(self, directory: Path, settings, devices: Sequence[str]):
-        """settings: an element of explorer.auxiliary_models. devices: torch's names, one per replica.
+    def __init__(self, directory: Path, settings, devices: Sequence[str], trust: bool = False):
+        """settings: an element of explorer.auxiliary_models. devices: torch's names, one per replica. trust:
+        model.trust_remote_code.
 
         Raises ModelError when the directory has no classifier with one label, or no usable tokenizer.
         """
-        self.tokenizer = _conversation_tokenizer(directory)
+        self.tokenizer = _conversation_tokenizer(directory, trust)
         dtype = resolve_dtype(settings.dtype, devices[0] != "cpu")
-        self.copies = [scalar_classifier(directory, dtype).to(device).eval() for device in devices]
+        self.copies = [scalar_classifier(directory, dtype, trust).to(device).eval() for device in devices]
         config = self.copies[0].config
         self.padding = _padding(directory, config, self.tokenizer)
         for copy in self.copies:
@@ -91,11 +92,15 @@ def conversation_tokens(tokenizer, messages: list[dict]) -> list[int] | str:
     return tokens if tokens else "an empty conversation: the chat template of the reward model left nothing of it"
 
 
-def padding_or_end(directory: Path, tokenizer) -> int:
-    """The padding token of a model that becomes a reward model: its own, else what ends its responses."""
-    config = read_config(directory)
-    found = (config.get_text_config().pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    return next(token for token in found if token is not None)
+def padding_or_end(directory: Path, tokenizer, trust: bool) -> int:
+    """The padding token of a model that becomes a reward model: its own, else what ends its responses. trust:
+    model.trust_remote_code. Raises ModelError without either."""
+    config = read_config(directory, trust)
+    for token in (config.get_text_config().pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return token
+    raise ModelError(f"{directory} has neither a padding token nor one that ends a response, and a reward model scores "
+                     "the last token that is no padding. Set pad_token_id in its config.json.")
 
 
 def batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -109,8 +114,8 @@ def batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return made
 
 
-def _conversation_tokenizer(directory: Path):
-    tokenizer = read_tokenizer(directory)
+def _conversation_tokenizer(directory: Path, trust: bool):
+    tokenizer = read_tokenizer(directory, trust)
     if not tokenizer.chat_template:
         raise ModelError(f"the tokenizer of the reward model {directory} has no chat_template: nothing says how it "
                          "wants question and response joined. Set it in tokenizer_config.json.")

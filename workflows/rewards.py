@@ -116,7 +116,7 @@ class Rewards:
         if index not in self._models:
             devices = _devices(self.config, index)
             self._models[index] = RewardModel(model_directory(resolve(models[index].model_path)), models[index],
-                                              devices)
+                                              devices, self.config.model.trust_remote_code)
         return self._models[index]
 
 

@@ -101,8 +101,9 @@ def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=KTO.beta, des
     log-ratio. The two rows of a pair are independent, so weights may balance them. z is the paper's KL(pi || ref), here
     a constant reference_point >= 0: 0 is exact at the start, and later assumes that the policy stays near the
     reference. With estimate_kl the learner gives the paper's estimate as reference_point: max(0, mean of log pi - log
-    ref), without gradient, over prompts with the responses of another pair, of the whole train batch, because one over
-    the micro-batch would make the loss depend on the split. At pi = ref and z = 0 each row has half its weight.
+    ref), without gradient, over prompts with the responses of a pair with another prompt, of the whole train batch,
+    because one over the micro-batch would make the loss depend on the split; 0 where all have one prompt. At pi = ref
+    and z = 0 each row has half its weight.
     """
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
     good = desirable_weight * torch.sigmoid(beta * (reference_point - chosen))

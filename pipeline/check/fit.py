@@ -17,7 +17,7 @@ from pipeline.check.memory import (
     rollout,
     training,
 )
-from pipeline.check.model_size import Size, Sizes, named
+from pipeline.check.model_size import Size, Sizes
 from pipeline.check.sources import explores
 from pipeline.check.workload import workload
 from pipeline.job.devices import Gpus
@@ -72,7 +72,7 @@ def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:
     A model that was not counted adds nothing.
     """
     models = config.explorer.auxiliary_models if config.mode == "colocate" else []
-    found = [(model, sizes.of(named(model))) for model in models]
+    found = [(model, sizes.of_auxiliary(model)) for model in models]
     return max((float(size.critic * _element_bytes(model.dtype, gpus)) for model, size in found if size),
                default=0.0)
 

@@ -4,6 +4,7 @@ This process imports neither torch nor transformers.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from pipeline.settings.config import Config
 from pipeline.settings.explorer import AuxiliaryModel
 from pipeline.settings.model import Lora, Model
 from pipeline.settings.setting import plain
-from pipeline.store.digests import resolve
+from pipeline.store.digests import StageModel, resolve
 from pipeline.store.model_shape import plain_config
 
 
@@ -81,18 +82,27 @@ class Size:
 
 
 class Sizes:
-    """The sizes of the models of a run, each looked up by the section `model` that names it, and by its adapter."""
+    """The sizes of the models of a run, each looked up by the section `model` that names it, and by its adapter.
 
-    def __init__(self, found: dict[str, dict] | None = None):
-        self.found = {asked: Size.read(size) for asked, size in (found or {}).items()}
+    starts: of each stage, the section `model` that names its initial model.
+    """
+
+    def __init__(self, found: dict[str, dict] | None = None, starts: Mapping[str, Model] | None = None):
+        self.found, self.starts = {asked: Size.read(size) for asked, size in (found or {}).items()}, starts or {}
 
     def of(self, model: Model, adapters: list[Lora] | None = None) -> Size | None:
         """Returns the size of a model with the first of `adapters`; None when it was not counted."""
         return self.found.get(question(model, adapters))
 
+    def of_auxiliary(self, model: AuxiliaryModel) -> Size | None:
+        """Returns the size of an auxiliary model; None when it was not counted."""
+        return self.of(named(model, self.starts))
 
-def named(auxiliary: AuxiliaryModel) -> Model:
-    """Returns the section `model` that names an auxiliary model."""
+
+def named(auxiliary: AuxiliaryModel, starts: Mapping[str, Model]) -> Model:
+    """Returns the section `model` that names an auxiliary model, or what the stage begins with that makes it."""
+    if isinstance(auxiliary.model_path, StageModel):
+        return starts[auxiliary.model_path]
     return Model.model_construct(model_path=auxiliary.model_path)
 
 
@@ -111,7 +121,7 @@ def questions(stages: dict[str, Config], starts: dict[str, Model], teachers: dic
     """
     models = [(starts[name], settings.model.lora_configs) for name, settings in stages.items()]
     models += [(model, None) for model in teachers.values() if model]
-    models += [(named(one), None) for settings in stages.values() for one in settings.explorer.auxiliary_models]
+    models += [(named(one, starts), None) for settings in stages.values() for one in settings.explorer.auxiliary_models]
     return sorted({question(*one) for one in models if plain_config(one[0])})
 
 

@@ -167,7 +167,7 @@ def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: di
     for to in ("problems", "warnings", "unjudged"):
         report.add("", found[to], to)
     report.facts += [("data", [*map(tuple, found["facts"]), *harbor_rules.facts(config)])] if data else []
-    return Sizes(found["sizes"])
+    return Sizes(found["sizes"], starts)
 
 
 def _waiting(report: Report, stages: dict[str, Config]) -> list[Config]:

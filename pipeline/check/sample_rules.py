@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.compose.recipe import Recipe
 from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import MIXED_LOSSES
+from pipeline.settings.algorithms import MIXED_LOSSES, SCORING
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, ReplayBuffer
 from pipeline.settings.train_batch import REPLAY, expert_buffer, rows_of_step
@@ -148,4 +148,9 @@ def unread_sampling(recipe: Recipe) -> list[Problem]:
             c.algorithm.sample_strategy == "mix" for c in rollouts):
         found.append(Problem(EXPERTS, "no stage takes rows from them.", f"Set {STRATEGY}=mix (algorithm_type mix or "
                              "mix_chord), or leave them out."))
+    margin = next((c.data_processor.task_pipeline.format.margin_key for c in stages), None)
+    if margin is not None and not any(c.kind.trains and c.algorithm.algorithm_type in SCORING and
+                                      c.buffer.trainer_input.experience_buffer.path is None for c in stages):
+        found.append(Problem("data_processor.task_pipeline.format.margin_key", "no stage trains a reward model on "
+                             "pairs of the pool.", "Leave it out.", found=margin))
     return found

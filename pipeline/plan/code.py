@@ -56,7 +56,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.learner.critic": lambda settings: (settings.algorithm.advantage_fn in WITH_CRITIC
                                                or settings.algorithm.algorithm_type in SCORING),
     "stages.learner.engine.adapter": lambda settings: settings.model.lora_configs,
-    "stages.learner.mismatched": lambda settings: settings.algorithm.policy_loss_fn == "kto",
+    "stages.learner.mismatched": lambda settings: settings.algorithm.policy_loss_fn_args.get("estimate_kl"),
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
     "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,

@@ -4,7 +4,16 @@ import re
 from collections.abc import Iterator
 
 from pipeline.settings import truncation
-from pipeline.settings.algorithms import BY_COMPONENT, COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES, TAUGHT, WITH_TEACHER
+from pipeline.settings.algorithms import (
+    BY_COMPONENT,
+    COMPARE,
+    DEMONSTRATED,
+    GIVEN,
+    PAIR_TYPES,
+    SCORING,
+    TAUGHT,
+    WITH_TEACHER,
+)
 from pipeline.settings.arguments.advantages import ADVANTAGES
 from pipeline.settings.arguments.experience import CHANGE_REWARDS
 from pipeline.settings.columns import unweighed_steps
@@ -224,7 +233,7 @@ def reference_update(c) -> Found:
     update = c.trainer.reference_update
     if update.interval is None or not c.kind.trains:
         return
-    if c.algorithm.algorithm_type in PAIR_TYPES:
+    if c.algorithm.algorithm_type in PAIR_TYPES and c.algorithm.algorithm_type not in SCORING:
         yield Problem("trainer.reference_update.interval", f"{c.algorithm.algorithm_type} scores all of its pairs by "
                       "the reference once, before the first step.", "Set null for this stage.", found=update.interval)
     elif c.model.lora_configs and update.mix < 1:

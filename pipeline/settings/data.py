@@ -40,6 +40,8 @@ class Format(Section):
     chosen_key: str | None = setting("chosen", "key of the preferred response of a pair, text or messages; may be "
                                                "absent")
     rejected_key: str | None = setting("rejected", "key of the other response of a pair; may be absent")
+    margin_key: str | None = setting(None, "key of a number, by how much the chosen response of a pair is better, at "
+                                           "least 0; of pairs that train a reward model; null: 0")
     unsupported: str = setting("error", "what happens to Harbor tasks that cannot run here: error, or skip, by which "
                                         "they are rejected rows with a reason", choices=("error", "skip"))
 
@@ -82,8 +84,6 @@ class BufferFormat(Format):
     truth_key: str | None = setting("answer", "key of the task's truth beside a demonstration or a pair, which "
                                               "operators of task_pipeline may judge; may be absent: the response "
                                               "stands for it")
-    margin_key: str | None = setting(None, "key of a number, by how much the chosen response of a pair is better, at "
-                                           "least 0; of reward_model; null: 0")
     enable_concatenated_multi_turn: bool = setting(
         False, "train on every assistant turn of a conversation, not on the last alone; of sft on messages")
 

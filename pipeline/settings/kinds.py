@@ -254,8 +254,7 @@ LATER = {"repetition": None, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "mo
          **{f"{one}.rollout_args.{name}": None for one in SETS[:3] for name in ("max_tokens", "min_p")},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
-                                 ("reward_fn_key", None), ("reply_prefix", None))},
-         **{f"{one}.format.margin_key": None for one in SETS[3:]},
+                                 ("reward_fn_key", None), ("reply_prefix", None), ("margin_key", None))},
          **{f"{one}.data_selector{name}": unset for name, unset in (
              (".feature_keys", []), (".kwargs", {}), ("", {})) for one in TASKSETS_EACH}}
 

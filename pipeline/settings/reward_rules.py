@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pipeline.settings.algorithms import PAIR_TYPES, SCORING
 from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
-from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places, workflow_of
+from pipeline.settings.data import EXPERTS, SHOWN, eval_places, reward_functions, train_places, workflow_of
 from pipeline.settings.setting import plain
 from pipeline.store.errors import Problem, nearest
 
@@ -125,13 +125,28 @@ def answered(c) -> list:
 NO_ACCURACY = {name for name, one in REWARDS.items() if not one.reports_accuracy}
 
 
+def _margins(c) -> Found:
+    """Only a reward model has margins of pairs, and no set of tasks or of an expert's rows is read for one."""
+    source = c.buffer.explorer_input
+    sets = [(f"buffer.explorer_input.{place}", one) for place, one in (*train_places(source), *eval_places(source))]
+    sets += [(f"{EXPERTS}.{name}", one) for name, one in c.buffer.trainer_input.auxiliary_buffers.items()]
+    for place, one in sets:
+        if one.format.margin_key is not None:
+            yield Problem(f"{place}.format.margin_key", "no pairs are read of this set.", "Leave it out, or set it in "
+                          f"{SHOWN}.format of a stage that trains a reward model.", found=one.format.margin_key)
+
+
 def reward_model(c) -> Found:
     """A reward model has scores of responses and no probabilities of tokens."""
     a, shown = c.algorithm, c.buffer.trainer_input.experience_buffer
+    yield from _margins(c)
     scores = c.kind.trains and a.algorithm_type in SCORING
     if c.kind.learns_from_given and not scores and shown.format.margin_key is not None:
         yield Problem(f"{SHOWN}.format.margin_key", f"{a.algorithm_type} has no margin of a pair.", "Leave it out, or "
                       f"train a reward model (algorithm_type={SCORING[0]}).", found=shown.format.margin_key)
+    if scores and c.trainer.reference_update.interval is not None:
+        yield Problem("trainer.reference_update.interval", f"with algorithm_type={a.algorithm_type}: a reward model "
+                      "has no reference.", "Set null for this stage.", found=c.trainer.reference_update.interval)
     if not scores:
         if c.kind.trains and a.policy_loss_fn in SCORING and a.algorithm_type in PAIR_TYPES:
             yield Problem("algorithm.policy_loss_fn", f"takes scores, and {a.algorithm_type} trains a policy.",

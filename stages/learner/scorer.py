@@ -47,7 +47,8 @@ class Scorer(Actor):
         module = ValueModel(decoder(model), self.way, bias=False)
         self.shape, self.names = _classifier_of(model_path, module, padding, config.model.trust_remote_code)
         if is_classifier(model_path, "model.model_path"):
-            own = scalar_classifier(model_path, str(dtype).removeprefix("torch.")).state_dict()
+            own = scalar_classifier(model_path, str(dtype).removeprefix("torch."),
+                                    config.model.trust_remote_code).state_dict()
             module.head.weight.data.copy_(own[self.names["head.weight"]])
         self.zero = engine(module, process, config.algorithm.optimizer, config.trainer, dtype)
 

@@ -34,6 +34,18 @@ def test_each_prompt_has_the_responses_of_the_next_pair():
         assert (made.tokens[made.prompt_length :], made.mask) == (other.tokens[other.prompt_length :], other.mask)
 
 
+def test_pairs_of_one_prompt_are_not_taken_with_each_other():
+    def row(name, prompt, response):
+        return Row(name, [*prompt, response], len(prompt), [1])
+
+    rows = [row(f"{pair}{which}", prompt, 10 * pair + which)
+            for pair, prompt in enumerate(([1, 2], [1, 2], [3], [1, 2])) for which in range(2)]
+    assert [made.tokens for made in mismatched(rows)] == [
+        [1, 2, 20], [1, 2, 21], [1, 2, 20], [1, 2, 21], [3, 30], [3, 31], [1, 2, 20], [1, 2, 21]]
+    assert mismatched(rows[:4]) == []
+    assert estimated_kl(None, rows[:4]) is None
+
+
 def sums(model, rows):
     with torch.no_grad():
         scored = [model(torch.tensor([row.tokens])).logits[0].double().log_softmax(-1) for row in rows]

@@ -31,6 +31,8 @@ def test_a_margin_is_a_number_of_at_least_zero(said, margin):
     (made,) = read([record], "demonstration", margin_key="m")
     assert (made.margin, made.problem is None) == (margin, margin is not None)
     assert read([record], "demonstration")[0].margin is None
+    (of_pool,) = read([record | {"question": "q", "answer": "c"}], margin_key="m")
+    assert (of_pool.margin, of_pool.problem is None) == (margin, margin is not None)
 
 
 VERL = {"data_source": "openai/gsm8k", "prompt": turns("s", "Think.", "u", "1 + 1?"),

@@ -1,6 +1,7 @@
 """A tiny random classifier as the reward model: its scores, and every directory that cannot be one."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from stages.model import character_tokenizer
 from tests.configs import element
 from tests.models import classifier
 from workflows.protocol.prompts import turns_of
-from workflows.reward_model import RewardModel, batches
+from workflows.reward_model import RewardModel, batches, padding_or_end
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +137,18 @@ def test_without_a_padding_token_no_batch_can_be_scored(tmp_path):
     config.write_text(config.read_text().replace('"pad_token": "<pad>"', '"pad_token": null'))
     with pytest.raises(ModelError, match=r"has no padding token.*Set pad_token_id in its config\.json"):
         opened(directory)
+
+
+def test_the_padding_of_a_model_with_code_of_its_own_is_read_where_it_is_trusted(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "padded", "auto_map": {"AutoConfig": "configuration_padded.PaddedConfig"}, "pad_token_id": 5}))
+    (tmp_path / "configuration_padded.py").write_text(
+        "from transformers import PretrainedConfig\n\n\nclass PaddedConfig(PretrainedConfig):\n"
+        "    model_type = 'padded'\n\n    def __init__(self, pad_token_id=None, **more):\n"
+        "        super().__init__(**more)\n        self.pad_token_id = pad_token_id\n")
+    nothing = SimpleNamespace(pad_token_id=None, eos_token_id=None)
+    assert padding_or_end(tmp_path, nothing, trust=True) == 5
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert padding_or_end(tmp_path, SimpleNamespace(pad_token_id=None, eos_token_id=7), trust=False) == 7
+    with pytest.raises(ModelError):
+        padding_or_end(tmp_path, nothing, trust=False)

@@ -53,14 +53,14 @@ def classifier(directory: Path, **how):
     return whole(import_transformers().AutoModelForSequenceClassification, directory, **how)
 
 
-def scalar_classifier(directory: Path, dtype: str):
-    """Loads a classifier with one label; all of its weights must be present."""
+def scalar_classifier(directory: Path, dtype: str, trust: bool = False):
+    """Loads a classifier with one label; all of its weights must be present. trust: model.trust_remote_code."""
     import torch
 
     needed = "Needed a sequence classifier with one label (…ForSequenceClassification, num_labels 1)."
     try:
-        config = import_transformers().AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError) as error:
+        config = read_config(directory, trust)
+    except (OSError, ValueError, ImportError) as error:
         raise ModelError(f"the reward model {directory} has no readable config.json: {error}. {needed}") from error
     held = ", ".join(config.architectures or ["no architecture"])
     if not held.endswith("ForSequenceClassification"):
@@ -68,7 +68,7 @@ def scalar_classifier(directory: Path, dtype: str):
     if config.num_labels != 1:
         raise ModelError(f"the reward model {directory} has {config.num_labels} labels, and which of them is the "
                          f"reward nobody says. {needed}")
-    return classifier(directory, dtype=getattr(torch, dtype))
+    return classifier(directory, dtype=getattr(torch, dtype), trust_remote_code=trust)
 
 
 def empty_classifier(directory: Path, padding: int, trust: bool = False):
@@ -104,7 +104,7 @@ def check_weights(directory: Path, trust: bool = False) -> None:
     if not any(directory.glob("*.safetensors")) or getattr(config, "quantization_config", None):
         return
     if str((config.architectures or [""])[0]).endswith("ForSequenceClassification"):
-        classifier(directory, device_map="meta")
+        classifier(directory, device_map="meta", trust_remote_code=trust)
     else:
         causal_model(directory, trust=trust, device_map="meta")
 

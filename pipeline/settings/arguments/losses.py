@@ -166,7 +166,7 @@ class Kto(OfPairs):
     reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
     estimate_kl: bool = Field(False, validate_default=True, description=(
         "whether that KL is estimated in each step instead, from each prompt of the batch with the responses of "
-        "another pair, as in the paper: two forwards more"))
+        "a pair with another prompt, as in the paper: two forwards more"))
 
     @field_validator("estimate_kl")
     @classmethod

@@ -28,7 +28,7 @@ class RewardPairs(Preferences):
 
         limits, shown = context.config.model, context.config.buffer.trainer_input.experience_buffer
         tokenizer = load_tokenizer(model, limits)
-        self.padding = padding_or_end(model, tokenizer)
+        self.padding = padding_or_end(model, tokenizer, limits.trust_remote_code)
         made = whole_pairs(tokenizer, tasks, context.config, self.padding)
         self.rejected = rejected_rows(context, tasks, made, shown.name)
         self.held: dict[str, list[Row]] = {}

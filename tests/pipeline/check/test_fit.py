@@ -11,6 +11,8 @@ from pipeline.check.model_size import Sizes, named, question
 from pipeline.compose.recipe import effective
 from pipeline.job.devices import Gpus
 from pipeline.settings.config import AuxiliaryModel
+from pipeline.settings.model import Model
+from pipeline.store.digests import StageModel
 from tests.configs import changed, element
 from tests.sizes import LARGE, SMALL
 
@@ -203,7 +205,7 @@ def judged():
                  explorer__rollout_model__gpu_memory_utilization=0.7)
     judge = element(AuxiliaryModel, {"model_path": "/judge"})
     config.explorer.auxiliary_models = [judge]
-    return config, Sizes({question(named(judge)): asdict(SMALL)})
+    return config, Sizes({question(named(judge, {})): asdict(SMALL)})
 
 
 def test_colocated_a_reward_model_keeps_its_weights_too(judged):
@@ -216,6 +218,15 @@ def test_colocated_a_reward_model_keeps_its_weights_too(judged):
     assert "has 16.8 of 24 GiB" in problem
     assert "keep 7.4. Set it between 0.04 and 0.69." in problem
     assert fit.beyond_memory(SMALL, config, gpus(1, 24.0)) == []
+
+
+def test_a_reward_model_of_a_stage_above_has_the_size_of_what_that_stage_begins_with(judged):
+    config, _ = judged
+    config.explorer.auxiliary_models = [element(AuxiliaryModel, {"model_path": "x"}).but(
+        "model_path", StageModel("judge", True))]
+    starts = {"judge": Model.model_construct(model_path="/start")}
+    sizes = Sizes({question(starts["judge"]): asdict(SMALL)}, starts)
+    assert fit.judge_bytes(config, gpus(1, 24.0), sizes) == SMALL.critic * 2
 
 
 def test_a_reward_model_takes_of_what_the_trainer_may_fill_where_they_share(judged):

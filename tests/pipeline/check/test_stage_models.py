@@ -91,6 +91,20 @@ def test_settings_that_cannot_be_of_a_reward_model(word, key):
     assert key in [problem.key for problem in problems]
 
 
+def test_pairs_of_the_pool_have_margins_and_a_reward_model_has_no_reference(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"question": "1", "answer": "1", "chosen": "1", "rejected": "2", "m": 1}\n')
+    words = ["recipe=countdown_reward", "data_processor.task_pipeline.generator=null",
+             "data_processor.task_pipeline.generator_args={}", f"data_processor.task_pipeline.inputs=[{tmp_path}/"
+             "pairs.jsonl]", "data_processor.task_pipeline.format.margin_key=m"]
+    assert judged(words)[1] == []
+    margin = "buffer.trainer_input.auxiliary_buffers.x.format.margin_key"
+    assert margin in [problem.key for problem in judged([*words, f"+{margin}=m"])[1]]
+    own = f"stages.reward_model.{SHOWN}={{path: {tmp_path}/pairs.jsonl, format: {{prompt_key: question}}}}"
+    assert words[-1].partition("=")[0] in [problem.key for problem in judged([*words, own])[1]]
+    _, problems = judged([*words, "stages.reward_model.trainer.reference_update.interval=1"])
+    assert [problem.key for problem in problems] == ["trainer.reference_update.interval"]
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_an_estimated_kl_needs_two_pairs_in_a_batch(size):
     _, problems = judged(["recipe=countdown_reward", "stages.reward_model.algorithm={algorithm_type: kto, "
