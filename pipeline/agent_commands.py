@@ -16,7 +16,7 @@ from pipeline.store.errors import ConfigError
 @OVERRIDES
 @HERE
 @click.option("--stage", metavar="NAME", help="of the run; default: the last one that made a model")
-@click.option("--engine", type=click.Choice(["vllm", "transformers"]), default="vllm", show_default=True)
+@click.option("--engine", type=click.Choice(["vllm", "transformers"]), help="default: vllm")
 @click.option("--host", default="127.0.0.1", show_default=True, help="the address to listen at")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free")
 @click.option("--token", is_flag=True, help="make a token, print it, and require it")
@@ -43,8 +43,11 @@ def serve(model, overrides, root, stage, engine, token, token_env, without_feedb
     options = Options(token=_token(token, token_env), keep=without_feedback == "keep", **given)
     if "://" not in model:
         directory = model_of(model, stage, root)
-        serve(directory, settings_of(directory, engine, overrides), options)
+        serve(directory, settings_of(directory, engine or "vllm", overrides), options)
         return
+    if stage is not None or engine is not None:
+        raise click.UsageError("--stage and --engine are of a model that is loaded here, and this is the address of a "
+                               "server.")
     config = settings_of_server(model, overrides)
     with model_of_server(config) as directory:
         serve(directory, config, options)

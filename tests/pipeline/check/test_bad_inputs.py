@@ -224,6 +224,12 @@ def test_an_option_without_a_value_that_can_be_used(checked, words):
     assert cli.main(words) == 2
 
 
+@pytest.mark.parametrize(("option", "value"), [("--stage", "sft"), ("--engine", "vllm")])
+def test_an_option_that_a_server_at_an_address_has_no_use_for(option, value, capsys):
+    assert cli.main(["serve", "http://127.0.0.1:1/v1", option, value]) == 2
+    assert option in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["[]", "null", "3", "[" * 100000, "\0", '{"a": 1}'])
 def test_a_record_of_the_store_that_is_not_what_was_written(tmp_path, content):
     (record := tmp_path / "stage.json").write_text(content)
