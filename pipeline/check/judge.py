@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from pipeline.check import data_rules, mode_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
-from pipeline.compose import own_algorithms
+from pipeline.compose import axes, own_algorithms
 from pipeline.compose.compose import TITLE, composition, stage_names
 from pipeline.compose.interpolation import resolved
 from pipeline.compose.recipe import Recipe
@@ -60,6 +60,11 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
         wrong = [problem.key for problem in problems]
         problems += [one for one in stage_rules.wrong_references(recipe) if not _of_unknown_function(one, wrong)]
     return config, [*typed, *secrets.without_values(problems, written)]
+
+
+def of_first_point(overrides: list[str]) -> Config:
+    """Returns the configuration of the first point of a sweep, or of a run; as of `judged`."""
+    return judged(axes.first_point(axes.read(overrides)))[0]
 
 
 def _long_paths(written: dict) -> list[Problem]:

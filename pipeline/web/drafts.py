@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.check import fields
 from pipeline.check.incomplete import report_on
-from pipeline.check.judge import judged
+from pipeline.check.judge import judged, of_first_point
 from pipeline.check.report import Report
 from pipeline.init.columns import guess
 from pipeline.init.data import is_rewritten, read
@@ -99,7 +99,11 @@ def _free(root: Path, name: str) -> str:
 
 
 def place(root: Path, file: str) -> Path:
-    """Returns the path of a recipe below `root`. Raises ConfigError for any other."""
+    """Returns the path of a recipe below `root`. Raises ConfigError for any other, and for a name that `ouro run` does
+    not take."""
+    if not file.isprintable() or "," in file:
+        raise ConfigError(f"{file!r}: needed a name that can be printed and has no comma, which would be between the "
+                          "values of a sweep.")
     path = (root / file).resolve()
     if not file.endswith(ENDINGS) or not path.is_relative_to(root.resolve()):
         raise ConfigError(f"{file}: needed a .yaml file below {root.resolve()}, such as {GROUP / 'mine.yaml'}.")
@@ -135,6 +139,12 @@ def edited(text: str, stage: str, key: str, value: str | None, field: dict[str, 
     return {"text": recipe_text.changed(text, [*above, *key.split(".")], typed, str(field.get("meaning", "")))}
 
 
+def root_of(path: Path, words: list[str]) -> Path:
+    """Returns the directory of the store and the runs of a recipe. words: overrides, of a sweep too."""
+    with ONE_AT_A_TIME:
+        return Path(of_first_point([f"recipe={path}", *words]).checkpoint_root_dir)
+
+
 class Drafts:
     """The file that drafts are judged from."""
 
@@ -159,8 +169,7 @@ class Drafts:
                 return _of(report, path, file) | shown
         return _of(report, path, file) | shown | {
             "values": fields.values(config), "arguments": fields.arguments(config),
-            "steps": fields.steps(config),
-            "root": config.checkpoint_root_dir, "run": f"{config.project}/{config.name}"}
+            "steps": fields.steps(config), "run": f"{config.project}/{config.name}"}
 
 
 def _of(report: Report, path: Path, file: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Changes single keys in the text of a recipe; every other byte of it, comments and order included, stays.
+"""Changes single keys in the text of a recipe; every other byte stays, but for a comment behind a key that is left out.
 
 PyYAML's nodes say where each value stands. A parser that writes whole files anew (ruamel.yaml) keeps comments too, but
 attaches them to the key before them: they are lost with that key, and a new last key comes after the blank line.
@@ -19,12 +19,13 @@ import yaml
 
 from pipeline.store.errors import ConfigError
 from pipeline.store.yaml_aliases import single_node
-from pipeline.store.yaml_values import Loader, scalar
+from pipeline.store.yaml_values import Loader
 
 WIDTH = 110  # columns of a comment
 PLAIN = re.compile(r"[\w./~$-](?:[\w ./@+=$-]|:(?=\S))*(?<! )", re.ASCII)  # needs no quotes anywhere
 # what YAML takes for the end of a line, or for no letter
 UNSAID = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+UNREAD = (yaml.YAMLError, ValueError, TypeError, RecursionError)  # of a text that is no YAML, or no value
 LEFT_OUT = object()
 Place = list[str]  # keys, the outermost first; below `stages` the stage's name
 
@@ -96,18 +97,19 @@ def fragment(typed: str, is_text: bool) -> str:
         return _quoted(typed)
     try:
         value = yaml.load(typed, Loader)
-    except yaml.YAMLError:
+        said = json.dumps(value, ensure_ascii=False, default=str)
+    except UNREAD:
         return _quoted(typed)
     if isinstance(value, str):
         return _quoted(value)
-    on_a_line = len(typed.splitlines()) == 1 and "#" not in typed
-    as_it_is = on_a_line and value is not None and (typed[0] in "{[" or not isinstance(value, dict | list))
-    return typed if as_it_is else json.dumps(value, ensure_ascii=False, default=str)
+    on_a_line = value is not None and len(typed.splitlines()) == 1 and "#" not in typed
+    return typed if on_a_line and (typed[0] in "{[" or not isinstance(value, dict | list)) else said
 
 
 def _quoted(text: str) -> str:
-    if PLAIN.fullmatch(text) and scalar(text) == text:
-        return text
+    with suppress(*UNREAD):
+        if PLAIN.fullmatch(text) and yaml.load(text, Loader) == text:
+            return text
     return UNSAID.sub(lambda one: f"\\u{ord(one[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
@@ -117,6 +119,8 @@ def changed(text: str, place: Place, value: str | None, comment: str = "") -> st
     value: YAML on one line; None: the key is left out. comment: for lines above a key that is new. Raises ConfigError
     where that would change anything else.
     """
+    if (lines := text.count("\r\n")) and lines == text.count("\n"):
+        return changed(text.replace("\r\n", "\n"), place, value, comment).replace("\n", "\r\n")
     text = text if not text or text.endswith("\n") else f"{text}\n"
     before, root = loaded(text), _node(text)
     if root is not None:
@@ -179,7 +183,7 @@ def _path(root: yaml.Node | None, place: Place) -> list[_Pair]:
 
 def _stage_name(node: yaml.Node) -> str | None:
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    return next((value.value for key, value in pairs if key.value == "stage_name"), None)
+    return next((value.value for key, value in pairs if key.value == "stage_name" and value.id == "scalar"), None)
 
 
 def _end(node: yaml.Node) -> int:
@@ -221,12 +225,10 @@ def _with(text: str, root: yaml.Node | None, pairs: list[_Pair], place: Place, v
 
 
 def _replaced(text: str, pair: _Pair, value: str) -> str:
-    if pair.is_element:  # an element of a list
-        return text[:pair.value.start_mark.index] + value + text[_end(pair.value):]
     begin = text.find(":", pair.key.end_mark.index) + 1
-    if pair.value.start_mark.line == pair.key.end_mark.line and pair.value.end_mark.index > begin:
-        begin = pair.value.start_mark.index
-        return text[:begin] + value + text[_end(pair.value):]
+    is_beside = pair.value.start_mark.line == pair.key.end_mark.line and pair.value.end_mark.index > begin
+    if pair.is_element or is_beside:
+        return text[:pair.value.start_mark.index] + value + text[_end(pair.value):]
     return f"{text[:begin]} {value}{text[max(_end(pair.value), begin):]}"
 
 
@@ -257,8 +259,7 @@ def _without(text: str, pairs: list[_Pair], comment: str) -> str:
         return _without_flow(text, pair)
     start = text.rfind("\n", 0, pair.key.start_mark.index) + 1
     if text[start:pair.key.start_mark.index].strip():  # the first key of an element: `- key: value`
-        following = pair.within[pair.at + 1][0].start_mark.index
-        return text[:pair.key.start_mark.index] + text[following:]
+        return text[:pair.key.start_mark.index] + text[text.find("\n", _end(pair.value)):].lstrip()
     own = "".join(f"{line}\n" for line in _comment(comment, pair.key.start_mark.column))
     begin = start - len(own) if own and text[:start].endswith(own) else start
     end = text.find("\n", max(_end(pair.value), pair.key.end_mark.index)) + 1 or len(text)
@@ -268,11 +269,14 @@ def _without(text: str, pairs: list[_Pair], comment: str) -> str:
 
 
 def _without_flow(text: str, pair: _Pair) -> str:
+    begin, end = pair.key.start_mark.index, _end(pair.value)
     if pair.at + 1 < len(pair.within):
-        return text[:pair.key.start_mark.index] + text[pair.within[pair.at + 1][0].start_mark.index:]
-    if pair.at:
-        return text[:_end(pair.within[pair.at - 1][1])] + text[_end(pair.value):]
-    return text[:pair.key.start_mark.index] + text[_end(pair.value):]
+        end = pair.within[pair.at + 1][0].start_mark.index
+    elif pair.at:
+        begin = _end(pair.within[pair.at - 1][1])
+    if "#" in text[begin:pair.key.start_mark.index] + text[_end(pair.value):end]:
+        raise ConfigError("a comment stands between this key and the one beside it. Change it in the text.")
+    return text[:begin] + text[end:]
 
 
 def _part(value: Any, part: str) -> Any:

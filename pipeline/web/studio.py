@@ -25,6 +25,8 @@ PAGE = "/studio"
 SECONDS = 600  # for a command
 KINDS = {"task": int, "words": list, "field": dict}  # of what a request gives; of others a text
 WORD = re.compile(r"[A-Za-z][\w.]*=.+")  # of a sweep
+RUN = re.compile(  # in what `ouro run --detach` prints
+    r"^(?:ouro: (.+) runs in the background as process|nothing to do: all \d+ stages of (.+) are complete$)", re.M)
 QUESTIONS = [  # of the page for beginners: title, what is asked, settings
     ("run", "What is it called?", ["project", "name", "seed"]),
     ("model", "Which model is trained?", [
@@ -84,11 +86,11 @@ class Studio(App):
         address of its page."""
         file, words = _given(asked, "file", "words")
         path = drafts.place(self.root, file)
-        told = self._drafts.judge(path.read_text(encoding="utf-8"), file)
         said = started(file, words)
-        if (self.root / told["root"]).resolve() != self.root.resolve():
+        found = RUN.search(said)
+        if not found or (self.root / drafts.root_of(path, words)).resolve() != self.root.resolve():
             return {"said": said, "page": None}
-        (first, *_) = sweep_view.runs_of(sweep_view.find(self.root, told["run"]))
+        (first, *_) = sweep_view.runs_of(sweep_view.find(self.root, found[1] or found[2]))
         return {"said": said, "page": f"/#/run/{first.run}"}
 
 
@@ -97,6 +99,8 @@ def _given(asked: dict[str, Any], *names: str) -> list[Any]:
     found = [asked.get(name) for name in names]
     for name, value in zip(names, found, strict=True):
         kind = KINDS.get(name, str)
+        if name in ("path", "data", "model", "name", "stage") and not str(value).isprintable():
+            raise ConfigError(f"{name}={value!r}: needed letters that can be printed.")
         if not isinstance(value, kind) and not (value is None and name in (
                 "value", "digest", "prompt_key", "response_key")):
             raise ConfigError(f"needed {name}, found {value!r}.")
@@ -140,7 +144,7 @@ def prompted(text: str, file: str, stage: str, task: int) -> dict[str, Any]:
 
 def started(file: str, words: list[str]) -> str:
     """Starts `ouro run` in the background, a sweep where there are words `key=a,b`; returns what it printed."""
-    if wrong := [word for word in words if not (isinstance(word, str) and WORD.fullmatch(word))]:
+    if wrong := [word for word in words if not (isinstance(word, str) and WORD.fullmatch(word) and word.isprintable())]:
         raise ConfigError(f"{wrong[0]!r}: needed a setting and its values, key=a,b.")
     done = _command("run", "--detach", *(["--multirun"] if words else []), f"recipe={file}", *words)
     if done.returncode:

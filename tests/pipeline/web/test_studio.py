@@ -1,6 +1,8 @@
 """`ouro studio`: recipes as texts of which single keys change, what is said of drafts, where they are saved, and who is
 let in."""
 
+import subprocess
+
 import pytest
 import yaml
 from starlette.testclient import TestClient
@@ -14,6 +16,7 @@ from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.yaml_values import Loader
 from pipeline.web import drafts, studio
 from pipeline.web.recipe_text import changed, fragment, written
+from tests.fake_run import FakeRun
 
 RECIPES = sorted((files.CONF / "recipe").glob("*.yaml"))
 TEXT = """# a recipe
@@ -92,6 +95,8 @@ def test_one_key_changes_and_nothing_else(key, value, old, new):
     ("l:\n- {a: 1}\n- a: 2\n  b: 3\n", "l.1.b", None, "l:\n- {a: 1}\n- a: 2\n"),
     ("l:\n- {a: 1}\n- a: 2\n  b: 3\n", "l.1.a", None, "l:\n- {a: 1}\n- b: 3\n"),
     ("l: [1, 2]\n", "l.1", "5", "l: [1, 5]\n"), ("é: 'ü'\na: 1\n", "a", "2", "é: 'ü'\na: 2\n"),
+    ("l:\n- a: 2  # of a\n  # of b\n  b: 3\n", "l.0.a", None, "l:\n- # of b\n  b: 3\n"),
+    ("a:\r\n  b: 1\r\nc: 2\r\n", "a.d", "3", "a:\r\n  b: 1\r\n  d: 3\r\nc: 2\r\n"),
     ("a:\r\n  b: 1\r\nc: 2\r\n", "a.b", "3", "a:\r\n  b: 3\r\nc: 2\r\n"),
     ("a:  # why\n  b:  # how\n    c: 1\n  d: 2\n", "a.b.c", "3", "a:  # why\n  b:  # how\n    c: 3\n  d: 2\n"),
 ])
@@ -105,6 +110,13 @@ def test_forms_of_yaml(text, key, value, made):
 def test_what_is_not_changed_safely_is_refused(text, key):
     with pytest.raises(ConfigError):
         changed(text, key.split("."), "7")
+
+
+@pytest.mark.parametrize(("text", "key"), [
+    ("a: {b: 1,  # of b\n    # of c\n    c: 2}\n", "a.b"), ("a: {b: 1,  # of b\n    c: 2}\n", "a.c")])
+def test_no_comment_is_dropped_with_the_key_beside_it(text, key):
+    with pytest.raises(ConfigError):
+        changed(text, key.split("."), None)
 
 
 @pytest.mark.parametrize("key", ["buffer.eval.format.prompt_key", "buffer.eval", "buffer.batch_size.more", "stages.0"])
@@ -136,6 +148,7 @@ def test_values_of_a_shipped_recipe_change_and_come_back_and_new_keys_go_without
     ("{not", False, "{not"), ("${seed}", True, "${seed}"), ("module:function", True, "module:function"),
     ("two\nlines", True, "two\nlines"), ("a\u2028b\x85c", True, "a\u2028b\x85c"), ("\ud83d", True, "\ud83d"),
     ("\U0001f600 é", True, "\U0001f600 é"), ("a\u2028b", False, "a\u2028b"), ("- a\n- b", False, ["a", "b"]),
+    ("!!int x", False, "!!int x"), ("9" * 5000, False, "9" * 5000), ("[" * 5000, False, "[" * 5000),
 ])
 def test_what_is_typed_is_one_line_that_means_the_same(typed, is_text, means):
     made = fragment(typed, is_text)
@@ -211,7 +224,8 @@ def test_a_draft_is_judged_as_by_config_check(client):
     line = wrong[:wrong.index("lr: 7")].count("\n") + 1
     assert (found["algorithm.optimizer.lr"]["file"], found["algorithm.optimizer.lr"]["line"]) == (
         "conf/recipe/my_countdown.yaml", line)
-    for text in ("a: [", "- a", "a: &x [*x]", "a: \0", "? [a]: b", "", "stages: 1", "stages: [1, {a: b}]"):
+    for text in ("a: [", "- a", "a: &x [*x]", "a: \0", "? [a]: b", "", "stages: 1", "stages: [1, {a: b}]",
+                 "stages: [{stage_name: [a]}]", f"seed: {'9' * 5000}"):
         assert "problems" in asked(client, "judge", text=text, file="x.yaml")
     assert client.post("/api/studio/measure", content=b'{"text": "a: \\ud83d", "file": "x.yaml"}').status_code == 400
     again = asked(client, "judge", text=opened["text"], file=opened["file"])  # no file of before is remembered
@@ -236,7 +250,7 @@ def test_a_recipe_is_saved_below_the_directory_and_never_over_what_it_does_not_k
 
 
 @pytest.mark.parametrize("file", ["../out.yaml", "/tmp/out.yaml", "mine.txt", "store/a.yaml", "out/x.yaml",
-                                  "conf/recipe/countdown.yaml", "."])
+                                  "conf/recipe/countdown.yaml", ".", "conf/recipe/a,b.yaml", "a\0.yaml", "a\n.yaml"])
 def test_no_other_place_is_written(tmp_path, file):
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
@@ -270,7 +284,31 @@ def test_only_the_page_itself_is_answered(stranger):
     assert stranger.get("/api/studio/start").status_code == 405
 
 
-@pytest.mark.parametrize("words", [["--dry"], ["lr"], [7], ["-m=1"], ["x=1\n"], "x=1"])
+@pytest.mark.parametrize(("said", "text", "words", "page"), [
+    ("ouro: ouroboros/a_2026 begins; to go on with it: ouro run\nouro: ouroboros/a_2026 runs in the background as "
+     "process 7; what it prints: x", "name: a\n", [], "/#/run/ouroboros/a_2026"),
+    ("nothing to do: all 2 stages of ouroboros/a are complete\nlearnt", "name: a\n", [], "/#/run/ouroboros/a"),
+    ("ouro: ouroboros/a runs in the background as process 7", "name: a\nseed: ???\n", ["seed=1,2"],
+     "/#/run/ouroboros/a"),
+    ("ouro: ouroboros/a runs in the background as process 7", "checkpoint_root_dir: other\n", [], None)])
+def test_the_page_is_of_the_run_that_was_started(client, tmp_path, monkeypatch, said, text, words, page):
+    drafts.save(studio.Path(), "mine.yaml", text, None)
+    for name in ("a", "a_2026"):
+        run = FakeRun(tmp_path, f"ouroboros/{name}")
+        run.data()
+        run.view()
+    monkeypatch.setattr(studio, "_command", lambda *_: subprocess.CompletedProcess([], 0, said, ""))
+    assert asked(client, "start", file="mine.yaml", words=words)["page"] == page
+
+
+@pytest.mark.parametrize(("name", "given"), [
+    ("columns", {"path": "a\0"}), ("new", {"data": "a\0", "model": "m", "name": "x"}),
+    ("prompt", {"text": "name: a", "file": "x.yaml", "stage": "\0", "task": 0}), ("open", {"file": "a\0.yaml"})])
+def test_what_is_no_path_or_name_is_refused(client, name, given):
+    assert client.post(f"/api/studio/{name}", json=given).status_code == 400
+
+
+@pytest.mark.parametrize("words", [["--dry"], ["lr"], [7], ["-m=1"], ["x=1\n"], ["x=\0"], "x=1"])
 def test_what_is_no_sweep_starts_nothing(client, words):
     drafts.save(studio.Path(), "mine.yaml", "name: a\n", None)
     assert client.post("/api/studio/start", json={"file": "mine.yaml", "words": words}).status_code == 400
