@@ -283,7 +283,7 @@ def pairs(c) -> Found:
     size, batch = given_batch(c.buffer)
     if c.algorithm.policy_loss_fn_args.get("estimate_kl") is True and batch == 1:
         yield Problem(size, "with algorithm.policy_loss_fn_args.estimate_kl: a prompt of the batch is taken with the "
-                      "responses of another pair; needed at least 2.", found=1)
+                      "responses of a pair with another one; needed at least 2.", found=1)
     if buffer.path is None and not pool.inputs and not pool.generator_args.get("pairs"):
         made = f"the generator {pool.generator} makes none" if pool.generator else "nothing gives rows"
         yield Problem("algorithm.algorithm_type", "trains on pairs of a preferred and a rejected response, and "

@@ -15,6 +15,8 @@ import os, subprocess, sys
 def score(response, answer): return float(response == answer == '4') + len(os.environ['CUDA_VISIBLE_DEVICES'])
 async def later(response, answer): return {'accuracy': response == 'because'}
 def batch(prompts, completions, truths, scale=1.0): return [scale * (p[-1]['content'][-4:] == 'two?') for p in prompts]
+def of_ids(response, answer, completion_ids): return 1.0
+def reads_ids(completions, answer, **kwargs): return [len(one) for one in kwargs['completion_ids']]
 def text(response, answer): return 'good'
 def none(response, answer): return None
 def fails(response, answer):
@@ -86,6 +88,11 @@ def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
         [], [("unjudged", "'ouro_test_judge:none': was not called: no row has a prompt and a truth.")])
 
 
+def test_a_function_that_reads_the_ids_of_sampled_tokens_is_not_called(asked):
+    facts, lines = asked("of_ids", "reads_ids", "batch")
+    assert ([name for name, _ in facts], [to for to, _ in lines]) == (["ouro_test_judge:batch"], ["unjudged"] * 2)
+
+
 def test_a_function_that_raises_for_an_empty_response_is_a_warning(asked):
     facts, [(to, warned)] = asked("numeric")
     assert (facts, to, "ValueError" in warned) == ([], "warnings", True)
@@ -98,10 +105,10 @@ def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(aske
     assert all(words in wrong.needed for words in ("good (str)", "ends with 'two and two?'", "truth is '4'"))
     first, *frames = raised.splitlines()
     assert raised.key == "'ouro_test_judge:fails'"
-    assert "raised ValueError: no number (ouro_test_judge.py:10 in parse), " in first
+    assert "raised ValueError: no number (ouro_test_judge.py:12 in parse), " in first
     assert [line for line in frames if line.startswith("  File")] == [
-        f'  File "{tmp_path}/ouro_test_judge.py", line 8, in fails',
-        f'  File "{tmp_path}/ouro_test_judge.py", line 10, in parse']
+        f'  File "{tmp_path}/ouro_test_judge.py", line 10, in fails',
+        f'  File "{tmp_path}/ouro_test_judge.py", line 12, in parse']
 
 
 def test_a_set_whose_only_reward_applies_to_no_row_is_a_problem(asked):
