@@ -144,7 +144,7 @@ def test_a_model_that_several_sets_ask_is_loaded_once(settings, judge, monkeypat
     config.explorer.auxiliary_models = [settings_of(judge, "first"), settings_of(judge, "second")]
     made = []
 
-    def remember(directory, own, devices):
+    def remember(directory, own, devices, trust):
         made.append((own.name, devices))
         return Scorer()
 
