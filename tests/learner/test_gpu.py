@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def trainer(attention: str, compiled: bool, checkpointing: bool = False):
     return SimpleNamespace(attention=attention, compile=compiled, enable_gradient_checkpointing=checkpointing,
-                           logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto")
+                           logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto",
+                           tiled_mlp_num_shards=1)
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -24,7 +24,7 @@ from workflows.protocol.kept import Kept
 
 def trainer(chunk=4096, checkpointing=False):
     return SimpleNamespace(attention="padded", enable_gradient_checkpointing=checkpointing, logprob_chunk_tokens=chunk,
-                           compile="auto", zero_stage=1, share_prompts="auto", packing="auto")
+                           compile="auto", zero_stage=1, share_prompts="auto", packing="auto", tiled_mlp_num_shards=1)
 
 
 def rows():

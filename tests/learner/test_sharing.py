@@ -122,7 +122,8 @@ def test_results_and_gradients_are_those_of_separate_rows(tmp_path, family, crit
     """With grouped and single rows, in one micro-batch and in several. far: of the gradient, relative to its norm."""
     zoo.make(family, tmp_path)
     settings = SimpleNamespace(attention="padded", compile=False, enable_gradient_checkpointing=critic,
-                               logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto")
+                               logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto",
+                               tiled_mlp_num_shards=1)
     some = [*grouped(3, 4, seed=1), *grouped(2, 1, seed=2)]
     found = []
     for share, budget in ((False, 1000), (True, 1000), (True, 70)):

@@ -97,8 +97,8 @@ def test_layers_of_a_mixture_with_latent_attention():
     takes 2, and a shared MLP of 2 x 20. Heads of 8 + 4; the cache keeps 12 + 4. A layer's experts are 2 x 3 x 32 x 20 x
     6 = 11,520 in one module."""
     size = measure(meta(DEEPSEEK))
-    assert size.layers == ((1, Layer(86, 96)), (3, Layer(86, 80, experts=6, chosen=2, expert_width=20,
-                                                     float_experts=True)))
+    assert size.layers == ((1, Layer(86, 96, tiled=96)), (3, Layer(86, 80, experts=6, chosen=2, expert_width=20,
+                                                               float_experts=True, tiled=80)))
     assert (size.head_width, size.value_width, size.latent, size.gathered) == (12, 24, 16, 11_520)
 
 
