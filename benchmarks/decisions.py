@@ -1,4 +1,4 @@
-"""How often runs that do not differ are told apart, and how many seeds it takes for those that do.
+"""Measures false alarms of `ouro run --until-decided`, and how many seeds it needs where settings differ.
 
     python -m benchmarks.decisions --root /tmp/decisions    # 81 runs of a minute
 

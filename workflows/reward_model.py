@@ -100,7 +100,7 @@ def padding_or_end(directory: Path, tokenizer, trust: bool) -> int:
         if token is not None:
             return token
     raise ModelError(f"{directory} has neither a padding token nor one that ends a response, and a reward model scores "
-                     "the last token that is no padding. Set pad_token_id in its config.json.")
+                     "the last token that is not padding. Set pad_token_id in its config.json.")
 
 
 def batches(lengths: Sequence[int], budget: int) -> list[list[int]]:

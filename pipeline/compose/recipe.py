@@ -108,8 +108,7 @@ class Recipe:
         self.kinds: dict[str, Kind] = {name: settings.kind for name, settings in self.settings.items()}
 
     def _with_stages(self, settings: Config) -> Config:
-        """Returns settings whose auxiliary models are marked where they are stages above, of which they are told by
-        name."""
+        """Returns settings in which each auxiliary model whose path is the name of an earlier stage is a StageModel."""
         models = [one if one.model_path not in self.settings else one.but("model_path", StageModel(
             one.model_path, not self.settings[one.model_path].makes_policy))
             for one in settings.explorer.auxiliary_models]

@@ -57,7 +57,7 @@ def make(overrides: Sequence[str], snakemake: Sequence[str] = ()) -> view.View:
 
 
 def composed(overrides: list[str]) -> Config:
-    """Returns the configuration of a point. Raises ConfigError for one that would be made anew each time."""
+    """Returns the configuration of a point. Raises ConfigError for one that would begin a new run each time."""
     config = compose(overrides)
     if not config.continue_from_checkpoint:
         raise ConfigError(GOES_ON)

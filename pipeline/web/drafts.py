@@ -1,4 +1,4 @@
-"""Recipes while they are written: which there are, what is said of a draft, and where it is saved.
+"""Recipes while they are written: lists them, checks drafts and saves them.
 
 A draft is a text that the browser holds. The same functions as in `ouro config check` judge it, from a file in a
 temporary directory; only `save` writes below the directory where the studio was started.
@@ -177,7 +177,7 @@ def _of(report: Report, path: Path, file: str) -> dict[str, Any]:
 
 
 def written(text: str, directory: str) -> Path:
-    """Returns the file of a draft. Raises ConfigError for one that is no YAML."""
+    """Returns the file of a draft. Raises ConfigError for invalid YAML."""
     recipe_text.loaded(text)
     path = Path(directory) / DRAFT
     path.write_text(text, encoding="utf-8")

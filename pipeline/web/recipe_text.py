@@ -25,7 +25,7 @@ WIDTH = 110  # columns of a comment
 PLAIN = re.compile(r"[\w./~$-](?:[\w ./@+=$-]|:(?=\S))*(?<! )", re.ASCII)  # needs no quotes anywhere
 # what YAML takes for the end of a line, or for no letter
 UNSAID = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-UNREAD = (yaml.YAMLError, ValueError, TypeError, RecursionError)  # of a text that is no YAML, or no value
+UNREAD = (yaml.YAMLError, ValueError, TypeError, RecursionError)  # of text that is invalid YAML, or an invalid value
 LEFT_OUT = object()
 Place = list[str]  # keys, the outermost first; below `stages` the stage's name
 
@@ -213,7 +213,7 @@ def _with(text: str, root: yaml.Node | None, pairs: list[_Pair], place: Place, v
     if isinstance(node, yaml.ScalarNode) and node.value in ("", "null", "~") and pairs:
         return _replaced(text, pairs[-1], _nested(missing, value))
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{'.'.join(place)} lies below a value that is no section. Change it in the text.")
+        raise ConfigError(f"{'.'.join(place)} is below a value that is not a section. Change it in the text.")
     if _is_flow(node) or not node.value:
         end = _end(node.value[-1][1]) if node.value else node.start_mark.index + 1
         return f"{text[:end]}{', ' * bool(node.value)}{_nested(missing, value)[1:-1]}{text[end:]}"

@@ -7,6 +7,8 @@ import ast
 import copy
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pydantic
@@ -131,6 +133,17 @@ def run_again(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {name for name in before if before[name] != after[name]}
 
 
+@contextmanager
+def written(path: Path, text: str) -> Iterator[None]:
+    """A file of the copy has another text within the block."""
+    source = path.read_text()
+    try:
+        path.write_text(text)
+        yield
+    finally:
+        path.write_text(source)
+
+
 def edited(source: str, name: str, what: str) -> str:
     """The text of a module with one edit of what it defines under a name."""
     outer, _, method = name.partition(".")
@@ -167,23 +180,16 @@ def test_stages_that_run_again_after_an_edit_of_code(home, file, name, what, exp
     text = edited(source, name, what)
     compile(text, file, "exec")
     assert text != source
-    try:
-        path.write_text(text)
+    with written(path, text):
         assert run_again(before, identities()) == expected
-    finally:
-        path.write_text(source)
 
 
 @pytest.mark.parametrize(("file", "name"), [
     ("operators/reward.py", "accuracy_reward"), ("workflows/retry.py", "retry_workflow")])
 def test_every_function_that_a_row_may_name_counts(home, file, name):
     path, before = home[0] / file, identities(KEYED)
-    source = path.read_text()
-    try:
-        path.write_text(edited(source, name, "formula"))
+    with written(path, edited(path.read_text(), name, "formula")):
         assert run_again(before, identities(KEYED)) == ANSWERING
-    finally:
-        path.write_text(source)
 
 
 @pytest.mark.parametrize(("file", "name", "given", "again"), [
@@ -201,12 +207,8 @@ def test_code_of_ours_that_arguments_and_dotted_names_name_counts(home, file, na
               "buffer.explorer_input.taskset.workflow_args": arguments,
               "buffer.explorer_input.taskset.default_reward_fn_type": reward}
     path, before = home[0] / file, identities(values)
-    source = path.read_text()
-    try:
-        path.write_text(edited(source, name, "formula"))
+    with written(path, edited(path.read_text(), name, "formula")):
         assert run_again(before, identities(values)) == again
-    finally:
-        path.write_text(source)
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), SETTINGS)

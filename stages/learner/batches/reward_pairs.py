@@ -17,7 +17,7 @@ from stages.learner.scorer import Scorer
 
 
 class RewardPairs(Preferences):
-    """Pairs as rows of one action token: a conversation up to its last token that is no padding, and a token behind it
+    """Pairs as rows of one action token: a conversation up to its last token that is not padding, and a token behind it
     that is never read. held: those of held-out prompts, by prompt. padding: id of the token."""
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:

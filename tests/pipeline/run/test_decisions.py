@@ -13,7 +13,7 @@ TASKS = [f"t{number}" for number in range(10)]
 
 
 def run_of(root, name: str, solved: int, tasks=TASKS) -> view.View:
-    """A run that solved the first so many tasks."""
+    """A run that solved the first `solved` tasks."""
     run = FakeRun(root / name, f"toy/{name}")
     run.data()
     run.sft()
