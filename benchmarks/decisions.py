@@ -5,8 +5,8 @@
 The warmup of the countdown recipe in 20 seeds, evaluated on the same tasks. Pairs of these runs differ in nothing but
 chance: sequences of ten such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run
 --until-decided` does. A sequence that is ever decided is a false alarm. Then ten settings beside the recipe, six seeds
-each: after how many it would have stopped. Runs are made side by side, two cores each; what is complete is not made
-again.
+each: after how many it would have stopped. Runs are made side by side, one core each, as a second one saves a tenth of
+an sft stage; what is complete is not made again.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     root = parser.parse_args().root.resolve()
     said = Measurement("decisions", f"Decisions at {ALPHA:.0%} by `ouro run --until-decided`")
-    required(root, runs(held_out(root)))
+    required(root, runs(held_out(root)), cores=1)
     same = [find_view(root, f"{PROJECT}/{run_name('recipe', seed)}") for seed in SAME]
     between = [[differences([one], [other], METRIC).by_seed[0] if one is not other else 0.0 for other in same]
                for one in same]
