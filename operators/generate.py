@@ -18,6 +18,7 @@ from operators.worlds.folder import folder
 from operators.worlds.frozen_lake import frozen_lake
 from operators.worlds.shop import shop
 from operators.worlds.sudoku import sudoku
+from operators.worlds.terminal import terminal
 from pipeline.settings.arguments.rows import Countdown, Products
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
@@ -232,4 +233,4 @@ def products(seed: int, tasks: int, demonstrations: int, guesses: float, digits=
 
 
 GENERATORS = {"countdown": countdown, "products": products,
-              "folder": folder, "frozen_lake": frozen_lake, "shop": shop, "sudoku": sudoku}
+              "folder": folder, "frozen_lake": frozen_lake, "shop": shop, "sudoku": sudoku, "terminal": terminal}

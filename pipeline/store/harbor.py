@@ -107,6 +107,12 @@ class HarborTask:
                 SOURCE: self.source, NEEDS: self.needs_image}
 
 
+def greeting(workdir: str, user: int = 0) -> str:
+    """Returns what a model is told at first. user: the number that commands see as theirs."""
+    owner = f"user {user}" if user else "root"
+    return f"You work in {workdir}, as {owner}, without network. Each command is a new shell."
+
+
 class _Unsupported(Exception):
     """What a task needs, and this runtime does not have."""
 

@@ -56,7 +56,7 @@ def test_demonstrations_play_as_they_say_and_without_guesses_they_solve(name):
         assert begun(WORLDS[name], end.answer).reward()["accuracy"] < 1.0
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", [*WORLDS, "terminal"])
 def test_tasks_follow_from_the_seed_and_all_replies_of_a_demonstration_are_held_out_together(name):
     rows = list(GENERATORS[name](1, 10, 20))
     assert rows == list(GENERATORS[name](1, 10, 20))

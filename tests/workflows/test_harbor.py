@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from operators.generate import GENERATORS
 from pipeline.check.judge import compose
 from pipeline.check.user_code import WORLD
 from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
@@ -17,6 +18,7 @@ from pipeline.store.harbor import read_task
 from stages.debug import Asked, debug
 from stages.own_code import takes
 from tests.harbor_kit import write_task
+from tests.workflows.test_environments import acted
 from workflows.environments import harbor, sandbox
 from workflows.environments.harbor import Harbor, Unverified, components, tried
 from workflows.environments.sandbox import Sandbox
@@ -56,6 +58,33 @@ def world(tmp_path):
 
 def writes(text: str, name: str = "reward.txt") -> str:
     return f"#!/bin/bash\nprintf '%s' '{text}' > /logs/verifier/{name}\n"
+
+
+# ----------------------------------------------------------------------------------------------------- generated tasks
+
+
+@confined
+def test_generated_tasks_are_done_by_their_solution_and_as_demonstrated():
+    rows = list(GENERATORS["terminal"](1, 3, 12, guesses=0.0))
+    assert {tuple(tried(row.answer, ToolArguments())) for row in rows if row.solution is None} == {
+        ("nothing {'accuracy': 0.0}", "solution {'accuracy': 1.0}")}
+    calls = set()
+    for end in (row for row in rows if row.solution == "done"):
+        turns = [*(turn["content"] for turn in end.context), end.question]
+        one = Terminal()
+        assert turns[0].partition("\n")[2] == one.reset(Situation([], end.answer))
+        for said, seen in zip(turns[1::2], turns[2::2], strict=True):
+            assert acted(one, said) == seen
+            calls.add(said.partition("(")[0])
+        assert one.reward() == {"accuracy": 1.0}
+        one._close()
+        assert not Path(one._written.name).exists()
+    assert calls == {"[bash", "[edit"}
+
+
+def test_a_generated_task_has_no_file_elsewhere(tmp_path):
+    with pytest.raises(ValueError, match="out"):
+        Harbor().reset(Situation([], json.dumps({"files": {"../out": "1"}})))
 
 
 # -------------------------------------------------------------------------------------------------------------- reward

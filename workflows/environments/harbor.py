@@ -24,7 +24,7 @@ from typing import IO
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store import tables
 from pipeline.store.errors import OuroError
-from pipeline.store.harbor import read_task, tasks_in
+from pipeline.store.harbor import HarborTask, greeting, read_task, tasks_in
 from pipeline.store.images import Image, read_image
 from pipeline.store.records import Task
 from workflows.environments.sandbox import PUT_BACK, Ended, Sandbox, require
@@ -46,10 +46,12 @@ class Unverified(Exception):
 
 
 class Harbor(Environment):
-    """The truth of a task is `{"directory": …, "sha256": of its files}`. accuracy: the reward, if from 0 to 1."""
+    """The truth of a task is `{"directory": …, "sha256": of its files}`, or `{"files": {path: text}}` of such a
+    directory. accuracy: the reward, if from 0 to 1."""
 
     idempotent = True  # files are in the attempt's own memory, and there is no network
     _sandbox: Sandbox | None = None
+    _written: tempfile.TemporaryDirectory | None = None
 
     @classmethod
     def check(cls) -> None:
@@ -58,8 +60,8 @@ class Harbor(Environment):
     @tool(seconds=OWN_LIMIT)
     def reset(self, task: Situation) -> str:
         truth = json.loads(task.answer)
-        self._task = read_task(Path(truth["directory"]))
-        if self._task.digest != truth["sha256"]:
+        self._task = self._read(truth)
+        if self._task.digest != truth.get("sha256", self._task.digest):
             raise ValueError(f"the files of {self._task.directory} changed since they were read; needed the same ones. "
                              "The next `ouro run` reads them again")
         wanted, image = self._task.settings, self._image(truth)
@@ -70,8 +72,20 @@ class Harbor(Environment):
         self._left = wanted.agent.timeout_sec or math.inf
         if not image:
             self._put([*((None, one) for one in (*DIRECTORIES, self._task.workdir)), *self._task.copies], "/")
-        owner = f"user {self._user}" if self._user else "root"
-        return f"You work in {self._task.workdir}, as {owner}, without network. Each command is a new shell."
+        return greeting(self._task.workdir, self._user)
+
+    def _read(self, truth: dict) -> HarborTask:
+        """The task of a directory; that of a generator's files, which are written for the attempt."""
+        if "files" not in truth:
+            return read_task(Path(truth["directory"]))
+        self._written = tempfile.TemporaryDirectory()
+        for name, text in truth["files"].items():
+            file = Path(self._written.name, name)
+            if not file.resolve().is_relative_to(Path(self._written.name).resolve()):
+                raise ValueError(f"'{name}' is outside the task; needed a relative path below it")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return read_task(Path(self._written.name))
 
     def _image(self, truth: dict) -> Image | None:
         """The image of the task, whose working directory and variables become the task's; None without one."""
@@ -134,6 +148,8 @@ class Harbor(Environment):
     def _close(self) -> None:
         if self._sandbox:
             self._sandbox.close()
+        if self._written:
+            self._written.cleanup()
 
     def _run(self, command: list[str], seconds: float, verifies: bool = False, **more: str) -> Ended:
         named = {name: os.environ[name] for name in self.settings.environment if name in os.environ}
@@ -237,14 +253,20 @@ def truths(place: Path) -> Iterator[tuple[str, str | None]]:
     """The truth of each task of a stage `curate`, or below a directory, and why it cannot run here, or None."""
     if (curated := place / tables.LOCATIONS["tasks"]).exists():
         yield from ((answer, None) for answer in tables.read(curated, Task)["answer"].to_pylist()
-                    if answer.startswith('{"directory"'))
+                    if answer.startswith(('{"directory"', '{"files"')))
         return
     for task in (read_task(file.parent) for file in tasks_in(place)):
         reason = "its image is that of a stage (docs/harbor.md)" if task.needs_image else None
         yield task.record()["answer"], task.unsupported or reason
 
 
+def named(truth: str) -> str:
+    """The name of a task's directory, or what a generated one asks for."""
+    found = json.loads(truth)
+    return Path(found["directory"]).name if "directory" in found else found["files"]["instruction.md"]
+
+
 if __name__ == "__main__":
     for truth, reason in truths(Path(sys.argv[1])):
         said = [f"unsupported: {reason}"] if reason else tried(truth, ToolArguments())
-        print(f"{Path(json.loads(truth)['directory']).name}: {', '.join(said)}", flush=True)
+        print(f"{named(truth)}: {', '.join(said)}", flush=True)

@@ -5,7 +5,7 @@ import math
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.settings.arguments.base import Arguments, described
-from pipeline.settings.arguments.worlds import Folder, FrozenLake, Shop, Sudoku
+from pipeline.settings.arguments.worlds import Folder, FrozenLake, Shop, Sudoku, Terminal
 
 
 class Countdown(Arguments):
@@ -61,7 +61,7 @@ class DecayLimitRandomization(LinearDecay):
 
 
 GENERATORS = {"countdown": Countdown, "products": Products,
-              "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku}
+              "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku, "terminal": Terminal}
 SAMPLE_STRATEGIES = {
     "default": described(Arguments, "What the schedule offers, in its order and however old."),
     "mix": Mix, "staleness_control": StalenessControl,

@@ -53,3 +53,8 @@ class Folder(World):
     """Chores with the files of a directory, and demonstrations."""
     files: int = Field(3, ge=2, le=12, description="number of files of each directory")
     guesses: float = Field(0.5, ge=0, le=1, description="share of demonstrations that do a chore at random")
+
+
+class Terminal(World):
+    """Harbor tasks of chores in a shell, and demonstrations."""
+    guesses: float = Field(0.5, ge=0, le=1, description="share of demonstrations that do a chore at random")

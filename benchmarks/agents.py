@@ -1,0 +1,124 @@
+"""Trains the shipped agents and measures the change in held-out accuracy, with 95% intervals.
+
+    python -m benchmarks.agents --root /tmp/agents                       # four runs of each recipe, two cores each
+    python -m benchmarks.agents --root /tmp/agents --only terminal       # one recipe; its rows join the saved results
+    python -m benchmarks.agents --root /tmp/agents --rows                # no run: the rows of what is complete
+    python -m benchmarks.agents --page                                   # the saved results as the table of the docs
+
+Each recipe is run as it is shipped, with three seeds, and as a control with the first seed and the same warmup. The
+control of `products` has no calculator. Without tools the other agents could do nothing, so theirs withholds what tools
+answer, in training and in both evaluations: calls act, and return an empty text (benchmarks/blind.py). `frozen_lake`
+and `sudoku` show their whole world at first, and need the answers less than those who have to look.
+
+The difference is paired: accuracy after minus before on each held-out task, sampled at temperature 1. What is complete
+is not made again; what failed or was not begun has a row that says so. `tokens` are those sampled for training,
+`seconds` those of all stages of a run, with the warmup that a control shares.
+"""
+
+import argparse
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.algorithms import PAIRED, TOKENS, Z, trained
+from benchmarks.lanes import side_by_side
+from benchmarks.measurement import RESULTS, Measurement, table
+from pipeline.results.view import View, find_view
+from pipeline.store import files, tables
+from pipeline.store.errors import OuroError
+
+PROJECT, SAVED = "agents", RESULTS / "agents.json"
+BLIND = {"file_agent": "Folder", "frozen_lake": "FrozenLake", "sudoku": "Sudoku", "sql_agent": "Shop",
+         "terminal": "Terminal"}  # recipe -> class of benchmarks.blind
+RECIPES = ("products", *BLIND)
+COLUMNS = ("recipe", "seed", "answers of tools", "before, 95%", "after, 95%", "points, 95%", "steps", "tokens",
+           "seconds")
+SCORE = "SELECT value, low, high FROM scores WHERE metric = 'sampled_accuracy' AND run = ?"
+NOT_RUN = "not run"
+
+Case = tuple[str, int, bool]  # recipe, seed, whether it is the control
+
+
+def words(case: Case) -> tuple[str, ...]:
+    """The overrides of a run; its name excepted."""
+    recipe, seed, control = case
+    said = (f"recipe={recipe}", f"project={PROJECT}", f"seed={seed}", "monitor=none")
+    if not control:
+        return said
+    blind = f"environment_class=benchmarks.blind:{BLIND[recipe]}" if recipe in BLIND else "tools=false"
+    return (*said, *(f"buffer.explorer_input.{one}.workflow_args.{blind}" for one in ("taskset", "eval_tasksets.0")))
+
+
+def run_name(case: Case) -> str:
+    return f"{case[0]}-{case[1]}{'-control' if case[2] else ''}"
+
+
+def row(root: Path, case: Case) -> list:
+    """The cells of COLUMNS."""
+    recipe, seed, control = case
+    about = [recipe, seed, ("no" if recipe in BLIND else "no tool") if control else "yes"]
+    with suppress(OuroError):  # it was not begun
+        if (view := find_view(root, f"{PROJECT}/{run_name(case)}")).complete:
+            return about + measured(view)
+    return [*about, NOT_RUN, *[None] * (len(COLUMNS) - 4)]
+
+
+def measured(view: View) -> list:
+    """The cells of a complete run after its first three."""
+    made = {stage.name: stage.directory for stage in view.stages}
+    with tables.connect([("before", made["evaluate_sft"]), ("after", made["evaluate_rft"])]) as session:
+        scores = [session.execute(SCORE, [run]).fetchone() for run in ("before", "after")]
+        tasks, difference, deviation, *_ = session.execute(PAIRED, ["sampled"]).fetchone()
+    half = Z * deviation / tasks**0.5
+    cells = [f"{value:.0%} [{100 * low:.0f}, {100 * high:.0f}]" for value, low, high in scores]
+    cells += [f"{100 * difference:+.1f} [{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"]
+    with tables.connect([("run", trained(view).directory)]) as session:
+        cells += [session.execute(question).fetchone()[0] for question in ("SELECT count(*) FROM steps", TOKENS)]
+    return [*cells, round(sum(files.read_json(one / files.MANIFEST)["seconds"] for one in made.values()))]
+
+
+def joined(rows: list[list]) -> list[list]:
+    """The saved rows with these in their places, by recipe; what was not run replaces nothing."""
+    saved = files.read_json(SAVED)["result"]["rows"] if SAVED.exists() else []
+    found = {tuple(one[:3]): one for one in [*(one for one in rows if one[3] == NOT_RUN), *saved]}
+    found |= {tuple(one[:3]): one for one in rows if one[3] != NOT_RUN}
+    return sorted(found.values(), key=lambda one: (RECIPES.index(one[0]), one[2] != "yes", one[1]))
+
+
+def page() -> str:
+    """The saved results as Markdown: a table, and the command that reproduces it."""
+    saved = files.read_json(SAVED)
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    lines += [f"| `{recipe}` | {' | '.join('' if one is None else str(one) for one in cells)} |"
+              for recipe, *cells in saved["result"]["rows"]]
+    on = saved["machine"]
+    return "\n".join([*lines, "", f"`{saved['command']}`, commit {saved['commit']}, on {on['cpu']}, {on['cores']} "
+                                  "cores, two for each run.", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, help="directory for store/ and runs/")
+    parser.add_argument("--only", nargs="+", choices=RECIPES, default=RECIPES, help="these recipes alone")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--rows", action="store_true", help="run nothing: measure what is complete")
+    parser.add_argument("--page", action="store_true", help="run nothing: print the saved results as Markdown")
+    given = parser.parse_args()
+    if given.page:
+        print(page(), end="")
+        return
+    if given.root is None:
+        parser.error("--root is needed")
+    said, root = Measurement(PROJECT, "Shipped agents: share of held-out tasks solved"), given.root.resolve()
+    cases = [(recipe, seed, False) for seed in given.seeds for recipe in given.only]
+    cases += [(recipe, given.seeds[0], True) for recipe in given.only]
+    failed = [] if given.rows else side_by_side(root, {run_name(one): words(one) for one in cases})
+    rows = [row(root, one) for one in cases]
+    said.add(table(COLUMNS, sorted(rows, key=lambda one: RECIPES.index(one[0]))))
+    said.save({"rows": joined(rows)})
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; {root}/output has what they printed")
+
+
+if __name__ == "__main__":
+    main()
