@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
+.PHONY: run test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
   test-slurm test-frameworks test-docs test-harbor test-browser site
 .DELETE_ON_ERROR:
 
@@ -83,6 +83,11 @@ unit: .venv/.ready
 	@which bwrap >/dev/null || test $$(id -u) != 0 || \
 	  timeout 120 sh -c "apt-get update -qq && apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null" || true
 	$(PYTEST) --junitxml=.pytest_cache/unit.xml
+
+# plans, and the wordings of messages in tests (TESTS=tests/learner: in these); read the diff
+golden: .venv/.ready
+	$(BIN)/python -m tests.golden.golden
+	$(PYTEST) --golden $(TESTS)
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from pipeline.job.context import Context
 from pipeline.job.ending import SIGNALS
 from pipeline.store.secret_names import secret_variables
 from tests.configs import TINY, overridden
+from tests.golden.messages import RECORD, write
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
 gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: walking them took a tenth of the time
@@ -22,10 +23,51 @@ TABLES = ("kill", "adapters", "wide", "slurm")  # marks whose make targets print
 
 def pytest_configure(config):
     """Gives each worker that runs stages its own cores: two stages with one thread each beat threads that wait."""
+    RECORD.writes = config.option.golden
     worker = getattr(config, "workerinput", None)
     if worker and not config.option.markexpr.startswith("not "):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[int(worker["workerid"][2:])::worker["workercount"]] or cores)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--golden", action="store_true", help="write tests/golden/messages.md again")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Says which test is told what, from its fixtures on."""
+    RECORD.begin(item.nodeid)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """Fails a test that passed without all its messages on the golden page."""
+    result = yield
+    RECORD.end()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    """Gives a report the test's messages: it comes from another process where several run tests."""
+    report = yield
+    if call.when == "call":
+        report.told = RECORD.told
+    return report
+
+
+def pytest_runtest_logreport(report):
+    """Keeps what a test that passed was told, for the golden page."""
+    if RECORD.writes and report.when == "call":
+        RECORD.ran(report.nodeid, report.told if report.passed else None)
+
+
+def pytest_sessionfinish(session):
+    """Writes the golden page again where that is asked for, without the tests of files that are gone."""
+    if RECORD.writes and not hasattr(session.config, "workerinput"):
+        write(RECORD.there())
 
 
 def pytest_ignore_collect(collection_path, config):

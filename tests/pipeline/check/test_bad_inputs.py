@@ -16,6 +16,7 @@ from pipeline.store.data_files import open_files
 from pipeline.store.errors import ConfigError, DataError, ModelError, Problem, StageError
 from pipeline.store.model_shape import read_config
 from tests.configs import changed
+from tests.golden.messages import refuses, wording
 from tests.models import safetensors
 from tests.sizes import QWEN2
 
@@ -175,7 +176,8 @@ def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):
 def test_a_conf_that_is_no_directory_is_not_left_out(checked, tmp_path, make):
     make(tmp_path / "conf")
     code, found = checked()
-    assert (code, "conf: is no directory; needed one of recipes" in found) == (2, True)
+    assert code == 2
+    wording(found, "conf:")
 
 
 def test_defaults_that_lead_back_to_their_own_file(checked, tmp_path, capsys):
@@ -189,7 +191,7 @@ def test_defaults_that_lead_back_to_their_own_file(checked, tmp_path, capsys):
 def test_a_file_of_a_directory_that_cannot_be_read_is_not_left_out(tmp_path, make):
     (tmp_path / "a.jsonl").write_bytes(ROWS)
     make(tmp_path / "b.jsonl")
-    with pytest.raises(DataError, match=r"b\.jsonl (is a pipe|leads nowhere)"):
+    with refuses(DataError, "b.jsonl"):
         sample(tmp_path, "train", 10, ["q"])
 
 
@@ -233,18 +235,18 @@ def test_an_option_that_a_server_at_an_address_has_no_use_for(option, value, cap
 @pytest.mark.parametrize("content", ["[]", "null", "3", "[" * 100000, "\0", '{"a": 1}'])
 def test_a_record_of_the_store_that_is_not_what_was_written(tmp_path, content):
     (record := tmp_path / "stage.json").write_text(content)
-    with pytest.raises(StageError, match=f"{record} is not"):
+    with refuses(StageError, record):
         files.read_json(record)["config"]
     record.unlink()
     os.mkfifo(record)
-    with pytest.raises(StageError, match=f"{record} is not a file"):
+    with refuses(StageError, record):
         files.read_json(record)
 
 
 def test_a_deep_config_and_an_index_of_numbers(checked, tmp_path):
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "model" / "model.safetensors.index.json").write_text('{"weight_map": {"a": 3}}')
-    assert "not a readable index of weights" in checked()[1]
+    wording(checked()[1], "readable")
     (tmp_path / "model" / "config.json").write_text("[" * 100000)
     assert "not valid JSON" in checked()[1]
 
@@ -286,7 +288,7 @@ def test_a_pipe_below_conf_is_not_waited_for(checked, tmp_path, name):
 def test_a_pipe_is_not_waited_for(checked, tmp_path):
     (tmp_path / "data" / "a.jsonl").unlink()
     os.mkfifo(tmp_path / "data" / "a.jsonl")
-    assert "data/a.jsonl is neither a file nor a directory" in checked()[1]
+    wording(checked()[1], "data/a.jsonl")
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -354,7 +356,7 @@ def test_columns_of_one_name(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     for read in (lambda: sample(tmp_path / "a.parquet", "train", 10, ["q"]),
                  lambda: [list(rows) for _, rows in open_files(str(tmp_path / "a.parquet"), None, "train", "path")]):
-        with pytest.raises(DataError, match="several columns named q"):
+        with refuses(DataError, "several"):
             read()
 
 
@@ -381,9 +383,9 @@ def test_a_lock_that_is_a_pipe(tmp_path):
     """Opening it would never end."""
     (stage := tmp_path / "store" / "rft-0").mkdir(parents=True)
     os.mkfifo(stage / ".lock")
-    with pytest.raises(StageError, match="is not a file"):
+    with refuses(StageError, "file"):
         is_locked(stage / ".lock")
-    with pytest.raises(StageError, match="is not a file"), files.locked(stage / ".lock", print):
+    with refuses(StageError, "file"), files.locked(stage / ".lock", print):
         pass
     assert cli.main(["gc", "--root", str(tmp_path)]) == 2
 
@@ -417,5 +419,5 @@ def test_an_import_of_too_many_keys(tmp_path, monkeypatch, capsys, kind):
     {"rope_parameters": {"rope_theta": float("nan")}}, {"rope_parameters": {"full_attention": {"rope_theta": 0}}}])
 def test_a_factor_of_positions_or_norms_that_is_no_positive_number(tmp_path, fields):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"} | fields))
-    with pytest.raises(ModelError, match="needed a finite number above 0"):
+    with refuses(ModelError, "above 0"):
         read_config(str(tmp_path))

@@ -6,6 +6,7 @@ from pipeline.check.batch_rules import batch_notes, unfillable_steps
 from pipeline.check.preflight import check
 from pipeline.compose.recipe import Recipe
 from tests.configs import changed, places
+from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 
 LOOK = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4, "total_steps": 3}}  # 4 x 8 x 3 = 96 rows
@@ -20,7 +21,7 @@ def test_a_batch_of_demonstrations_may_be_all_of_them():
     assert sft(batch_size=6425) == sft() == []
     (problem,) = sft(batch_size=100_000)
     assert (problem.stages, problem.key, problem.found) == (("sft",), "buffer.batch_size", "100,000")
-    assert "at most 6,425: 93,575 short" in problem.needed
+    wording(problem.needed, "6,425: 93,575")
     assert places(sft(train_batch_size=6426)) == ["sft: buffer.train_batch_size"]
 
 
@@ -30,7 +31,7 @@ def test_pairs_are_counted_as_pairs(tmp_path):
              "buffer.trainer_input.experience_buffer.path": str(tmp_path / "pairs.jsonl")}
     (problem,) = unfillable_steps(Recipe(changed(given)))
     assert (problem.key, problem.found) == ("buffer.batch_size", "41")
-    assert "pairs, each once, and before curation there are at most 40: 1 short" in problem.needed
+    wording(problem.needed, "40: 1")
     assert unfillable_steps(Recipe(changed(given | {"buffer.batch_size": 40}))) == []
 
 
@@ -39,7 +40,7 @@ def test_a_batch_of_recorded_rows_is_not_more_than_were_explored(batch, expected
     found = unfillable_steps(Recipe(changed({"stages": [LOOK, {"stage_name": "careful", "mode": "train",
                                                 "buffer": {"train_batch_size": batch}}]})))
     assert places(found) == expected
-    assert all("'look' explores at most 96: 32 short" in problem.needed for problem in found)
+    assert all("96: 32" in problem.needed for problem in found)
 
 
 def test_of_a_length_that_is_not_known_nothing_is_said():
@@ -51,7 +52,8 @@ def test_of_a_length_that_is_not_known_nothing_is_said():
 def test_tasks_that_are_asked_again_within_a_step_are_a_warning():
     """64 / 3 = 21.3. Of 2,925 tasks x 8 = 23,400 rollouts, 5,120,000 are 219 passes."""
     (note,) = batch_notes(stage("rft", buffer__explorer_input__taskset__limit=3))
-    assert (note.key, "at most 3 tasks" in note, "21.3 times" in note) == ("buffer.batch_size", True, True)
+    assert note.key == "buffer.batch_size"
+    wording(note, "3 tasks", "21.3 times")
     (note,) = batch_notes(stage("rft", buffer__train_batch_size=5_120_000))
     assert (note.key, "219 passes" in note, "2,925" in note) == ("buffer.train_batch_size", True, True)
     assert batch_notes(stage("rft")) == batch_notes(stage("sft")) == []

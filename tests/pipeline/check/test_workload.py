@@ -6,6 +6,7 @@ from pipeline.check.workload import Disk, Workload, counted, described, disk, ro
 from pipeline.compose.recipe import Recipe, effective
 from pipeline.job.schedule import rft_schedule
 from tests.configs import changed
+from tests.golden.messages import wording
 from tests.sizes import TIED, TOY
 
 P = TIED.parameters
@@ -27,8 +28,7 @@ def test_the_default_recipe():
 def test_pairs_are_two_rows_each():
     found = stage("rft", algorithm__algorithm_type="dpo", algorithm__advantage_fn=None)
     assert workload(found) == Workload(0, 128, 36, 0, 450, 0)
-    assert dict(described(found))["trainer"] == ("450 optimizer steps; each of 128 responses in pairs, at most 4,608 "
-                                                 "tokens")
+    wording(dict(described(found))["trainer"], "450", "128", "4,608")
 
 
 def test_train_batches_of_another_size_change_the_steps_of_the_explorer():
@@ -48,7 +48,7 @@ def test_groups_that_are_not_waited_for_are_rows_besides():
     found = stage("rft", explorer__over_rollout__ratio=0.25)
     assert workload(found) == Workload(384, 384, 36, 450, 450, 2, 128)
     words = dict(described(found))
-    assert words["explorer"].startswith("450 steps; each the first 48 complete of 64 tasks x 8 rollouts = 384 ")
+    wording(words["explorer"], "48 complete", "64 tasks", "8 rollouts", "= 384")
     assert "explorer.over_rollout" in words["repeated"]
     assert "repeated" not in dict(described(stage("rft")))
 
@@ -64,8 +64,8 @@ def test_passes_over_tasks_are_counted_once_they_are_curated():
     found = workload(stage("rft", buffer__total_steps=None, buffer__total_epochs=2))
     assert (found.explorer_steps, found.trainer_steps, found.experiences) == (None, None, None)
     words = dict(described(stage("rft", buffer__total_steps=None, buffer__total_epochs=2)))
-    assert words["trainer"].startswith("2 pass(es) over the tasks; steps are known once they are curated; each")
-    assert words["explorer"] == "each 64 tasks x 8 rollouts = 512 experiences"
+    wording(words["trainer"], "2 pass(es)")
+    wording(words["explorer"], "64 tasks", "8 rollouts", "= 512")
 
 
 def test_a_row_grows_by_its_tokens():
