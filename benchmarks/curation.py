@@ -5,16 +5,17 @@
     python -m benchmarks.curation --root /tmp/curation --deduplicator document_minhash_deduplicator
 
 The stages `tasks` and `curate` as a run starts them, on a Parquet file of which a tenth repeats an earlier question and
-a twentieth is too short: a mapper, two filters, a deduplicator, a selector by a score, and priorities.
+a twentieth is too short: a mapper, two filters, a deduplicator, a selector by a score, and priorities. The same command
+again goes on with what was interrupted: curation with its next shard; times and memory of all starts count.
 """
 
 import argparse
 import json
 import logging
-import resource
-import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measurement import Measurement, table
+from pipeline.store import files
+from pipeline.store.parent import die_with_parent
 
 GIGABYTES, ALLOWED = 1e9, 2.0
 EXACT = "document_deduplicator"
@@ -41,7 +44,7 @@ def question(number: int) -> str:
             f"customer {number} takes the rest. How many apples are {'left' * (1 + number % 3)}?")
 
 
-def write_tasks(path: Path, count: int) -> None:
+def write_tasks(count: int, path: Path) -> None:
     with pq.ParquetWriter(path, pa.schema([("question", pa.string()), ("answer", pa.string())])) as writer:
         for begin in range(0, count, 100_000):
             numbers = range(begin, min(begin + 100_000, count))
@@ -55,6 +58,7 @@ def work(name: str, root: Path, deduplicator: str) -> None:
     from pipeline.job.context import Context
     from stages import curate, tasks
 
+    die_with_parent()
     operators = json.dumps(OPERATORS).replace('"', "").replace(EXACT, deduplicator)
     given = [f"data_processor.task_pipeline.{one}" for one in (
         "generator=null", "generator_args={}", "config_path=null", f"inputs=[{root / 'input.parquet'}]",
@@ -66,33 +70,46 @@ def work(name: str, root: Path, deduplicator: str) -> None:
                         logging.getLogger("curation")))
 
 
-def measured(name: str, root: Path, deduplicator: str) -> tuple[float, float, float]:
-    """Seconds of a stage in a process of its own, CPU seconds, and the most gigabytes that it and its children held at
-    once (PSS)."""
-    begin, cpu, most = time.perf_counter(), _cpu(), 0
+@dataclass(frozen=True)
+class Used:
+    """What all starts of a stage took; gigabytes: the most at once (PSS). whole: whether it is complete."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    gigabytes: float = 0.0
+    starts: int = 0
+    whole: bool = False
+
+
+def measured(name: str, root: Path, deduplicator: str) -> Used:
+    """Does a stage in a process of its own; what it and its children use is kept in a file, twice a second."""
+    record = root / f"{name}.json"
+    before = Used(**files.read_json(record)) if record.exists() else Used()
+    if before.whole:
+        return before
+    begin, cpu, most = time.perf_counter(), 0.0, before.gigabytes
     child = psutil.Popen([sys.executable, "-m", "benchmarks.curation", "--root", str(root), "--stage", name,
                           "--deduplicator", deduplicator])
-    while child.poll() is None:
-        most = max(most, _held(child))
-        time.sleep(0.5)
+    running = True
+    while running:
+        running = child.poll() is None
+        found = [_used(one) for one in (child, *_children(child))] if running else []
+        cpu, most = max(cpu, sum(spent for spent, _ in found)), max(most, sum(held for _, held in found) / GIGABYTES)
+        now = Used(before.seconds + time.perf_counter() - begin, before.cpu + cpu, most, before.starts + 1, not running)
+        if running or child.returncode == 0:
+            files.write_json(record, asdict(now))
+        time.sleep(0.5 * running)
     if child.returncode:
         sys.exit(f"the stage {name} ended with exit code {child.returncode}")
-    return time.perf_counter() - begin, _cpu() - cpu, most / GIGABYTES
+    return now
 
 
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _held(child: psutil.Process) -> int:
-    total = 0
-    for one in (child, *_children(child)):
-        try:
-            total += one.memory_full_info().pss
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return total
+def _used(process: psutil.Process) -> tuple[float, int]:
+    """CPU seconds of a process and its ended children, and bytes that it holds (PSS)."""
+    try:
+        return sum(process.cpu_times()[:4]), process.memory_full_info().pss
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0.0, 0
 
 
 def _children(child: psutil.Process) -> list[psutil.Process]:
@@ -115,16 +132,19 @@ def main() -> None:
     said, rows = Measurement("curation", "Curating synthetic tasks: time and memory"), []
     for count in given.tasks:
         root = given.root.resolve() / str(count)
-        root.mkdir(parents=True)
-        write_tasks(root / "input.parquet", count)
+        root.mkdir(parents=True, exist_ok=True)
+        if not (root / "input.parquet").exists():
+            files.write_atomic(root / "input.parquet", partial(write_tasks, count))
         for name, made in STAGES.items():
-            seconds, cpu, gigabytes = measured(name, root, given.deduplicator)
+            used = measured(name, root, given.deduplicator)
             left = pq.ParquetFile(root / name / made).metadata.num_rows
-            rows.append([f"{count:,}", name, f"{left:,}", seconds, cpu, count / cpu, gigabytes])
-        subprocess.run(["rm", "-r", str(root)], check=True)
-    said.add(table(["tasks", "stage", "rows left", "s", "CPU s", "tasks / CPU s", "GB at most"], rows))
+            rows.append([f"{count:,}", name, f"{left:,}", used.seconds, used.cpu, count / used.cpu, used.starts,
+                         used.gigabytes])
+    said.add(table(["tasks", "stage", "rows left", "s", "CPU s", "tasks / CPU s", "starts", "GB at most"], rows))
     said.add(f"allowed: {ALLOWED} GB; {'held' if all(row[-1] <= ALLOWED for row in rows) else 'NOT held'}")
     said.save({"rows": rows})
+    for count in given.tasks:
+        files.remove_tree(given.root.resolve() / str(count))
 
 
 if __name__ == "__main__":
