@@ -143,8 +143,8 @@ def _prompt(record: dict, columns) -> list[Turn]:
 
 
 def _tools(record: dict, columns) -> list[dict]:
-    """The definitions of tools beside a record's messages."""
-    value = look_up(record, columns.tools_key) if columns.prompt_type == "messages" else ABSENT
+    """The definitions of tools beside a record's prompt."""
+    value = look_up(record, columns.tools_key)
     return [] if value is ABSENT else as_tools(value)
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.store.errors import OuroError, StageError
+from pipeline.store.parent import die_with_parent
 
 PROCESSES = "data_processor.task_pipeline.num_process"
 OF_THE_USER = ("python_file_mapper", "python_lambda_mapper")  # operators that call code of the user
@@ -31,7 +32,7 @@ def share(run: Callable[[Any], Any], items: Sequence, processes: int, subject: s
     outer, _shared = _shared, run  # in a worker, whose operator has a process of its own, it has other items to come
     before, workers, found = multiprocessing.active_children(), [], []
     try:
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_at_signals) as pool:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_with_the_stage) as pool:
             pool.submit(int).result()  # starts all workers; those that have ended are no longer active children
             workers = [one for one in multiprocessing.active_children() if one not in before]
             try:
@@ -49,7 +50,8 @@ def share(run: Callable[[Any], Any], items: Sequence, processes: int, subject: s
     return found
 
 
-def _end_at_signals() -> None:
+def _end_with_the_stage() -> None:
+    die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the stage's handlers would raise in the worker
         signal.signal(number, signal.SIG_DFL)
 

@@ -160,7 +160,7 @@ class Preview:
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
         empty = len(prompts) - len(given)
-        lengths = self._prompt_lengths(given, text) + written.prompts
+        lengths = self._prompt_lengths(given, text, written.begun) + written.prompts
         what = "conversations" if given and all(map(is_conversation, given)) else "prompts"
         if not text:
             self._judge(source, what, lengths, "max_prompt_tokens")
@@ -168,8 +168,7 @@ class Preview:
             self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are no text, such as {text_of(odd[0])[:SHOWN]}: the model is "
                            f"asked their JSON. Write text, or set {source['format_key']}."
-                           f"{source['prompt_setting']}.", len(odd),
-                           len(prompts))
+                           f"{source['prompt_setting']}.", len(odd), len(prompts))
         if empty:
             self._by_share(f"{source['key']}: {empty} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
@@ -200,10 +199,10 @@ class Preview:
         texts = self._cut([text.encode(errors="replace").decode() for text in texts], "max_response_tokens")
         return [len(tokens) for tokens in response_tokens(self.tokenizer, texts)] if texts else []
 
-    def _prompt_lengths(self, prompts: list[Any], text: bool) -> list[int]:
+    def _prompt_lengths(self, prompts: list[Any], text: bool, begun: str) -> list[int]:
         """Tokens of each prompt (text or conversation) with the chat template; reports a missing one once.
 
-        text: the rows are plain training texts, which use no template.
+        text: the rows are plain training texts, which use no template. begun: what every reply begins with.
         """
         from workflows.protocol.prompts import conversation_text, prompt_text, prompt_tokens, with_system
 
@@ -213,6 +212,7 @@ class Preview:
                  prompt_text(self.tokenizer, text_of(p[-1]["content"]), system, p[:-1], thinking)
                  if is_conversation(p) else prompt_text(self.tokenizer, text_of(p), system, (), thinking)
                  for p in prompts]
+        texts = [one + begun for one in texts]
         if system and not text and not self.unsaid and texts and not any(system in one for one in texts):
             self.unsaid = True
             self.found["warnings"].append(

@@ -30,7 +30,7 @@ class Written:
     """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them.
 
     reasons: places of the rows that the template cannot write, and why. refused: those among them that are texts alone.
-    unwritten: those of which another template may write more.
+    unwritten: those of which another template may write more. begun: what every reply to a task begins with.
     """
 
     prompts: list[int] = field(default_factory=list)
@@ -38,6 +38,7 @@ class Written:
     reasons: list[tuple[int, str]] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
     unwritten: set[int] = field(default_factory=set)
+    begun: str = ""
 
 
 def wanted(source: dict[str, Any]) -> list[str]:
@@ -87,14 +88,15 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
     from workflows.protocol.prompts import prompt_tokens
     from workflows.template_rows import TemplateRows, Unwritten
 
-    made, writes = Written(), TemplateRows(tokenizer, settings)
+    begun = json.loads(source["form"] or "{}").get("reply_prefix") or ""
+    made, writes = Written(begun=begun), TemplateRows(tokenizer, settings)
     for place, row in enumerate(rows):
         try:
             if row.messages is None:
                 _write_texts(tokenizer, row, source, settings)
                 continue
             if row.chosen is None and row.solution is None:
-                made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row)])[0]))
+                made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row) + begun])[0]))
                 continue
             layouts = (writes.of_pair(row) if row.chosen is not None else
                        writes.of_demonstration(row, source["every_turn"]))

@@ -135,7 +135,8 @@ class TemplateRows:
         if (shape, place) in self._read:
             return
         changes = [(f"turn {place + 1}: {name}", [*turns[:place], changed, *turns[place + 1:]], tools)
-                   for name, changed in _without(turns[place])] if place is not None else [("tools", turns, [])]
+                   for name, changed in _without(turns[place])] if place is not None else [
+            ("tools (format.tools_key)", turns, [])]
         text = self._text(turns, tools)
         if what := next((what for what, *changed in changes if self._is_same(text, *changed)), None):
             raise Unwritten(f"{what}: " + (

@@ -19,7 +19,9 @@ from pipeline.store.yaml_values import scalar
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
 # those that ask no model, and our workflows
-KNOWN_REWARDS = {*WORKFLOWS, *REWARDS, "math_reward", "math_boxed_reward", "math_dapo_reward"}
+KNOWN_REWARDS = {*WORKFLOWS, *REWARDS, "math_reward", "math_boxed_reward", "math_dapo_reward"} - {
+    "judge_reward", "reward_model"}
+NAMED_BY_ROWS = ("workflow_key", "reward_fn_key")
 OF_CRITIC = ("trainer.critic_warmup", "model.critic_model_path", "trainer.critic")
 # training depends on these: an unknown name stays, so that the recipe does not compose until it is resolved
 CHOSEN = re.compile(r"(algorithm_type|workflow_type|_fn|_fn_type)$")
@@ -53,9 +55,9 @@ def is_nothing(given: Given) -> bool:
 
 
 def names_of_rewards(values: dict[Path, Any]) -> set[str]:
-    """Returns the workflows and reward functions that a source names."""
-    return {str(value) for path, value in values.items()
-            if value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))}
+    """Returns the workflows and reward functions that a source names, and the columns whose rows name some."""
+    return {str(value) for path, value in values.items() if value is not None and (
+        str(path[-1]).endswith(("workflow_type", "reward_fn_type")) or path[-1] in NAMED_BY_ROWS)}
 
 
 def _asks_nobody(name: str) -> bool:

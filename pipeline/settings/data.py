@@ -28,8 +28,8 @@ class Format(Section):
     prompt_key: str = setting("question", "key of the prompt")
     messages_key: str | None = setting(None, "key of the conversation with prompt_type=messages, a list or its JSON "
                                              "text; null: prompt_key")
-    tools_key: str = setting("tools", "key of the tools that the chat template is given with prompt_type=messages, a "
-                                      "list in OpenAI's form or its JSON text; may be absent")
+    tools_key: str | None = setting("tools", "key of the tools that the chat template is given, a list in OpenAI's "
+                                             "form or its JSON text; may be absent; null: none")
     system_prompt_key: str | None = setting(None, "key of the row's system message with prompt_type=plaintext; null or "
                                                   "absent in a row: system_prompt")
     system_prompt: str | None = setting(None, "system message of every row with prompt_type=plaintext; null: "
@@ -51,9 +51,8 @@ class Format(Section):
             if self.prompt_type == "messages" and getattr(self, name) is not None:
                 yield Problem(name, "messages have their system turn themselves; it goes with prompt_type=plaintext.",
                               f"For every prompt that has none: {INPUT}.system_prompt.")
-        for name, unset in (("messages_key", None), ("tools_key", "tools")):
-            if self.prompt_type != "messages" and getattr(self, name) != unset:
-                yield Problem(name, "read only with prompt_type=messages.", found=getattr(self, name))
+        if self.prompt_type != "messages" and self.messages_key is not None:
+            yield Problem("messages_key", "read only with prompt_type=messages.", found=self.messages_key)
 
 
 class TaskFormat(Format):

@@ -290,6 +290,14 @@ def test_a_prompt_of_a_task_may_end_with_a_tool_and_have_tools_under_a_key():
     assert json.loads(made.messages) == {"messages": [ASKED, KEPT, THREE], "tools": [ADD]}
 
 
+@pytest.mark.parametrize(("tools", "messages"), [
+    ([ADD], {"messages": [ASKED], "tools": [ADD]}), (None, None), ([], None)])
+def test_a_plain_prompt_has_the_tools_of_its_row(tools, messages):
+    (made,) = read([{"question": "1+2?", "answer": "3", "tools": tools}])
+    assert (made.question, made.problem) == ("1+2?", None)
+    assert (made.messages and json.loads(made.messages)) == messages
+
+
 @pytest.mark.parametrize(("given", "kept"), [
     ({"tool_calls": json.dumps([call()])}, [call()]),
     ({"tool_calls": [call({"a": 1})]}, [call()]),

@@ -57,7 +57,7 @@ def previewed(tmp_path):
             rows = [row | {"answer": f"{i}"} if row.get("answer") == "9" else row for i, row in enumerate(rows)]
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
         read = form(rows, key, COLUMNS | columns)
-        columns.pop("talks", None)
+        columns = {name: column for name, column in columns.items() if name not in ("talks", "reply_prefix")}
         source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"],
                   "prompt_setting": "prompt_key", "every_turn": every_turn, **read}
@@ -212,6 +212,13 @@ def test_conversations_go_through_the_chat_template(previewed):
     (_, fact), = previewed([{"prompt": turns, "truth": {"answer": "1"}}], prompt_key="prompt",
                            response_key="truth.answer")["facts"]
     assert "conversations of 4 to 4 tokens" in fact
+
+
+@pytest.mark.parametrize("prompt", ["ab", [{"role": "user", "content": "ab"}]])
+def test_what_a_reply_begins_with_is_part_of_its_prompt(previewed, prompt):
+    """'ab', ':' for the reply, and '5=' of it."""
+    (_, fact), = previewed([{"prompt": prompt, "answer": "9"}], prompt_key="prompt", reply_prefix="5=")["facts"]
+    assert "of 5 to 5 tokens" in fact
 
 
 def test_messages_may_be_their_json_text(previewed):

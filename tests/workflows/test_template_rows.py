@@ -142,7 +142,7 @@ TWO = {"role": "assistant", "content": "", "tool_calls": [call(1, 2, "call00001"
 
 @pytest.mark.parametrize(("template", "talk", "tools", "words"), [
     (NAMELESS, TALK, (), "turn 2: tool_calls"),
-    (NAMELESS, [ASKED, ANSWER], (ADD,), "tools: the chat template does not read it"),
+    (NAMELESS, [ASKED, ANSWER], (ADD,), "tools (format.tools_key)"),
     (CHATML, [ASKED, {**ANSWER, "reasoning_content": "Add."}], (), "turn 2: reasoning_content"),
     (CHATML, [ASKED, {**ANSWER, "weight": 1}], (), "turn 2: weight"),
     (CHATML, [{**ASKED, "name": "Bob"}, ANSWER], (), "turn 1: name"),

@@ -1,5 +1,7 @@
 """A distillation of Trinity-RFT, whose teacher is an auxiliary model, as a recipe."""
 
+import pytest
+
 from tests.bridges import left_out_of_trinity as left_out
 from tests.bridges import values_of_trinity as values
 
@@ -26,6 +28,10 @@ def test_of_a_stage_that_distils_the_teacher_is_the_stages():
     assert found["stages.0.model.teacher_model_path"] == "large"
 
 
-def test_without_distillation_an_auxiliary_model_stays_one():
-    found = values("{buffer: {batch_size: 8}, explorer: {auxiliary_models: [{model_path: large}]}}")
-    assert found["explorer.auxiliary_models.0.model_path"] == "large"
+@pytest.mark.parametrize(("taskset", "stays"), [
+    ("{}", True), ("{default_reward_fn_type: judge_reward}", True), ("{default_reward_fn_type: math_reward}", False),
+    ("{default_reward_fn_type: math_reward, format: {workflow_key: w}}", True)])
+def test_without_distillation_an_auxiliary_model_stays_one_that_somebody_may_ask(taskset, stays):
+    found = values(f"{{buffer: {{batch_size: 8, explorer_input: {{taskset: {taskset}}}}}, "
+                   "explorer: {auxiliary_models: [{model_path: large}]}}")
+    assert ("explorer.auxiliary_models.0.model_path" in found) == stays
