@@ -25,13 +25,13 @@ def work(context: Context) -> None:
     place.mkdir(parents=True, exist_ok=True)
     with files.locked(place / ".lock", lambda holder: context.log.info("waiting: %s builds images", holder)):
         rows = build_all(context, found)
-    context.made["images"] = {row.key: row.digest for row in rows}
-    context.made["built"] = sum(row.digest is not None for row in rows)
-    if rows and not context.made["built"]:
-        raise DataError(f"none of {len(rows)} images was built. The first: {rows[0].reason} (log: {rows[0].log}). The "
-                        "same command tries again.")
-    tables.write(context.directory / tables.LOCATIONS["images"], Row, rows)
-    shutil.rmtree(place / "build", ignore_errors=True)  # complete images are never built again
+        context.made["images"] = {row.key: row.digest for row in rows}
+        context.made["built"] = sum(row.digest is not None for row in rows)
+        if rows and not context.made["built"]:
+            raise DataError(f"none of {len(rows)} images was built. The first: {rows[0].reason} (log: {rows[0].log}). "
+                            "The same command tries again.")
+        tables.write(context.directory / tables.LOCATIONS["images"], Row, rows)
+        shutil.rmtree(place / "build", ignore_errors=True)  # complete images are never built again
 
 
 def build_all(context: Context, distinct: list[Environment]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Chores in a shell as tasks of Harbor: sum, count or sort the lines of a file, rename one, find the one with a line.
+"""20 kinds of chores in a shell, as tasks of Harbor: sum the lines of a file, sort them, find the file with a line, ….
 
 The truth is `{"files": {path: text}}`: the files of a task's directory, instruction.md, tests/test.sh and so on.
 """
@@ -14,19 +14,38 @@ from pipeline.store.harbor import WORKDIR, greeting
 from pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
-NAMES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen")
+NAMES = "abcdefgh"
 FILES, LINES = 3, (2, 4)  # of a task; of a file
 TOML = 'version = "1.0"\n[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 60.0\n'
 TEST = """#!/bin/bash
 if [ "$(cat {target})" = '{expected}' ] && [ {kept} {name} ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
 FIND = "Write the name of the file with {line} to {target}."
-CHORES = (  # question, command, and what it writes of the lines of a file
-    ("Write the sum of {name} to {target}.", "echo $(($(paste -sd+ {name})))>{target}", sum),
-    ("Write the number of lines of {name} to {target}.", "wc -l<{name}>{target}", len),
-    ("Write the sorted lines of {name} to {target}.", "sort {name}>{target}", lambda lines: _text(sorted(lines))),
-    ("Rename {name} to {target}.", "mv {name} {target}", lambda lines: _text(lines)),
-    (FIND, "grep -l {line} *>{target}", None))
+WRITTEN = {  # what of a file is written to another -> command, and what it prints of the lines
+    "sum": ("echo $(($(paste -sd+ {name})))", sum),
+    "number of lines": ("wc -l<{name}", len),
+    "number of bytes": ("wc -c<{name}", lambda lines: 3 * len(lines)),
+    "sorted lines": ("sort {name}", sorted),
+    "lines from large to small": ("sort -r {name}", lambda lines: sorted(lines, reverse=True)),
+    "lines from the last to the first": ("tac {name}", lambda lines: lines[::-1]),
+    "first line": ("head -1 {name}", lambda lines: lines[0]),
+    "last line": ("tail -1 {name}", lambda lines: lines[-1]),
+    "second line": ("sed -n 2p {name}", lambda lines: lines[1]),
+    "smallest line": ("sort {name}|head -1", min),
+    "largest line": ("sort {name}|tail -1", max),
+    "first two lines": ("head -2 {name}", lambda lines: lines[:2]),
+    "last two lines": ("tail -2 {name}", lambda lines: lines[-2:]),
+    "lines but the first": ("sed 1d {name}", lambda lines: lines[1:]),
+    "lines but the last": ("head -n -1 {name}", lambda lines: lines[:-1]),
+    "lines joined by commas": ("paste -sd, {name}", lambda lines: ",".join(map(str, lines))),
+    "lines joined by pluses": ("paste -sd+ {name}", lambda lines: "+".join(map(str, lines)))}
+CHORES = {  # question -> command, and what the target has in the end
+    **{f"Write the {what} of {{name}} to {{target}}.": (f"{command}>{{target}}", result)
+       for what, (command, result) in WRITTEN.items()},
+    "Copy {name} to {target}.": ("cp {name} {target}", list),
+    "Rename {name} to {target}.": ("mv {name} {target}", list),
+    FIND: ("grep -l {line} *>{target}", None)}
+LOOKS = ("first", "last", "second", "smallest", "largest")  # demonstrations print this line before they write it
 
 Lines = dict[str, list[int]]  # file -> its lines
 
@@ -59,16 +78,18 @@ def terminal(seed: int, tasks: int, demonstrations: int, guesses=DEFAULTS.guesse
 
 def _drawn(source: random.Random, before: Lines) -> Chore:
     name, target = source.choice(list(before)), source.choice([one for one in NAMES if one not in before])
-    question, command, result = source.choice(CHORES)
+    question = source.choice(list(CHORES))
+    command, result = CHORES[question]
     given = {"name": name, "target": target, "line": source.choice(before[name])}
+    expected = _text(result(before[name])) if result else name
     solution = command.format(**given)
-    turns = [(call("bash", command=solution), "")] if result else [
-        (call("bash", command=f"grep -l {given['line']} *"), f"{name}\n"),
-        (call("edit", path=target, new_text=name), f"wrote {WORKDIR}/{target}")]
-    test = TEST.format(**given, expected=result(before[name]) if result else name,
-                       kept="! -e" if command.startswith("mv") else "-e")
+    turns = [(call("bash", command=solution), "")]
+    if not result or question.removeprefix("Write the ").startswith(tuple(f"{one} line " for one in LOOKS)):
+        turns = [(call("bash", command=solution.partition(">")[0]), f"{expected}\n"),
+                 (call("edit", path=target, new_text=expected), f"wrote {WORKDIR}/{target}")]
+    test = TEST.format(**given, expected=expected, kept="! -e" if command.startswith("mv") else "-e")
     return Chore(question.format(**given), solution, turns, test)
 
 
-def _text(lines: list[int]) -> str:
-    return "\n".join(map(str, lines))
+def _text(found: list[int] | int | str) -> str:
+    return "\n".join(map(str, found)) if isinstance(found, list) else str(found)

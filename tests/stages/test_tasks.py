@@ -7,11 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.job.context import Context
+from pipeline.results.view import is_locked
 from pipeline.settings.data import AuxiliaryBuffer, TaskFormat
 from pipeline.settings.setting import plain
 from pipeline.store import tables
 from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.records import RawTask
+from stages import images
 from stages.tasks import generate, read_set, work
 from tests.configs import element, overridden
 
@@ -223,3 +225,11 @@ def test_an_empty_file_of_an_expert_is_named(tmp_path):
     context = context_of(tmp_path, *NOTHING, "buffer.trainer_input.auxiliary_buffers={mine: " + mine + "}")
     with pytest.raises(DataError, match=r"none.jsonl holds no rows; .* buffer\.trainer_input\.auxiliary_buffers\.mine"):
         work(context)
+
+
+def test_the_table_of_images_is_written_while_no_other_stage_builds(context_of, tmp_path, monkeypatch):
+    held = []
+    monkeypatch.setattr(images.tables, "write", lambda *_: held.append(is_locked(tmp_path / "images" / ".lock")))
+    images.work(context_of(tmp_path / "stage", f"checkpoint_root_dir={tmp_path}"))
+    assert held == [True]
+    assert not is_locked(tmp_path / "images" / ".lock")

@@ -297,6 +297,13 @@ def test_where_namespaces_are_forbidden_the_reason_is_that_of_the_kernel(tmp_pat
         Sandbox(1)
 
 
+@confined
+def test_what_cannot_be_mounted_is_named_and_is_not_called_forbidden(tmp_path):
+    with pytest.raises(ConfigError, match="no_layer") as error:
+        Sandbox(1, layers=[tmp_path / "no_layer"])
+    assert "allowed" not in str(error.value)
+
+
 # ------------------------------------------------------------------------------------------------ in an agent's hands
 
 

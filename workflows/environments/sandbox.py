@@ -100,7 +100,7 @@ class Sandbox:
         found = _drain(self._holder.stdout, START_SECONDS, until=b"\n").strip()
         if found != b"ready":
             self.close()
-            raise ConfigError(f"user namespaces are not allowed: unshare: {found.decode(errors='replace')}. {NEEDED}")
+            raise ConfigError(_refusal(found.decode(errors="replace"), bool(layers)))
 
     def run(self, command: Sequence[str], seconds: float, cwd: str = "/", variables: Mapping[str, str] | None = None,
             verifies: bool = False, stdin: IO | int = subprocess.DEVNULL) -> Ended:
@@ -182,6 +182,15 @@ class Sandbox:
         memory = min(wanted, own) if own >= 0 else wanted
         return ["prlimit", f"--cpu={max(int(seconds * self._cpus), 1)}", "--core=0", f"--nproc={PROCESSES}",
                 *([f"--as={memory}"] if memory >= 0 else []), "--"]
+
+
+def _refusal(said: str, has_image: bool) -> str:
+    """What a holder that did not begin lacks. said: its first line, empty where it said nothing in time."""
+    if said.startswith("unshare:"):
+        return f"user namespaces are not allowed: {said}. {NEEDED}"
+    needed = ("Attempts in images need overlays in user namespaces: Linux 6.6, and layers on a file system that an "
+              "overlay may lie on.") if has_image else NEEDED
+    return f"the files of an attempt were not mounted: {said or f'no answer in {START_SECONDS:g} s'}. {needed}"
 
 
 @cache
