@@ -179,9 +179,9 @@ def numbers(stage: Path) -> list[int]:
                   (stage / "weights").glob(f"version=*/{files.MANIFEST}"))
 
 
-def needed(stage: Path, version: int, based: bool) -> set[int]:
-    """Returns the versions that rebuild `version` and later ones. based: the next one may be a delta of the last."""
-    there = numbers(stage)
+def needed(stage: Path, there: list[int], version: int, based: bool) -> set[int]:
+    """Returns which of the versions `there` rebuild `version` and later ones. based: the next one may be a delta of the
+    last."""
     waiting = {one for one in there if one >= version} | set(there[-1:] if based else ())
     found: set[int] = set()
     while waiting:
@@ -218,8 +218,9 @@ def forget_before(stage: Path, version: int, keep: str, based: bool) -> None:
     """
     if keep == "all":
         return
-    kept = needed(stage, version, based)
-    for one in reversed(numbers(stage)):  # deltas before what they change
+    there = numbers(stage)  # once: the trainer publishes meanwhile, and its newer version must stay
+    kept = needed(stage, there, version, based)
+    for one in reversed(there):  # deltas before what they change
         directory = version_directory(stage, one)
         full = files.read_json(directory / files.MANIFEST).get("base") is None
         if one not in kept and not (keep == "anchors" and full):

@@ -16,7 +16,7 @@ from pipeline.job.syncs import Scheduled
 from pipeline.job.waiting import wait_for
 from pipeline.settings.config import resolve_dtype
 from pipeline.settings.trainer import publishes_deltas
-from pipeline.store import checkpoints, files, versions
+from pipeline.store import checkpoints, files, tables, versions
 from pipeline.store.errors import SyncError
 from workflows.attempts.recording import Journal
 from workflows.protocol.engine import Engine
@@ -47,16 +47,27 @@ class Weights:
         self.hashes[0] = self.hash
 
     def update_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:
-        """Waits for, loads and verifies `version`, unless loaded and awake. check: see wait_for."""
+        """Waits for, loads and verifies `version`, unless loaded and awake. check: see wait_for.
+
+        Raises SyncError for one that was published and is gone.
+        """
         self.wait_seconds = self.sync_seconds = self.ahead_seconds = 0.0
         self.difference, self._ahead = self._ahead, None
         if version == self.version and not self.asleep:
             return
         directory = versions.version_directory(self.context.directory, version)
         config = self.context.config.synchronizer
+
+        def check_both() -> None:
+            check()
+            passed = tables.step_file(self.context.directory, "steps", version + 1).exists()
+            if passed and not files.is_complete(directory):  # in this order: it is published before that step
+                raise SyncError(f"{directory} is gone: it was published, and the trainer has made step {version + 1} "
+                                "since. Run the same command again: the stage goes on from a checkpoint before it.")
+
         self.wait_seconds = wait_for(
             directory / files.MANIFEST, config.sync_timeout, f"weights version {version} of the trainer",
-            self.context.directory / "trainer.log", check,
+            self.context.directory / "trainer.log", check_both,
         )
         begin = time.perf_counter()
         if self.asleep:

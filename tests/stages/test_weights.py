@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pipeline.store import checkpoints, files, versions
+from pipeline.store import checkpoints, files, tables, versions
 from pipeline.store.errors import StageError, SyncError
 from stages.explorer.weights import Weights, probe_difference
 from workflows.engines.scripted_engine import ScriptedEngine
@@ -104,3 +104,14 @@ def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_
     context.config.synchronizer.sync_timeout = 0.01
     with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
         Weights(context, ScriptedEngine(None, context.config, [1], False)).update_to(2, nothing)
+
+
+def test_weights_that_are_gone_once_the_trainer_has_passed_them_are_not_waited_for(tmp_path, context_of):
+    context = context_of(tmp_path)
+    context.config.synchronizer.sync_timeout = 60.0
+    made = tables.step_file(tmp_path, "steps", 3)
+    made.parent.mkdir()
+    made.touch()
+    with pytest.raises(SyncError) as error:
+        Weights(context, ScriptedEngine(None, context.config, [1], False)).update_to(2, nothing)
+    assert "version=000002" in str(error.value)

@@ -203,6 +203,20 @@ def test_versions_that_later_ones_need_are_kept(stage, version, keep, based, lef
     assert versions.numbers(stage) == left
 
 
+def test_a_version_that_is_published_meanwhile_stays(stage, monkeypatch):
+    found = versions.needed
+
+    def published_meanwhile(*given):
+        kept = found(*given)
+        versions.publish(stage, 6, lambda directory: tensor_files.write(directory / checkpoints.WEIGHTS, weights(6)),
+                         PROBE)
+        return kept
+
+    monkeypatch.setattr(versions, "needed", published_meanwhile)
+    versions.forget_before(stage, 4, "last", based=False)
+    assert versions.numbers(stage) == [4, 5, 6]
+
+
 def test_a_version_that_could_not_be_written_is_not_there(tmp_path):
     with pytest.raises(ZeroDivisionError):
         versions.publish(tmp_path, 1, lambda directory: 1 / 0, PROBE)
