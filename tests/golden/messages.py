@@ -11,6 +11,7 @@ that the page does not have fails its test, and so does one that its test no lon
 machines and runs is replaced (VARIABLE), as are temporary directories and this clone. tests/conftest.py has the hooks.
 """
 
+import platform
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,10 @@ VARIABLE = [(re.compile(pattern), steady) for pattern, steady in (
     (r"/[^\s'\"]*?/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[\w-]*\d", "TMP"), (re.escape(str(HOME)), "HOME"),
     (r"(\.py)(:|, line | line )\d+", r"\1\2LINE"), (r"(?<=[a-z]-)[0-9a-f]{8}\b", "HASH"),
     (r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8,64}\b", "HASH"), (r"(127\.0\.0\.1|localhost):\d{4,5}", r"\1:PORT"),
-    (r"\bprocess \d{2,}", "process PID"), (r"\b\d+ threads", "N threads"))]
+    (r"\b(process|CONT) \d{2,}", r"\1 PID"), (r"\.\d+\.tmp\b", ".PID.tmp"),
+    (rf"\bon {re.escape(platform.node() or 'HOST')}\b", "on HOST"),
+    (r"\S+/python[\d.]* -m", "python -m"), (r"\b\d+ threads", "N threads"), (r"[\d.]+ MiB are free", "N MiB are free"),
+    (r"file system /\S* \(\w+\)", "file system X"))]
 
 
 class Record:

@@ -11,6 +11,7 @@ from pipeline.bridges.shell_state import job_variables
 from pipeline.bridges.shell_syntax import Argument
 from pipeline.store.errors import ConfigError
 from tests.bridges import from_verl, launch, written
+from tests.golden.messages import refuses, wording
 
 TABLE = json.loads((Path(__file__).parent / "shell_words.json").read_text())  # script -> words of its last `run`
 RUN = 'run() { printf "%s\\0" RUN "$@" >> "$WORDS"; }\n'
@@ -141,13 +142,13 @@ def test_of_an_unknown_test_only_the_branches_that_may_run_are_read():
 @pytest.mark.parametrize("script", ["run 'a", "run $(a", "run ${a", "A=(1 2", "if", "done", ")", "a && ", "<<", "case",
                                     "f() {", "run $((1.5))", "run " + "${X:-" * 3000 + "}" * 3000])
 def test_what_is_not_bash_is_refused(script):
-    with pytest.raises(ConfigError, match=r"x\.sh"):
+    with refuses(ConfigError, "x.sh"):
         read_script(f"run a\n{script}", "x.sh")
 
 
 def test_without_shfmt_one_sentence_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    with pytest.raises(ConfigError, match=r"shfmt, which is not installed: pip install shfmt-py"):
+    with refuses(ConfigError, "shfmt-py"):
         read_script("run this-text-was-not-read-before")
 
 
@@ -181,7 +182,7 @@ def test_what_differs_between_several_runs_is_unknown():
 def test_a_word_that_may_set_any_key_is_told_and_every_default_says_so(word):
     made = from_verl(f"{START} \\\n  {word} \\\n  actor_rollout_ref.rollout.n=4")
     assert made.unread == [2]
-    assert "it may set any key" in made.skipped[0][1]
+    wording(made.skipped[0][1], "may")
     doubted = {".".join(path) for path, entry in made.entries.items() if "could not be read" in entry.comment}
     assert {"buffer.total_epochs", "trainer.ranks", "explorer.rollout_model.engine_num"} <= doubted
     assert not {"algorithm.repeat_times", "mode"} & doubted
@@ -191,7 +192,7 @@ def test_a_word_that_may_set_any_key_is_told_and_every_default_says_so(word):
 def test_a_word_of_one_key_or_of_none_leaves_defaults_alone(word):
     made = from_verl(f"{START} {word}")
     assert made.unread == []
-    assert not any("could not be read" in entry.comment for entry in made.entries.values())
+    assert not any("not be read" in entry.comment for entry in made.entries.values())
 
 
 def test_the_directives_of_a_job_decide_its_variables():

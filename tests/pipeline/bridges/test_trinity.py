@@ -9,6 +9,7 @@ from pipeline.store.yaml_values import scalar
 from tests.bridges import SOURCES, from_trinity, written
 from tests.bridges import left_out_of_trinity as left_out
 from tests.bridges import values_of_trinity as values
+from tests.golden.messages import wording
 
 # -------------------------------------------------------------------------------------------------------------- fates
 
@@ -90,7 +91,7 @@ def test_a_secret_from_the_environment_stays():
 def test_a_key_under_our_own_name_wins_unless_it_is_null():
     both = "{buffer: {total_steps: 5}, trainer: {total_steps: 7}}"
     assert values(both)["buffer.total_steps"] == 5
-    assert "given already as 5" in left_out(both)["trainer.total_steps"]
+    wording(left_out(both)["trainer.total_steps"], "as 5")
     assert values("{buffer: {total_steps: null}, trainer: {total_steps: 7}}")["buffer.total_steps"] == 7
 
 
@@ -216,7 +217,7 @@ def test_a_math_workflow_is_a_simple_one_with_the_accuracy_as_its_reward():
     found = written(made)
     assert found["buffer.explorer_input.default_workflow_type"] == "simple_workflow"
     assert found["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"
-    assert "simple_workflow stands for math_workflow" in made.chosen[0]
+    wording(made.chosen[0], "simple_workflow", "math_workflow")
 
 
 def test_a_name_that_cannot_be_a_directory_is_mended():
@@ -279,7 +280,6 @@ def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():
     sets = "buffer.trainer_input.auxiliary_buffers.sft"
     made = from_trinity("buffer: {trainer_input: {auxiliary_buffers: {sft: {path: /d/a.jsonl, speed: 25, "
                         "format: {prompt_key: q, nonsense: 1}}}}}")
-    assert {given.key: why.partition(".")[0] for given, why in made.left_out} == {
-        f"{sets}.speed": "no key of the guide, and none here",
-        f"{sets}.format.nonsense": "no key of the guide, and none here"}
+    assert {given.key for given, _ in made.left_out} == {f"{sets}.speed", f"{sets}.format.nonsense"}
+    wording(why for _, why in made.left_out)
     assert [given.key for given in made.kept] == [f"{sets}.path", f"{sets}.format.prompt_key"]

@@ -4,6 +4,7 @@ import pytest
 
 from tests.bridges import left_out_of_trinity as left_out
 from tests.bridges import values_of_trinity as values
+from tests.golden.messages import wording
 
 DISTILLATION = """
 algorithm: {algorithm_type: on_policy_distill, repeat_times: 4}
@@ -19,7 +20,7 @@ def test_the_auxiliary_model_of_a_distillation_is_the_teacher():
     assert found["buffer.explorer_input.default_workflow_type"] == "simple_workflow"
     assert found["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"
     assert not any(key.startswith("explorer.auxiliary_models") for key in found)
-    assert "the trainer's own GPUs score by it" in left_out(DISTILLATION)["explorer.auxiliary_models.0.engine_num"]
+    wording(left_out(DISTILLATION)["explorer.auxiliary_models.0.engine_num"], "trainer's", "GPUs")
 
 
 def test_of_a_stage_that_distils_the_teacher_is_the_stages():

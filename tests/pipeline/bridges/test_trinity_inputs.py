@@ -19,7 +19,7 @@ def test_the_first_set_reads_the_inputs(sets, key):
     assert (found[f"{key}.path"], found[f"{key}.format.prompt_key"]) == ("/d/raw.jsonl", "question")
     assert [k for k in found if k.endswith(".inputs")] == []
     assert [given.key for given, why in made.left_out] == [f"{key}.path"] * ("/d/curated" in sets)
-    assert all("writes there what the operators leave" in why for _, why in made.left_out)
+    assert all("operators" in why for _, why in made.left_out)
 
 
 def test_several_inputs_are_a_list_and_a_path_that_is_the_input_stays():

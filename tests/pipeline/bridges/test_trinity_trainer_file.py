@@ -6,6 +6,7 @@ from pipeline import cli
 from pipeline.bridges.source import read_yaml
 from pipeline.bridges.trinity import translate
 from pipeline.store.errors import ConfigError
+from tests.golden.messages import refuses
 
 CONFIG = """
 algorithm: {algorithm_type: grpo, repeat_times: 8}
@@ -78,7 +79,7 @@ def test_a_file_that_is_not_here_is_asked_for(tmp_path, capsys):
 
 
 def test_a_file_that_is_no_configuration_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match=r"train\.yaml"):
+    with refuses(ConfigError, "train.yaml"):
         translated(tmp_path, trainer="- 1\n")
 
 

@@ -5,6 +5,7 @@ import pytest
 from pipeline.store.errors import ConfigError
 from tests.bridges import from_verl, launch, written
 from tests.bridges import values_of_verl as values
+from tests.golden.messages import refuses, wording
 
 INPUT = "buffer.explorer_input"
 
@@ -20,8 +21,7 @@ algorithm.adv_estimator: grpo
     found, made = values(text, "c.yaml"), from_verl(text, "c.yaml")
     assert (found["buffer.batch_size"], found["synchronizer.sync_interval"]) == (128, 1)
     assert found["algorithm.algorithm_type"] == "grpo"
-    assert [(u.given.key, u.why) for u in made.unknown] == [
-        ("actor_rollout_ref.rollout.n", "a reference to data.nowhere, which is not given")]
+    wording([[(u.given.key, u.why) for u in made.unknown]], "actor_rollout_ref.rollout.n", "data.nowhere")
 
 
 def test_dotted_overrides_alone():
@@ -45,8 +45,8 @@ def test_the_last_of_two_overrides_counts_and_another_command_is_named():
     script = launch("data.train_batch_size=1", "data.train_batch_size=512") + "\n" + launch("data.train_batch_size=7")
     made = from_verl(script)
     assert made.entries[("synchronizer", "sync_interval")].value == 2
-    assert [line for line, text in made.skipped if "another command that starts veRL" in text] == [4]
-    assert made.assumed == [(3, "data.train_batch_size is given again, first in line 2: the last one counts")]
+    assert [line for line, text in made.skipped if "another command" in text] == [4]
+    wording([made.assumed], "(3,", "data.train_batch_size", "line 2")
 
 
 def test_a_command_within_a_loop_is_read_once_and_its_variables_are_not_known():
@@ -55,7 +55,7 @@ def test_a_command_within_a_loop_is_read_once_and_its_variables_are_not_known():
     assert made.entries[("cluster", "node_num")].value == 1
     assert [(u.given.key, u.given.line, u.to) for u in made.unknown] == [
         ("actor_rollout_ref.actor.optim.lr", 3, ["algorithm.optimizer.lr"])]
-    assert made.assumed == [(2, "the command that starts veRL runs 2 times: what is not the same each time is unknown")]
+    wording([made.assumed], "(2,", "veRL", "2 times")
     assert made.skipped == []
 
 
@@ -67,7 +67,7 @@ def test_a_forgotten_backslash_is_named_with_its_line():
 
 def test_a_word_that_is_no_override_is_named():
     made = from_verl(launch("trainer.nnodes=1", "data.train_files=[a, b]"))
-    assert (3, "b]: is no override") in made.skipped
+    assert (3, "b]") in [(line, text.partition(":")[0]) for line, text in made.skipped]
 
 
 def test_deletions_and_configuration_files_are_named():
@@ -86,11 +86,11 @@ def test_a_key_without_a_counterpart_is_listed_with_line_and_value():
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("echo hello\n", "found no command that starts veRL"), ("", "holds no settings"),
-    ("- a\n- b\n", "holds no settings"),
-    ("a: [1\n", "line 2"), ("a: 1\na: 2\n", "there twice")])
+    ("echo hello\n", "veRL"), ("", "settings"),
+    ("- a\n- b\n", "settings"),
+    ("a: [1\n", "line 2"), ("a: 1\na: 2\n", "there")])
 def test_a_source_without_anything_of_verl_is_refused(text, said):
-    with pytest.raises(ConfigError, match=said):
+    with refuses(ConfigError, said):
         from_verl(text, "x.sh" if "echo" in text else "x.yaml")
 
 
@@ -168,9 +168,8 @@ def test_without_a_command_that_starts_verl_every_line_is_overrides(text):
 def test_a_word_among_overrides_that_is_none_is_told_as_lost():
     made = from_verl("data.train_batch_size=64 trainer.nnodes=1\nalgorithm.adv_estimator: grpo\n"
                      "trainer.total_epochs= 2\ndata.seed = 3")
-    assert made.skipped == [(line, f"{word}: is no override; needed key=value, without blanks")
-                            for line, word in ((2, "algorithm.adv_estimator:"), (2, "grpo"), (3, "2"),
-                                               (4, "data.seed"), (4, "="), (4, "3"))]
+    assert [(line, text.rpartition(": ")[0]) for line, text in made.skipped] == [
+        (2, "algorithm.adv_estimator:"), (2, "grpo"), (3, "2"), (4, "data.seed"), (4, "="), (4, "3")]
     assert made.lost == [2, 2, 3, 4, 4, 4]
 
 

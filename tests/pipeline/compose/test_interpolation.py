@@ -7,6 +7,7 @@ from pipeline.run.sweep import make_sweep
 from pipeline.settings.setting import at
 from pipeline.store.errors import ConfigError
 from tests.configs import broken, problems_of
+from tests.golden.messages import refuses
 
 ARGS = "data_processor.task_pipeline.generator_args"
 
@@ -74,7 +75,7 @@ def test_an_element_that_a_list_lacks_is_named(override):
     (problem,) = problems_of(override)
     assert problem.key == f"'{override}'"
     assert f"{override.rpartition('.')[0].rpartition('.')[0]} has no element" in problem.needed
-    with pytest.raises(ConfigError, match="has no element"):
+    with refuses(ConfigError, "element"):
         make_sweep([f"{override},9"])
 
 

@@ -15,6 +15,7 @@ from pipeline.settings import algorithms
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.columns import columns, wrong_parameters
 from pipeline.store.errors import ConfigError, Problem
+from tests.golden.messages import wording
 
 PARTS = '''"""Parts of an algorithm."""
 
@@ -137,7 +138,7 @@ def test_a_file_may_say_that_its_rows_take_no_weight():
 def test_a_file_that_is_no_yaml_is_named_with_the_line():
     Path("conf/algorithm/mine.yaml").write_text("algorithm_type: mine\nrepeat_times: [1\n")
     (problem,) = bad("algorithm=mine")
-    assert "mine.yaml is no YAML" in problem
+    wording(problem, "mine.yaml", "YAML")
     assert "line" in problem
 
 
@@ -169,7 +170,7 @@ def test_offline_training_and_pairs_are_checked_too():
     assert "has 2 parameters" in named_functions.wrong_arguments(offline, imported([offline])[0])[0]
     pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
     pairs = pairs.merged({"algorithm": {"algorithm_type": "dpo", "advantage_fn": None}})
-    assert "asks for a column 'advantages'" in named_functions.wrong_arguments(pairs, imported([pairs])[0])[0]
+    wording(named_functions.wrong_arguments(pairs, imported([pairs])[0])[0], "'advantages'")
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():

@@ -16,6 +16,7 @@ from pipeline.run.snakefile import load_plan
 from pipeline.settings.config import Config
 from pipeline.store import files
 from pipeline.store.errors import DataError, ModelError, StageError
+from tests.golden.messages import refuses, wording
 
 
 @pytest.fixture
@@ -67,9 +68,9 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(stage, monkeypatch
         start(stage, work, monkeypatch)
     assert ended.value.code == 2
     shown = capsys.readouterr().err
-    assert "tasks: the file is empty." in shown
+    wording(shown, "tasks")
     assert f"{sys.executable} -m stages.tasks {stage}" in shown
-    assert (stage / "stage.error").read_text().startswith("the file is empty.\nlog: ")
+    wording((stage / "stage.error").read_text(), "empty")
     assert "Traceback" not in shown
     assert not files.is_complete(stage)
 
@@ -102,7 +103,7 @@ def test_what_user_code_raises_keeps_its_secrets_out_of_the_log(stage, monkeypat
         start(stage, work, monkeypatch)
     told = log(stage), (stage / "stage.error").read_text(), capsys.readouterr().err
     assert not any("hush" in text for text in told)
-    assert all("RuntimeError: 401 of ***, Bearer ***" in text for text in told)
+    assert all("***, Bearer ***" in text for text in told)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -142,10 +143,10 @@ def with_input(stage, path):
 def test_an_input_that_is_not_complete_names_the_command_that_makes_it(stage):
     other = stage.parent / "curate-1"
     with_input(stage, other)
-    with pytest.raises(StageError, match=r"input 'tasks' is not complete.*Make it first: ouro run"):
+    with refuses(StageError, "'tasks'"):
         open_stage(stage)  # the directory was deleted
     files.write_json(other / "stage.json", {"kind": "curate"})
-    with pytest.raises(StageError, match=r"Make it first: .*python.* -m stages.curate .*curate-1"):
+    with refuses(StageError, "first", "-m", "curate-1"):
         open_stage(stage)
     files.write_json(other / files.MANIFEST, {})
     assert open_stage(stage).inputs == {"tasks": other}
@@ -193,7 +194,7 @@ def test_a_stage_that_hangs_is_named_with_its_stack_and_ends(stage, limit, stopp
                           check=False)
     assert done.returncode == -signal.SIGKILL
     reason = (stage / "stage.error").read_text()
-    assert reason.startswith("the process of stage tasks-0123abcd hangs: it gave no sign of life for 1 s, limit 1 s ")
+    wording(reason, "tasks-0123abcd", "1 s")
     assert "; activity: works; " in reason
     assert said in reason
     assert reason.splitlines()[0] in done.stderr
@@ -228,9 +229,9 @@ def test_a_stage_reads_its_settings_alone_and_arguments_stay_dicts():
     made = Config.partial({"buffer": {"explorer_input": source}}).buffer
     assert made.explorer_input.eval_tasksets[0].limit == 2
     assert made.explorer_input.eval_tasksets[0].reward_fn_args == {"x": {"y": 1}}
-    with pytest.raises(AttributeError, match="batch_size"):
+    with refuses(AttributeError, "batch_size"):
         made.batch_size  # noqa: B018
-    with pytest.raises(AttributeError, match="name"):
+    with refuses(AttributeError, "name"):
         made.explorer_input.eval_tasksets[0].name  # noqa: B018
 
 
@@ -255,8 +256,7 @@ def test_waiting_returns_the_seconds(tmp_path):
 
 def test_waiting_ends_and_says_for_what(tmp_path):
     begin = time.perf_counter()
-    with pytest.raises(StageError, match=r"waited 0 s \(synchronizer\.sync_timeout\) for explorer step 3: .*here did "
-                                         r"not come\. Look at .*explorer\.log"):
+    with refuses(StageError, "0 s", "(synchronizer.sync_timeout)", "step 3", "here"):
         wait_for(tmp_path / "here", 0.05, "explorer step 3", tmp_path / "explorer.log")
     assert 0.05 <= time.perf_counter() - begin < 2
 

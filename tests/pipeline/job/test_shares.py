@@ -9,6 +9,7 @@ from pipeline.job.shares import answering_environment, deal_cores, share_cores, 
 from pipeline.settings.config import Config
 from pipeline.settings.kinds import KINDS
 from pipeline.store.errors import ConfigError
+from tests.golden.messages import refuses
 
 EIGHT = list("abcdefgh")
 
@@ -34,10 +35,9 @@ def test_side_by_side_no_gpu_has_two_owners_and_colocated_they_share(given, rank
 
 
 def test_too_few_gpus_are_counted_before_anything_starts():
-    needed = r"mode=both needs 9 GPUs \(2 x 2 for .*, 1 for explorer.auxiliary_models \(judge\), 4 for trainer.ranks\)"
-    with pytest.raises(ConfigError, match=needed + ", found 8. Set mode=colocate"):
+    with refuses(ConfigError, "mode=both", "9 GPUs (2 x 2", "4 for trainer.ranks", "found 8", "mode=colocate"):
         share_gpus(EIGHT, settings(engines=2, each=2, auxiliary=[1]), 4)
-    with pytest.raises(ConfigError, match=r"mode=colocate needs 2 GPUs .*found 1\.$"):
+    with refuses(ConfigError, "mode=colocate", "2 GPUs", "found 1"):
         share_gpus(["0"], settings("colocate", each=2), 1)
 
 
@@ -50,7 +50,7 @@ def test_who_answers_alone_sees_the_first_gpus_and_no_more(monkeypatch):
     monkeypatch.setattr(devices, "torch_has_cuda", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
     assert answering_environment(settings(engines=2)) == {"CUDA_VISIBLE_DEVICES": "5,6"}
-    with pytest.raises(ConfigError, match=r"mode=both needs 2 GPUs .*found 1\.$"):
+    with refuses(ConfigError, "mode=both", "2 GPUs", "found 1"):
         answering_environment(settings(auxiliary=[1], at_most=1))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert answering_environment(settings()) == {}

@@ -7,6 +7,7 @@ import pytest
 from pipeline.settings.data import Taskset
 from pipeline.store.errors import DataError
 from tests.configs import composed, element
+from tests.golden.messages import refuses
 from tests.plans import AFTER_SFT, EVALS, identities, identities_of_default, planned, re_run
 
 SOURCE = "buffer.explorer_input"
@@ -77,8 +78,7 @@ def test_a_stage_is_handed_the_sets_it_reads_with_their_paths(tmp_path):
 
 def test_a_file_of_a_set_that_is_not_there_is_named_with_its_setting(tmp_path):
     values = sets(tmp_path) | {f"{SOURCE}.tasksets": [element(Taskset, {"path": "openai/gsm8k"})]}
-    with pytest.raises(DataError, match=r"^openai/gsm8k does not exist .*Check buffer\.explorer_input\.tasksets\.0\.p"
-                                        r"ath.*hf://datasets/openai/gsm8k"):
+    with refuses(DataError, "openai/gsm8k", "buffer.explorer_input.tasksets.0.path", "hf://datasets/openai/gsm8k"):
         planned(tmp_path, values)
 
 

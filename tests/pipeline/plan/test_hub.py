@@ -21,6 +21,7 @@ from pipeline.store.errors import ConfigError, OuroError, StageError
 from stages.model import character_tokenizer
 from tests.configs import changed
 from tests.damage import flip
+from tests.golden.messages import refuses, wording
 from tests.hub import Hub, model, serving, use
 
 SETS, POOL = "buffer.explorer_input", "data_processor.task_pipeline"
@@ -119,7 +120,7 @@ def test_snakemake_and_its_jobs_take_what_ouro_run_has_found(served, config, mon
         monkeypatch.setenv(name, value)
     assert identities(checked_plan(config(), ask=False)) == identities(plan)
     assert served.requests == []
-    with pytest.raises(ConfigError, match=r"org/none.*not asked"):
+    with refuses(ConfigError, "org/none"):
         checked_plan(config({"name": "x", "model.model_path": "org/none"}), ask=False)
     assert served.requests == []
 
@@ -135,12 +136,12 @@ def test_without_a_network_the_cache_is_taken_or_one_sentence_says_what_to_fetch
     assert identities(checked_plan(config({"name": "x"})))["rft"] == identities(plan)["rft"]
     report = preflight.check(config({"model.model_path": "org/other@v1"}))
     assert len(report.problems) == 1
-    assert "`hf download org/other --revision v1`" in report.problems[0]
+    wording(report.problems[0], "hf", "org/other --revision v1")
     with pytest.raises(OuroError):  # to move needs the hub
         preflight.judged_plan(config(), update_hub=True)
     next(tmp_path.glob("hf/hub/models--org--m/snapshots/*/model.safetensors")).unlink()
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-    with pytest.raises(OuroError, match=f"hf download org/m --revision {sha}"):
+    with refuses(OuroError, f"org/m --revision {sha}"):
         plan.freeze()
 
 
@@ -168,8 +169,7 @@ def test_a_branch_that_is_not_there(served, config):
     served.push("org/m", model())
     served.push("org/m", model(**{"README.md": "two"}), branch="v2")
     assert checked_plan(config({"model.model_path": "org/m@v2"}))
-    assert preflight.check(config({"model.model_path": "org/m@v3"})).problems == [
-        "model.model_path=org/m@v3: the repository has no branch, tag or commit 'v3'."]
+    wording([preflight.check(config({"model.model_path": "org/m@v3"})).problems], "model.model_path=org/m@v3", "v3")
 
 
 def test_a_body_that_ends_early_is_fetched_on_or_nothing_is_kept(served, config, monkeypatch):
@@ -177,7 +177,7 @@ def test_a_body_that_ends_early_is_fetched_on_or_nothing_is_kept(served, config,
     served.push("org/m", model(**{"model.safetensors": bytes(range(200)) * 50}))
     plan = checked_plan(config())
     served.cut["model.safetensors"] = 1000
-    with pytest.raises(OuroError, match="broke off"):
+    with refuses(OuroError, "broke"):
         plan.freeze()
     assert hub.missing(plan.stages)
     assert not Path(plan.stages[0].directory, "stage.json").exists()
@@ -272,7 +272,7 @@ def test_the_preview_leaves_out_rows_that_are_still_to_come(served, config):
     report = preflight.check(values)
     assert report.problems == []
     assert not hub.is_here(HubPath("/x", "hf://datasets/org/rows", sha, f"hf://datasets/org/rows@{sha}/main"), "train")
-    assert report.facts[0][0].startswith("downloaded by `ouro run`")
+    wording(report.facts[0][0], "`ouro run`")
     report.plan.freeze()
     assert not hub.missing(report.plan.stages)
 
@@ -360,7 +360,7 @@ def test_config_check_and_run_by_their_commands(served, config, tmp_path, capsys
     sha = served.push("org/m", model(**tokenizer))
     words = [f"checkpoint_root_dir={tmp_path}", "model.init.enable=false", "model.model_path=org/m"]
     assert cli.main(["config", "check", *words]) == 0
-    assert f"in 1 file(s), at commit {sha[:12]}" in capsys.readouterr().out
+    wording(capsys.readouterr().out, "1 file(s)", sha[:12])
     assert cli.main(["run", "--update-hub", *words, "--", "-n", "--quiet"]) == 0
     assert f"org/m is at {sha[:12]}" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
@@ -375,7 +375,7 @@ def test_a_file_that_a_bit_was_changed_of_on_the_way_is_not_used(served, config,
     """Its sha256 is known, of small files the hash that git has."""
     served.push("org/m", model(**{"merges.txt": "a b"}))
     served.flip = {name}
-    with pytest.raises(OuroError, match=r"a file of org/m@.* is damaged") as caught:
+    with refuses(OuroError, "org/m@") as caught:
         checked_plan(config()).freeze()
     served.flip = set()
     Path(str(caught.value).partition(",")[0]).unlink()  # as it says
@@ -389,7 +389,7 @@ def test_a_file_that_is_damaged_in_the_cache_is_not_used(served, config):
     plan.freeze()
     weights = Path(next(s for s in plan.stages if s.name == "sft").inputs["model"], "model.safetensors").resolve()
     flip(weights)
-    with pytest.raises(OuroError, match="is damaged") as caught:
+    with refuses(OuroError, "damaged") as caught:
         plan.freeze()
     assert str(weights) in str(caught.value)
 
@@ -401,7 +401,7 @@ def test_a_run_whose_plan_is_damaged_keeps_the_commits_that_it_had(served, confi
     plan.freeze()
     flip(plan.view / "plan.json")
     again()
-    with pytest.raises(OuroError, match=f"org/m@{sha}"):
+    with refuses(OuroError, f"org/m@{sha}"):
         checked_plan(config())
     (plan.view / "plan.json").unlink()
     assert identities(checked_plan(config())) == identities(plan)

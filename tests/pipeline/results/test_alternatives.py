@@ -12,6 +12,7 @@ from pipeline.settings.setting import plain
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import write_json
 from tests.configs import changed
+from tests.golden.messages import wording
 
 
 @pytest.fixture
@@ -128,8 +129,7 @@ def test_rows_count_as_they_were_explored(run):
     (found,) = made(run, "algorithm=remax", algorithm__greedy_baseline=True).values()
     assert (found.advantage_fn, found.greedy_baseline, found.repeat_times) == ("remax", True, 8)
     alone = {"algorithm__algorithm_type": "reinforce", "algorithm__repeat_times": 1}
-    assert "groups of one. Needed stages.rft.algorithm.repeat_times of at least 2" in refused(
-        run, "algorithm=grpo", **alone)
+    wording(refused(run, "algorithm=grpo", **alone), "stages.rft.algorithm.repeat_times", "least 2")
     (found,) = made(run, "algorithm.policy_loss_fn=gspo", **alone).values()
     assert found.repeat_times == 1
 
@@ -178,4 +178,4 @@ def test_a_sweep_is_not_replayed(monkeypatch, capsys):
     entry = SimpleNamespace(view=SimpleNamespace(run="toy/one-seed=1"))
     monkeypatch.setattr(sweep_view, "find", lambda root: SimpleNamespace(run="toy/one", entries=[entry]))
     assert cli.main(["replay"]) == 2
-    assert "is a sweep; name one of its points: toy/one-seed=1" in capsys.readouterr().err
+    wording(capsys.readouterr().err, "toy/one-seed=1")

@@ -7,6 +7,7 @@ import pytest
 from pipeline import cli
 from pipeline.results import logs
 from pipeline.store.errors import DataError
+from tests.golden.messages import wording
 
 STAGE = ("2026-11-22 10:00:01,000 INFO started: process 1\n2026-11-22 10:00:05,000 WARNING warning: slow\n"
          "2026-11-22 10:00:07,000 ERROR it failed\nTraceback\n  File x\n")
@@ -45,7 +46,7 @@ def test_level_and_tail_choose_records(run, capsys):
 
 def test_an_unknown_stage_is_refused_with_the_known_ones(run, capsys):
     assert cli.main(["logs", "first", "--root", str(run.root), "--stage", "stf"]) == 2
-    assert "Did you mean 'sft'? Known: " in capsys.readouterr().err
+    wording(capsys.readouterr().err, "'sft'")
     with pytest.raises(DataError):
         logs.choose([], "sft")
 

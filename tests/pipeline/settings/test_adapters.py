@@ -11,6 +11,7 @@ from pipeline.compose.recipe import effective
 from pipeline.plan.plan import make_plan
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
 from tests.configs import changed, check, lora, places
+from tests.golden.messages import wording
 from tests.pipeline.check.test_memory import ADAPTED
 
 
@@ -39,7 +40,7 @@ def test_a_plain_adapter_breaks_no_rule():
 def test_a_check_says_how_much_learns():
     """388 parameters, 384 of the adapter: 98.97%."""
     config = effective(changed({"model.lora_configs": [lora(lora_rank=3)]}), {})
-    assert adapter_words(ADAPTED, config) == "rank 3: trains 384 parameters beside the model's 388 (98.97%)"
+    wording(adapter_words(ADAPTED, config), "rank 3", "384", "model's 388 (98.97%)")
     assert adapter_words(ADAPTED, effective(changed({}), {})) is None
 
 

@@ -13,6 +13,7 @@ from pipeline.settings.guide_always import ALWAYS
 from pipeline.settings.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
 from pipeline.settings.guide_refused import REFUSED, TRANSLATED
 from pipeline.settings.setting import plain
+from tests.golden.messages import wording
 
 ROOT = Path(__file__).resolve().parents[3]
 EVERY_KEY = Path(__file__).parents[1] / "bridges" / "sources" / "every_key.yaml"
@@ -80,7 +81,7 @@ def test_a_key_that_works_or_is_none_of_the_guide_is_not_explained(key):
 
 
 def test_a_refused_value_is_explained_and_another_is_not():
-    assert "weights go through files" in guide.explain_value("synchronizer.sync_method", "nccl")
+    wording(guide.explain_value("synchronizer.sync_method", "nccl"), "weights")
     assert "Parquet" in guide.explain_value("stages.0.buffer.trainer_input.experience_buffer.storage_type", "queue")
     assert guide.explain_value("synchronizer.sync_method", "checkpoint") is None
     assert guide.explain_value("trainer.grad_clip", 1.0) is None

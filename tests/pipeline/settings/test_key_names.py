@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.settings.key_names import nearest_key
+from tests.golden.messages import wording
 
 TASKSET = "buffer.explorer_input.taskset"
 
@@ -20,7 +21,7 @@ TASKSET = "buffer.explorer_input.taskset"
     ("batch_size", "buffer.batch_size"), ("algorithm.lr", "algorithm.optimizer.lr"),  # in another place
 ])
 def test_the_nearest_key(key, meant):
-    assert nearest_key(key) == f" Did you mean '{meant}'?"
+    wording(nearest_key(key), f"'{meant}'")
 
 
 @pytest.mark.parametrize("key", ["zzz", "algorithm.foo"])
@@ -29,5 +30,5 @@ def test_what_is_near_to_nothing_has_no_advice(key):
 
 
 def test_names_beside_the_sections_count_at_the_top_alone():
-    assert nearest_key("recipee", ["recipe"]) == " Did you mean 'recipe'?"
+    wording(nearest_key("recipee", ["recipe"]), "'recipe'")
     assert nearest_key("buffer.recipee", ["recipe"]) == ""

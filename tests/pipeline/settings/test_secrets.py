@@ -18,6 +18,7 @@ from pipeline.store.errors import ConfigError, masked
 from pipeline.store.files import HOME
 from pipeline.store.secret_names import TAKEN_AS_SECRETS
 from tests.configs import changed, problems_of, refused
+from tests.golden.messages import refuses
 
 KEY = "buffer.explorer_input.taskset.reward_fn_args"
 
@@ -31,7 +32,7 @@ def test_a_secret_may_be_named_but_not_written():
 def test_a_variable_that_is_not_set_is_named_with_the_key_that_needs_it(monkeypatch):
     monkeypatch.delenv("OURO_TEST_KEY", raising=False)
     problem = problems_of(f"{KEY}.api_key=${{oc.env:OURO_TEST_KEY}}")[0]
-    assert (problem.key, "OURO_TEST_KEY is not set" in problem) == (f"{KEY}.api_key", True)
+    assert (problem.key, "OURO_TEST_KEY" in problem) == (f"{KEY}.api_key", True)
 
 
 def test_a_secret_reaches_the_stage_and_no_file(tmp_path, monkeypatch):
@@ -56,7 +57,7 @@ def test_a_stage_on_another_machine_says_which_variable_it_lacks(tmp_path, monke
                               "data_processor.task_pipeline.generator_args.api_key": "${oc.env:OURO_TEST_KEY}"}))
     plan.freeze()
     monkeypatch.delenv("OURO_TEST_KEY")
-    with pytest.raises(ConfigError, match=r"api_key' wants the environment variable OURO_TEST_KEY.* not set here"):
+    with refuses(ConfigError, "api_key", "OURO_TEST_KEY"):
         open_stage(next(tmp_path.glob("store/tasks-*")))
 
 
@@ -184,7 +185,7 @@ def test_a_secret_that_reaches_a_setting_in_a_roundabout_way_is_refused(spelled,
 
 def test_a_variable_is_a_secret_where_a_setting_that_is_named_as_one_takes_it(monkeypatch):
     monkeypatch.setenv("OURO_TEST_PLAIN", "abc")
-    with pytest.raises(ConfigError, match=f"{FREE}.a: has the value of OURO_TEST_PLAIN"):
+    with refuses(ConfigError, FREE, "OURO_TEST_PLAIN"):
         compose([f"{KEY}.api_key=${{oc.env:OURO_TEST_PLAIN}}", f"{FREE}.a=${{oc.env:OURO_TEST_PLAIN}}"])
     monkeypatch.setenv("OURO_TEST_PLAIN", "hush-hush")
     assert masked("hush-hush") == "hush-hush"
@@ -207,7 +208,7 @@ def test_a_message_about_an_override_does_not_repeat_the_secret_in_it(overrides)
 
 @pytest.mark.parametrize("override", ["API_KEY=hush1,hush1", "API_KEY=interval(1.5,2)", "API_KEY=shuffle(hush1,hush2)"])
 def test_nor_does_one_about_an_axis_of_a_sweep(override):
-    with pytest.raises(ConfigError, match=r"'explorer\.env_vars\.API_KEY=\*\*\*'") as error:
+    with refuses(ConfigError, "'explorer.env_vars.API_KEY=***'") as error:
         axes.read([f"explorer.env_vars.{override}"])
     assert "hush" not in str(error.value)
 
@@ -215,7 +216,7 @@ def test_nor_does_one_about_an_axis_of_a_sweep(override):
 def test_the_value_of_a_secret_that_a_shell_filled_in_is_refused(monkeypatch):
     monkeypatch.setenv("OURO_TEST_TOKEN", "/hush/hush")
     for text in ("/hush/hush", "Bearer /hush/hush"):
-        with pytest.raises(ConfigError, match=r"env_vars\.X: .*value of OURO_TEST_TOKEN.*\$\{oc\.env:OURO") as e:
+        with refuses(ConfigError, "env_vars.X", "OURO_TEST_TOKEN", "${oc.env:OURO") as e:
             compose([f"explorer.env_vars.X='{text}'"])
         assert "hush" not in str(e.value)
     assert compose(["explorer.env_vars.X=/hush/hush/models"]).explorer.env_vars == {"X": "/hush/hush/models"}

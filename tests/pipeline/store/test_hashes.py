@@ -14,6 +14,7 @@ from pipeline.store import files, hashes, records, tables
 from pipeline.store.errors import DataError
 from tests.damage import cut_short, flip
 from tests.factories import row
+from tests.golden.messages import refuses
 
 
 def task(path):
@@ -104,11 +105,10 @@ def test_a_damaged_table_is_not_read_and_the_stage_is_named(tmp_path, damage):
     files.write_json(stage / files.MANIFEST, {})
     assert len(tables.read(path, records.Task)) == 1
     damage(path)
-    with pytest.raises(DataError) as caught:
+    with refuses(DataError, stage) as caught:
         tables.read(path, records.Task)
     assert str(path) in str(caught.value)
-    assert f"Delete {stage} and run the same command again" in str(caught.value)
-    with pytest.raises(DataError, match="damaged"):
+    with refuses(DataError, "damaged"):
         tables.source([path])
 
 
@@ -163,23 +163,23 @@ def test_a_stage_starts_with_intact_inputs_alone(trained):
     assert "3 files" in checked(trained)[0]
     flip(trained / "model" / "model.safetensors")
     checked(trained, verify="size")
-    with pytest.raises(DataError, match=r"model\.safetensors is damaged.*Delete .*sft-0123abcd and run the same"):
+    with refuses(DataError, "model.safetensors", "sft-0123abcd"):
         checked(trained)
     cut_short(trained / "model" / "model.safetensors")
-    with pytest.raises(DataError, match="6 bytes; 7 were written"):
+    with refuses(DataError, "6 bytes", "7 were"):
         checked(trained, verify="size")
 
 
 def test_what_a_stage_does_not_read_may_be_damaged(trained):
     tables.step_file(trained, "steps", 1).unlink()
     checked(trained)
-    with pytest.raises(DataError, match=r"step=000001\.parquet is damaged: it is missing"):
+    with refuses(DataError, "step=000001.parquet"):
         checked(trained, kind="report")
 
 
 def test_a_damaged_list_is_named_itself(trained):
     flip(trained / hashes.LIST)
-    with pytest.raises(DataError, match=r"hashes\.jsonl is damaged"):
+    with refuses(DataError, "hashes.jsonl"):
         checked(trained)
 
 

@@ -8,6 +8,7 @@ import pytest
 from pipeline import cli
 from pipeline.job import devices
 from pipeline.store.errors import UNSAID, ConfigError, Problem
+from tests.golden.messages import wording
 
 FULL = Problem("trainer.ranks", "needed at least 1.", "Raise it.", found=0, stages=["sft", "rft"], file="r.yaml",
                line=4)
@@ -34,7 +35,7 @@ def test_below_a_section_the_key_is_longer():
 def test_another_stage_or_part_leaves_the_others():
     assert FULL.of(["rft"]).stages == ("rft",)
     other = FULL.but(key="seed", found=UNSAID, file=None, line=None)
-    assert other == "stages 'sft', 'rft': seed: needed at least 1. Raise it."
+    wording(other, "'sft', 'rft'", "least 1")
     assert (other.needed, other.do, FULL.key) == ("needed at least 1.", "Raise it.", "trainer.ranks")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.store.weights import weights_problem
+from tests.golden.messages import wording
 from tests.models import safetensors
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 358496\n"
@@ -52,7 +53,7 @@ def test_a_file_that_is_not_whole(tmp_path, content, words):
 def test_parts_that_are_not_there(tmp_path):
     in_parts(tmp_path)
     (tmp_path / SECOND).unlink()
-    assert f"1 of the 2 files that {INDEX} names are not there: {SECOND}." in problem(tmp_path)
+    wording(problem(tmp_path), "1 of", "2 files", INDEX, SECOND)
     (tmp_path / SECOND).symlink_to("/nowhere/at/all")
     assert SECOND in problem(tmp_path)
 
@@ -60,13 +61,13 @@ def test_parts_that_are_not_there(tmp_path):
 @pytest.mark.parametrize("index", ["", "{", "[]", "{}", '{"weight_map": 3}'])
 def test_an_index_that_is_none(tmp_path, index):
     (tmp_path / INDEX).write_text(index)
-    assert "not a readable index of weights" in problem(tmp_path)
+    wording(problem(tmp_path), "readable")
 
 
 def test_no_weights_at_all(tmp_path):
     (tmp_path / "model.safetensors").mkdir()
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    assert "no file of weights there" in problem(tmp_path)
+    wording(problem(tmp_path), "weights")
 
 
 def test_a_pickle_of_torch_is_looked_at_from_outside(tmp_path):
@@ -83,7 +84,7 @@ def test_a_pickle_of_torch_is_looked_at_from_outside(tmp_path):
 
 def test_the_embedding_has_the_rows_of_the_vocabulary(tmp_path):
     in_parts(tmp_path)
-    assert "vocab_size=9, and the weights have 7" in problem(tmp_path, 9)
+    wording(problem(tmp_path, 9), "vocab_size=9", "have 7")
     assert problem(tmp_path, None) is None  # said within a nested section: not judged
 
 

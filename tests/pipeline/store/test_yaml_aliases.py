@@ -11,6 +11,7 @@ from pipeline.store.digests import digest_meaning
 from pipeline.store.errors import ConfigError
 from pipeline.store.yaml_aliases import MOST, load
 from tests.configs import refused
+from tests.golden.messages import refuses
 
 LISTS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True))
@@ -38,10 +39,10 @@ def test_it_is_refused_wherever_yaml_of_the_user_is_read(tmp_path, text):
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     for read in (lambda: load(text, "x.yaml"), lambda: yaml_files.read(tmp_path / "x.yaml", "x.yaml", []),
                  lambda: read_yaml(text, "x.yaml"), lambda: digest_meaning("x.yaml", "x.yaml")):
-        with pytest.raises(ConfigError, match=r"x\.yaml.*aliases"):
+        with refuses(ConfigError, "x.yaml"):
             read()
     (tmp_path / "conf" / "algorithm" / "x.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="aliases"):
+    with refuses(ConfigError, "aliases"):
         parts("x")
     assert "x" in own()  # named, it fails; all others can be read
 
@@ -67,12 +68,12 @@ def test_the_bound_counts_what_aliases_add():
     """A list of 999 is 1000 values: 20 aliases of it add 20,000, and 21 add 21,000. A long file without any is read."""
     text = f"a: &a [{', '.join(['1'] * 999)}]\nb: [{', '.join(['*a'] * 20)}"
     assert len(load(text + "]", "x")["b"]) == 20
-    with pytest.raises(ConfigError, match="repeat 21,000 values"):
+    with refuses(ConfigError, "21,000"):
         load(text + ", *a]", "x")
     assert len(load(f"a: [{', '.join(['1'] * (MOST + 1))}]", "x")["a"]) == MOST + 1
 
 
 @pytest.mark.parametrize("text", ["a: " + "[" * 101 + "]" * 101, "a: " + "[" * 5000 + "]" * 5000])
 def test_what_nests_without_end(text):
-    with pytest.raises(ConfigError, match="too deep"):
+    with refuses(ConfigError, "deep"):
         load(text, "x")
