@@ -234,7 +234,7 @@ def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
     if both := sorted(own & {path[0] for path in values if path[0] != "stages"}):
         made.note("merged_stages", sections=", ".join(both))
     kind, mode = values.get(KIND), values.get(("mode",))
-    if kind is not None and kind not in GIVEN and ("algorithm", "repeat_times") not in values:
+    if kind is not None and kind not in GIVEN and ("algorithm", "repeat_times") not in made.entries:
         made.note("repeat_times")
     if not names and mode == "bench" and values.get(("model", "external_model", "enable")) is not True:
         made.ask("bench")

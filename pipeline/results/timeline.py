@@ -38,8 +38,8 @@ def trace(shown: View) -> dict:
                 "trainer": list(_trainer(trained.get(name, []), sum(span))) if span else []}.items()):
             if spans:
                 events += _named(number, "thread_name", title, thread)
-                events += [{"ph": "X", "name": what, "pid": number, "tid": thread, "ts": round(begin * 1e6),
-                            "dur": round(seconds * 1e6)} for what, begin, seconds in spans]
+                events += [{"ph": "X", "name": what, "pid": number, "tid": thread, "ts": begin, "dur": microseconds}
+                           for what, begin, microseconds in spans]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": shown.run}}
 
 
@@ -51,31 +51,43 @@ def _named(process: int, kind: str, name: str, thread: int = 0) -> list[dict]:
     return [{"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}]
 
 
-def _span(stage: Node) -> tuple[float, float] | None:
-    """Returns the begin of a stage's last start and its seconds; None until it is complete."""
+def _span(stage: Node) -> tuple[int, int] | None:
+    """Returns the begin of a stage's last start and its length, microseconds; None until it is complete."""
     if not files.is_complete(stage.directory):
         return None
     manifest = files.read_json(Path(stage.directory) / files.MANIFEST)
-    return manifest["started"], manifest["seconds"]
+    return _microseconds(manifest["started"]), _microseconds(manifest["seconds"])
 
 
-def _explorer(steps: list[Sequence]) -> Iterator[tuple[str, float, float]]:
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _explorer(steps: list[Sequence]) -> Iterator[tuple[str, int, int]]:
+    before = 0
     for step, ended, *seconds in steps:
-        yield from _laid(f"explorer step {step}", ended - sum(filter(None, seconds)), EXPLORER, seconds)
+        whole = sum(map(_microseconds, filter(None, seconds)))
+        begin = max(_microseconds(ended) - whole, before)
+        yield from _laid(f"explorer step {step}", begin, EXPLORER, seconds, whole)
+        before = begin + whole
 
 
-def _trainer(steps: list[Sequence], ended: float) -> Iterator[tuple[str, float, float]]:
-    begin = ended - sum(seconds for _, seconds, *_ in steps)
-    for step, whole, *seconds in steps:
-        yield from _laid(f"trainer step {step}", begin, TRAINER, seconds, whole)
+def _trainer(steps: list[Sequence], ended: int) -> Iterator[tuple[str, int, int]]:
+    begin = ended - sum(_microseconds(seconds) for _, seconds, *_ in steps)
+    for step, seconds, *parts in steps:
+        whole = _microseconds(seconds)
+        yield from _laid(f"trainer step {step}", begin, TRAINER, parts, whole)
         begin += whole
 
 
-def _laid(title: str, begin: float, names: Sequence[str], seconds: Sequence[float | None], whole: float | None = None
-          ) -> Iterator[tuple[str, float, float]]:
-    """Returns a step, and within it its parts one after the other: (name, begin, seconds) each."""
-    parts = [(name, one) for name, one in zip(names, seconds, strict=True) if one]
-    yield title, begin, sum(one for _, one in parts) if whole is None else whole
-    for name, one in parts:
-        yield name.removesuffix("_seconds"), begin, one
-        begin += one
+def _laid(title: str, begin: int, names: Sequence[str], seconds: Sequence[float | None], whole: int
+          ) -> Iterator[tuple[str, int, int]]:
+    """Returns a step, and within it its parts one after the other: (name, begin, length) each, microseconds. Spans of
+    a thread are within each other or apart: viewers drop others."""
+    yield title, begin, whole
+    ended = begin + whole
+    for name, one in zip(names, seconds, strict=True):
+        if one:
+            length = min(_microseconds(one), ended - begin)
+            yield name.removesuffix("_seconds"), begin, length
+            begin += length

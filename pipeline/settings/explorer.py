@@ -23,6 +23,8 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
     "hf_overrides": "model.override_config", "dtype": "model.dtype", "seed": "explorer.rollout_model.seed",
     "max_model_len": "model.max_prompt_tokens, model.max_response_tokens or model.max_model_len",
     **{name: f"explorer.rollout_model.{name}" for name in ("max_num_seqs", "tensor_parallel_size", "enforce_eager")},
+    **dict.fromkeys(("pipeline_parallel_size", "prefill_context_parallel_size", "nnodes"),
+                    "explorer.rollout_model.tensor_parallel_size"),  # the only number of GPUs that is counted
     "gpu_memory_utilization": _MEMORY, "kv_cache_memory_bytes": _MEMORY, "enable_sleep_mode": "mode=colocate",
     **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank"), "model.lora_configs"),
     "generation_config": "model.temperature, model.top_p or model.top_k",

@@ -32,7 +32,8 @@ ALWAYS: dict[str, Always] = {
         "a group is trained on as a whole, because its rollouts are compared.")),
     "explorer.runner_state_report_interval": Always((0,), "a stage shows its progress by itself."),
     "explorer.rollout_model.pipeline_parallel_size": Always((1,), (
-        "an engine's GPUs are those of explorer.rollout_model.tensor_parallel_size.")),
+        "an engine splits its model by explorer.rollout_model.tensor_parallel_size alone: raise that where a model "
+        "needs more GPUs.")),
     "explorer.rollout_model.ignore_eos": Always((False,), "a response ends with its end token."),
     "explorer.rollout_model.enable_log_requests": Always((True,), "every request is a row of a table: ask `ouro sql`."),
     "explorer.rollout_model.logprobs": _LOGPROBS,

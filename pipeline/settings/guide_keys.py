@@ -122,6 +122,8 @@ WORKS = [
 ]
 
 NOTED = {
+    **{f"{prefix}.format.{name}": Works("rows name functions of here, such as simple_workflow for math_workflow")
+       for prefix in TASKSETS for name in ("workflow_key", "reward_fn_key")},
     f"{BUFFERS[0]}.replay_buffer.reuse_cooldown_time": Works(
         "in trainer steps, not in seconds, by which no run could be repeated"),
     "algorithm.advantage_fn_args": Works(

@@ -146,6 +146,9 @@ def test_the_number_of_responses_is_one_for_all_sets_to_train_on():
     theirs = "buffer: {batch_size: 1, explorer_input: {tasksets: [{name: a, rollout_args: {n: 8}}, {name: b, %s}]}}"
     assert values(theirs % "rollout_args: {n: 8}")["algorithm.repeat_times"] == 8
     assert f"{ROOT}.tasksets.1.rollout_args.n" in left_out(theirs % "rollout_args: {n: 4}")
+    one = "{algorithm: {algorithm_type: rloo}, buffer: {explorer_input: {taskset: {rollout_args: {%s}}}}}"
+    assert [any("repeat_times" in said for said in from_trinity(one % given).chosen)
+            for given in ("n: 8", "")] == [False, True]
     held = "buffer: {explorer_input: {eval_tasksets: [{name: a, rollout_args: {n: 4}}]}}"
     assert values(held)[f"{ROOT}.eval_tasksets.0.repeat_times"] == 4
 

@@ -34,6 +34,17 @@ def test_the_page_runs_from_top_to_bottom(here, capsys):
     assert (names["judge"]("\\boxed{42}", "42"), names["strict"]("<answer>7</answer>", "7")) == (1.0, 0.5)
 
 
+def test_the_python_of_the_page_for_users_of_trinity_runs(here, tiny_model, capsys):
+    place = here.root / "store" / "rft-0" / "checkpoints" / "step=000780"
+    place.mkdir(parents=True)
+    (place / "model").symlink_to(tiny_model)
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", (HOME / "docs" / "migrate.md").read_text(), re.S):
+        exec(compile(block, "docs/migrate.md", "exec"), names)
+    assert capsys.readouterr().out.count("prompt=") == 4
+    assert names["model"].num_parameters() > 0
+
+
 def test_tables_are_those_of_the_command_line(here):
     tables = ouroboros.tables(ouroboros.runs()[0])
     assert {"tasks", "experience", "steps", "scores"} <= {*tables}
