@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.check.recorded_rules import TAKEN, unfit_directory
 from pipeline.job.context import Context, run_stage
 from pipeline.settings.data import SHOWN
 from pipeline.store import hashes, records, tables
@@ -23,15 +24,9 @@ TABLES = ("experience", "rollouts")  # the last one marks complete steps
 
 def work(context: Context) -> None:
     source = resolve(context.config.buffer.trainer_input.experience_buffer.path)
+    if why := unfit_directory(source):
+        raise DataError(f"{SHOWN}.path={source} {why} {TAKEN}")
     steps = tables.steps_present(source, "rollouts")
-    if not steps:
-        raise DataError(f"{SHOWN}.path={source} has no recorded step (rollouts/step=*.parquet); needed a directory "
-                        "that `ouro serve --record` wrote, or of a stage with mode=explore.")
-    newest = max(row.weights_version for row in tables.read_steps(source, "rollouts", steps))
-    if newest:
-        raise DataError(f"{SHOWN}.path={source} has rollouts by {newest} optimizer steps and fewer; a stage trains on "
-                        "those of one policy. Needed a directory that `ouro serve --record` wrote, or of a stage with "
-                        "mode=explore.")
     for name in (*BESIDE, *TABLES):
         for step in steps:
             path = tables.step_file(source, name, step)

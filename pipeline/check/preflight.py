@@ -78,6 +78,7 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
         report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, call) if code else {}
     report.add("", recorded_rules.lonely_groups(recipe, functions))
+    report.add("", [] if elsewhere else recorded_rules.directories(recipe))
     report.add("", host_rules.unknown_gpus(list(gpus.values())), "unjudged")
     needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes)
               for name, settings in stages.items()]

@@ -4,6 +4,7 @@ An offline stage trains on what another stage explored, and `ouro replay` applie
 another one. Missing properties are reported before anything runs, with the setting of the exploring stage that adds it.
 """
 
+from pathlib import Path
 
 from pipeline.check.named_functions import lonely
 from pipeline.check.turn_rules import state_problems
@@ -12,7 +13,12 @@ from pipeline.compose.recipe import Recipe
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import COMPARE
 from pipeline.settings.config import Config
-from pipeline.store.errors import Problem
+from pipeline.settings.data import SHOWN
+from pipeline.store import tables
+from pipeline.store.digests import resolve
+from pipeline.store.errors import DataError, Problem
+
+TAKEN = "Needed a directory that `ouro serve --record` wrote, or of a stage with mode=explore (store/NAME-HASH)."
 
 
 def unfit_rows(recipe: Recipe) -> list[Problem]:
@@ -45,3 +51,27 @@ def lacking(algorithm: Algorithm, explored: Config, place: str) -> list[Problem]
                              "response to each task, which the rows lack.", f"They have it with "
                              f"{place}algorithm.greedy_baseline=true.", found=function))
     return found + state_problems(function, explored, place)
+
+
+def unfit_directory(source: Path) -> str | None:
+    """Returns why the experience in a directory cannot be trained on."""
+    steps = tables.steps_present(source, "rollouts")
+    if not steps:
+        return "has no recorded step (rollouts/step=*.parquet)."
+    newest = max(row.weights_version for row in tables.read_steps(source, "rollouts", steps))
+    return (f"has rollouts by {newest} optimizer steps and fewer; a stage trains on those of one policy."
+            if newest else None)
+
+
+def directories(recipe: Recipe) -> list[Problem]:
+    """Lists the directories whose experience offline stages of a run cannot take over."""
+    paths = {name: recipe.settings[name].buffer.trainer_input.experience_buffer.path
+             for name, kind in recipe.kinds.items() if kind.is_offline and recipe.source(name) is None}
+    found = []
+    for name, path in paths.items():
+        try:
+            why = unfit_directory(resolve(path)) if resolve(path).exists() else None
+        except DataError as error:
+            why = str(error)
+        found += [Problem(f"{SHOWN}.path", why, TAKEN, found=path).of([name])] if why else []
+    return found

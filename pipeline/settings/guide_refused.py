@@ -32,9 +32,9 @@ REFUSED: dict[str, Refused] = {
         "longer than synchronizer.sync_timeout for the other ends the stage."),
     "buffer.trainer_input.experience_buffer.capacity": Refused("tables have no bound but the disk: leave it out."),
     "data_processor.experience_pipeline.inputs": Refused(
-        "experience of an earlier run is trained on in a stage of its own, with mode=train and its directory as "
-        "buffer.trainer_input.experience_buffer.path; a step of rft holds its own rows and those that it replays.",
-        ({},)),
+        "what a stage with mode=explore of another run wrote is trained on in a stage of its own, with mode=train and "
+        "its directory as buffer.trainer_input.experience_buffer.path; a step of rft holds its own rows and those that "
+        "it replays.", ({},)),
     "explorer.name": Refused(_NO_ACTORS),
     "explorer.runner_num": Refused(_ALL_AT_ONCE),
     "explorer.runner_per_model": Refused(_ALL_AT_ONCE),

@@ -1,8 +1,12 @@
 """What a stage must find in rows that another stage explored."""
 
-from pipeline.check.recorded_rules import unfit_rows
+import pytest
+
+from pipeline.check.recorded_rules import directories, unfit_rows
 from pipeline.compose.recipe import Recipe
+from pipeline.store import records, tables
 from tests.configs import broken, changed, places
+from tests.factories import row
 
 RETRY = {"buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}
 
@@ -41,3 +45,14 @@ def test_states_are_those_of_the_workflow_that_explored():
 def test_a_composition_is_judged_by_it():
     assert broken("stages.sft.mode=explore", "stages.sft.algorithm.algorithm_type=grpo", "stages.rft.mode=train",
                   "stages.rft.algorithm.algorithm_type=remax") == ["rft: algorithm.advantage_fn"]
+
+
+@pytest.mark.parametrize(("version", "fits"), [(None, False), (0, True), (3, False)])
+def test_a_directory_of_experience_is_looked_at_before_a_run(tmp_path, version, fits):
+    """Without steps, of one policy, and by weights of a trainer."""
+    if version is not None:
+        tables.write(tables.step_file(tmp_path, "rollouts", 1), records.Rollout, [
+            row(records.Rollout, step=1, weights_version=version)])
+    recipe = Recipe(changed({"mode": "train", "buffer.trainer_input.experience_buffer.path": str(tmp_path)}))
+    key = "buffer.trainer_input.experience_buffer.path"
+    assert [one.key for one in directories(recipe)] == [key] * (not fits)
