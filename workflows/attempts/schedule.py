@@ -333,6 +333,11 @@ def _complete(turn: Trajectory, said: list[tuple[list[int], Reply]], keeps: bool
 
 def _kept(found: list[tuple[Reply, int] | None], mask: list[int]) -> Kept:
     """What each token of a turn was sampled among. found: of `origins`."""
-    sets = {id(reply): reply.kept.sets() for reply, _ in filter(None, found)}
+    replies = {id(reply): reply for reply, _ in filter(None, found)}
+    if len(replies) == 1 and all(found) and all(mask):
+        (reply,) = replies.values()
+        if [place for _, place in found] == list(range(len(reply.kept.counts))):  # the usual turn
+            return reply.kept
+    sets = {key: reply.kept.sets() for key, reply in replies.items()}  # once a reply: a split of all of its tokens
     nothing = np.empty(0, np.int32)
     return Kept.of([sets[id(one[0])][one[1]] if acts else nothing for one, acts in zip(found, mask, strict=True)])

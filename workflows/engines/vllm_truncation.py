@@ -15,6 +15,8 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from workflows.engines.vllm_engine import ASKED
 from workflows.protocol.kept import Kept, kept_of, truncate
 
+LAST = 2**31 - 1  # behind every id
+
 
 @dataclass(slots=True)
 class _Request:
@@ -28,10 +30,12 @@ class _Request:
 
 
 class _Step:
-    """What stayed in one step, on its way to host memory. ids: [B, K]; counts: [B]."""
+    """What stayed in one step, on its way to host memory. ids: [B, K], the likeliest first; counts: [B]."""
 
     def __init__(self, ids: torch.Tensor, counts: torch.Tensor):
-        self._held, self._event = [self._to_host(ids.int()), self._to_host(counts.int())], None
+        cut = torch.arange(ids.shape[1], device=ids.device) >= counts[:, None]
+        ascending = ids.masked_fill(cut, LAST).sort(-1).values  # here, not token by token on the host
+        self._held, self._event = [self._to_host(ascending.int()), self._to_host(counts.int())], None
         if ids.is_cuda:
             self._event = torch.cuda.Event()
             self._event.record()
@@ -47,7 +51,7 @@ class _Step:
             self._event.synchronize()
             self._event = None
         ids, counts = self._held
-        return np.sort(ids[line, : int(counts[line])].numpy())
+        return ids[line, : int(counts[line])].numpy()
 
 
 class TruncatedSampling(LogitsProcessor):
