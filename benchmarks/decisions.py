@@ -33,7 +33,7 @@ OTHERS: dict[str, tuple[str, ...]] = {  # over the recipe's: batches of 256, 400
     "lr 3e-4": (LR("3e-4"),), "lr 9e-4": (LR("9e-4"),), "lr 2e-3": (LR("2e-3"),), "lr 4e-3": (LR("4e-3"),),
     "batches of 128": (SFT.format(batch=128, steps=400),), "batches of 512": (SFT.format(batch=512, steps=400),),
     "360 steps": (SFT.format(batch=256, steps=360),), "200 steps": (SFT.format(batch=256, steps=200),),
-    "weight decay 0.1": ("algorithm.optimizer.weight_decay=0.1",), "hidden size 48": ("model.init.hidden_size=48",),
+    "weight decay 0.1": ("algorithm.optimizer.weight_decay=0.1",), "hidden size 128": ("model.init.hidden_size=128",),
 }
 
 

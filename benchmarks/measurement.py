@@ -104,7 +104,7 @@ class Measurement:
         self.name, self.title, self.parts = name, title, []
         self.facts = {
             "benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "commit": commit(),
-            "command": shlex.join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]),
             "machine": machine(), "versions": versions(),
         }
 
