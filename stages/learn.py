@@ -215,7 +215,7 @@ class Trainer:
             self.deadline.stepped(end - begin)
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
-            rows = self.writer.start(self._write, trained_rows(batch, result.logprobs),
+            rows = self.writer.start(self._write, trained_rows(batch, result.logprobs, result.entropies),
                                      step_record(self.context.id, batch, result, mismatch, values, seconds,
                                                  self.context.config.trainer.overlap))
         if saves:

@@ -123,6 +123,9 @@ class Trained:
                                                "null: an expert's", null=True)
     priority: float | None = column(pa.float64(), "by which its group was drawn again; null: not replayed", null=True)
     train_logprobs: list[float] = column(FLOATS, "log-prob of each action token in the training pass [sum of mask]")
+    entropies: list[float] | None = column(
+        FLOATS, "entropy of the policy at each action token in the training pass, nats [sum of mask]", later=True,
+        default=None)
 
 
 @dataclass(slots=True)

@@ -56,8 +56,8 @@ def _opened(file: Path, changed: int) -> Any:
 
 def signals(row: Mapping[str, Any], trained: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Returns what is known of each response token: `id`, `mask` (1: the policy's own), `logprob` of the sampling
-    policy; of the policy's own, once trained on, `train_logprob`, `advantage`, and `mismatch`, the sampling policy's
-    log-prob less that of the training pass.
+    policy; of the policy's own, once trained on, `train_logprob`, `entropy` in nats (None from earlier releases),
+    `advantage`, and `mismatch`, the sampling policy's log-prob less that of the training pass.
 
     row: of `experience`. trained: its row of `trained`, whose lists have an entry for each of the policy's own tokens.
     """
@@ -71,6 +71,7 @@ def signals(row: Mapping[str, Any], trained: Mapping[str, Any] | None) -> list[d
         if mask and trained:
             own = trained["advantages"]
             one["train_logprob"] = after = trained["train_logprobs"][acts]
+            one["entropy"] = trained["entropies"] and trained["entropies"][acts]
             one["advantage"] = trained["advantage"] if own is None else own[acts]
             one["mismatch"] = None if None in (after, logprob) else logprob - after
         acts += mask

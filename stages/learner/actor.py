@@ -33,9 +33,10 @@ class Result:
 
     loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. kl_loss_coef: None without a KL loss.
     statistics: token means; loss statistics of rollouts and of off-policy rows are each averaged over their own tokens.
-    tokens: of all rows with their prompts, also where these are shared. logprobs: of each row, in order [N].
-    token_budget: of its micro-batches; compiled_graphs: compiled since the last step; packing: the way of its
-    rows (stages/learner/engine/way.py). All None in a result that no model made.
+    tokens: of all rows with their prompts, also where these are shared. logprobs, entropies: of each row, in order [N];
+    entropies: None where the output has none. token_budget: of its micro-batches; compiled_graphs: compiled since the
+    last step; packing: the way of its rows (stages/learner/engine/way.py). These three are None in a result that no
+    model made.
     """
 
     loss: float
@@ -48,6 +49,7 @@ class Result:
     token_budget: int | None = None
     compiled_graphs: int | None = None
     packing: str | None = None
+    entropies: list[np.ndarray] | None = None
 
 
 class Actor:
@@ -97,14 +99,14 @@ class Actor:
 
     def _step(self, budget: int, rows: list[Row], objective: Objective, lr: float, number: int, update: bool) -> Result:
         """`step` with micro-batches of at most `budget` tokens. Raises Exhausted, with the weights as before."""
-        process, totals, logprobs = self.process, {}, {}
+        process, totals, measured = self.process, {}, {}
         if self.routed and routed(rows):  # on every rank: the rows of one may all be without experts
             totals["routed_differently"] = torch.zeros((), dtype=torch.float64, device=process.device)
         micro_batches = process.pack(rows, budget, objective.row_columns, objective.aggregation, self.way.fill,
                                      experts=self.routed)
 
         def loss_of(micro: MicroBatch) -> Tensor:
-            return self._loss(micro, objective, number, totals, logprobs)
+            return self._loss(micro, objective, number, totals, measured)
 
         grad_norm = 0.0
         if update:
@@ -116,16 +118,19 @@ class Actor:
         names = sorted(totals)
         summed = process.sum_micro_batches(torch.stack([totals[name] for name in names]))
         statistics = dict(zip(names, summed.tolist(), strict=True))
+        logprobs, *entropies = zip(*(one.T for one in process.gather_rows(measured)), strict=True)
         return Result(statistics.pop("loss"), grad_norm, lr, objective.kl.kl_coef if objective.kl else None, statistics,
-                      sum(lengths(rows)), process.gather_rows(logprobs), budget, self._new_graphs(), self.way.name)
+                      sum(lengths(rows)), list(logprobs), budget, self._new_graphs(), self.way.name,
+                      *map(list, entropies))
 
     def _new_graphs(self) -> int:
         before, self.graphs = self.graphs, GRAPHS.count
         return self.graphs - before
 
     def _loss(self, micro: MicroBatch, objective: Objective, number: int, totals: dict[str, Tensor],
-              logprobs: dict[int, np.ndarray]) -> Tensor:
-        """A micro-batch's part of the loss; adds its statistics to `totals` and its log-probs to `logprobs`."""
+              measured: dict[int, np.ndarray]) -> Tensor:
+        """A micro-batch's part of the loss; adds its statistics to `totals`, and log-probs and entropies of its rows to
+        `measured`, [N, 2]; [N, 1] without entropies."""
         columns = {name: self.zero.to_device(values) for name, values in micro.columns.items()}
         columns["rows"] = self.zero.to_device(micro.row_in_micro)
         columns = self._outputs(micro, objective) | columns
@@ -143,7 +148,8 @@ class Actor:
             shares = self.zero.to_device(micro.shares)
             for name, values in statistics.items():
                 totals[name] = totals.get(name, 0.0) + (values.detach() * shares).sum().double()
-        logprobs |= micro.by_row(columns[self.output])
+        found = [columns[self.output], *([columns["entropy"]] if "entropy" in columns else [])]
+        measured |= micro.by_row(torch.stack(found, dim=1))
         return total
 
     def _outputs(self, micro: MicroBatch, objective: Objective) -> dict[str, Tensor]:

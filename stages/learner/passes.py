@@ -37,7 +37,7 @@ def policy_steps(rows: list[Row], parts: list[list[np.ndarray]], step: Callable[
     """The optimizer steps of a batch; what is measured of all of them.
 
     Loss and gradient norm are means over steps; statistics means over trained tokens, those of EACH also by pass
-    (`clip_fraction_1`). logprobs: of the first pass, by the weights at that step. tokens: of all passes.
+    (`clip_fraction_1`). logprobs, entropies: of the first pass, by the weights at that step. tokens: of all passes.
     """
     if len(parts) == len(parts[0]) == 1 and len(parts[0][0]) == len(rows):
         return step(rows)
@@ -49,13 +49,15 @@ def policy_steps(rows: list[Row], parts: list[list[np.ndarray]], step: Callable[
         for number, (results, counts) in enumerate(zip(found, weights, strict=True), 1):
             own = _mean(results, counts)
             statistics |= {f"{name}_{number}": own[name] for name in EACH if name in own}
-    logprobs = [np.zeros(0, np.float32)] * len(rows)
-    for part, result in zip(parts[0], found[0], strict=True):
-        for i, values in zip(part, result.logprobs, strict=True):
-            logprobs[i] = values
+    first = {}
+    for name in ("logprobs", "entropies") if every[0].entropies else ("logprobs",):
+        first[name] = [np.zeros(0, np.float32)] * len(rows)
+        for part, result in zip(parts[0], found[0], strict=True):
+            for i, values in zip(part, getattr(result, name), strict=True):
+                first[name][i] = values
     compiled = [one.compiled_graphs for one in every if one.compiled_graphs is not None]
     return replace(every[-1], loss=_average(every, "loss"), grad_norm=_average(every, "grad_norm"),
-                   statistics=statistics, tokens=sum(one.tokens for one in every), logprobs=logprobs,
+                   statistics=statistics, tokens=sum(one.tokens for one in every), **first,
                    compiled_graphs=sum(compiled) if compiled else None)
 
 

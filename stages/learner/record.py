@@ -57,15 +57,17 @@ def total(explored: list[records.Rollout], column: str) -> float | None:
     return sum(values) if values else None
 
 
-def trained_rows(batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
-    """A record of each row of a batch with rollouts; none for a data set. logprobs: of the step, [N] for each row."""
+def trained_rows(batch: Batch, logprobs: list[np.ndarray],
+                 entropies: list[np.ndarray] | None = None) -> list[records.Trained]:
+    """A record of each row of a batch with rollouts; none for a data set. logprobs, entropies: of a Result."""
     if not batch.rollouts:
         return []
-    return [_trained(batch, row, scored) for row, scored in zip(batch.rows, logprobs, strict=True)]
+    entropies = entropies or [None] * len(batch.rows)
+    return [_trained(batch, *each) for each in zip(batch.rows, logprobs, entropies, strict=True)]
 
 
-def _trained(batch: Batch, row: Row, logprobs: np.ndarray) -> records.Trained:
+def _trained(batch: Batch, row: Row, logprobs: np.ndarray, entropies: np.ndarray | None) -> records.Trained:
     each = row.of_actions("advantages").tolist() if isinstance(row.columns["advantages"], list) else None
     origin = row.origin
     return records.Trained(row.id, batch.step, row.advantage, each, origin is None, batch.staleness(row),
-                           origin and origin.use_count, origin and origin.priority, logprobs)
+                           origin and origin.use_count, origin and origin.priority, logprobs, entropies)

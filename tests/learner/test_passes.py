@@ -55,7 +55,8 @@ def test_what_is_measured_is_of_all_steps_and_of_each_pass():
         number = len(calls)
         clip = [0.0, 0.4, 0.4, 0.8][number - 1]
         return Result(number, 2.0 * number, 0.1, None, {"clip_fraction": clip, "entropy": 1.0}, 3,
-                      [np.full(len(row.mask), -number, np.float32) for row in some], 64, 1, "packed")
+                      [np.full(len(row.mask), -number, np.float32) for row in some], 64, 1, "packed",
+                      [np.full(len(row.mask), number / 2, np.float32) for row in some])
 
     found = policy_steps(given, parts_of(given, trainer(2, 1), 1, 1), step)
     assert calls == [["r0"], ["r1"], ["r0"], ["r1"]]
@@ -63,6 +64,7 @@ def test_what_is_measured_is_of_all_steps_and_of_each_pass():
     assert found.statistics == pytest.approx({"clip_fraction": 0.5, "entropy": 1.0, "clip_fraction_1": 0.3,
                                               "clip_fraction_2": 0.7})
     assert [values.tolist() for values in found.logprobs] == [[-1], [-2] * 3]
+    assert [values.tolist() for values in found.entropies] == [[0.5], [1.0] * 3]
 
 
 def test_a_single_step_is_left_as_it_is():

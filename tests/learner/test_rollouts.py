@@ -221,10 +221,12 @@ def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):
     assert found.kl_trainer_rollout == pytest.approx(3 * (w * -0.25 - w + 1) / 10)
     assert found.effective_sample_size == pytest.approx((7 + 3 * w) ** 2 / (10 * (7 + 3 * w * w)))
     assert found.corrected_fraction == 0.0
-    made = trained_rows(batch, scored)
+    made = trained_rows(batch, scored, [one + 9.0 for one in scored])
     assert [(r.experience_id, r.train_step, r.staleness) for r in made] == [
         ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0), ("t/0", 1, None)]
-    assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-0.75, -0.75]
+    written = tables.to_arrow(made, records.Trained)
+    assert written["train_logprobs"].to_pylist()[1] == [-0.75, -0.75]
+    assert written["entropies"].to_pylist()[1] == [8.25, 8.25]
     result = Result(1.0, 2.0, 0.1, None, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2, "mu": 0.3}, 18, [])
     step = step_record("rft-1", batch, result, found, None, Seconds(1.0, None, 0.0, 0.0, 1.0, None))
     assert (step.loss, step.grad_norm, step.kl, step.trained_rows, step.trained_tokens) == (1.0, 2.0, 0.1, 5, 18)

@@ -11,7 +11,7 @@ const OuroRollouts = (() => {
     samples: [["steps", "steps"], ["model", "model"], ["taskset", "set"], ["task_id", "task"], ["decoding", "decoding", ["greedy", "sampled"]], ["run_index", "number"],
       ["status", "status", ["ok", "prompt_too_long", "reward_failed", "workflow_failed"]], ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"]],
   };
-  const COLOURS = [["logprob", "log-prob"], ["advantage", "advantage"], ["mismatch", "rollout less training"], ["mask", "who wrote it"], ["", "none"]];
+  const COLOURS = [["logprob", "log-prob"], ["advantage", "advantage"], ["entropy", "entropy"], ["mismatch", "rollout less training"], ["mask", "who wrote it"], ["", "none"]];
   let searching = null;
 
   const verdict = (row) => {
@@ -150,7 +150,7 @@ const OuroRollouts = (() => {
     return h("div", null, choose, place, told);
   }
 
-  const said = (one) => [`token ${one.id}`, ["logprob", "log-prob"], ["train_logprob", "in training"], ["mismatch", "rollout less training"], ["advantage", "advantage"]].map(
+  const said = (one) => [`token ${one.id}`, ["logprob", "log-prob"], ["train_logprob", "in training"], ["mismatch", "rollout less training"], ["entropy", "entropy"], ["advantage", "advantage"]].map(
     (name) => (Array.isArray(name) ? (one[name[0]] === undefined || one[name[0]] === null ? null : `${name[1]} ${Ouro.number(one[name[0]])}`) : name)).filter(Boolean).join(", ") + (one.mask ? "" : "; not the policy's own");
 
   function colour(one, by, scale) {

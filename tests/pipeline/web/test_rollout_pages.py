@@ -126,7 +126,7 @@ def test_a_group_beside_a_row_and_the_columns_of_its_task(tmp_path):
     assert found["task"]["question"] == "make 10 from 1 9 4"
     assert [one["train_step"] for one in found["trained"]] == [2]
     assert found["tokens"][0] == {"id": 5, "mask": 1, "logprob": -0.5, "version": None,
-                                  "train_logprob": pytest.approx(-0.500002), "advantage": 0.0,
+                                  "train_logprob": pytest.approx(-0.500002), "entropy": None, "advantage": 0.0,
                                   "mismatch": pytest.approx(2e-6, rel=0.1)}
 
 
@@ -134,11 +134,12 @@ def test_what_training_said_belongs_to_the_policys_own_tokens():
     """Of the tokens 7 8 9 the second is a tool's: the lists of `trained` have two entries."""
     given = {"response_tokens": [7, 8, 9], "action_mask": [1, 0, 1], "rollout_logprobs": [-1.0, 0.0, -2.0],
              "weights_versions": [3, None, 4]}
-    trained = {"train_logprobs": [-1.5, -1.75], "advantages": [0.5, -0.5], "advantage": 0.0}
+    trained = {"train_logprobs": [-1.5, -1.75], "entropies": [0.5, 0.25], "advantages": [0.5, -0.5], "advantage": 0.0}
     assert tokens.signals(given, trained) == [
-        {"id": 7, "mask": 1, "logprob": -1.0, "version": 3, "train_logprob": -1.5, "advantage": 0.5, "mismatch": 0.5},
+        {"id": 7, "mask": 1, "logprob": -1.0, "version": 3, "train_logprob": -1.5, "entropy": 0.5, "advantage": 0.5,
+         "mismatch": 0.5},
         {"id": 8, "mask": 0, "logprob": 0.0, "version": None},
-        {"id": 9, "mask": 1, "logprob": -2.0, "version": 4, "train_logprob": -1.75, "advantage": -0.5,
+        {"id": 9, "mask": 1, "logprob": -2.0, "version": 4, "train_logprob": -1.75, "entropy": 0.25, "advantage": -0.5,
          "mismatch": -0.25}]
 
 
