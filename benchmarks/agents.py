@@ -31,8 +31,7 @@ PROJECT, SAVED = "agents", RESULTS / "agents.json"
 BLIND = {"file_agent": "Folder", "frozen_lake": "FrozenLake", "sudoku": "Sudoku", "sql_agent": "Shop",
          "terminal": "Terminal"}  # recipe -> class of benchmarks.blind
 RECIPES = ("products", *BLIND)
-COLUMNS = ("recipe", "seed", "answers of tools", "before, 95%", "after, 95%", "points, 95%", "steps", "tokens",
-           "seconds")
+COLUMNS = ("recipe", "seed", "tools answer", "before, 95%", "after, 95%", "points, 95%", "steps", "tokens", "seconds")
 SCORE = "SELECT value, low, high FROM scores WHERE metric = 'sampled_accuracy' AND run = ?"
 NOT_RUN = "not run"
 
@@ -87,8 +86,7 @@ def joined(rows: list[list]) -> list[list]:
 
 def page() -> str:
     """The saved results as Markdown: a table, and the command that reproduces it."""
-    saved = files.read_json(SAVED)
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    saved, lines = files.read_json(SAVED), [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [f"| `{recipe}` | {' | '.join('' if one is None else str(one) for one in cells)} |"
               for recipe, *cells in saved["result"]["rows"]]
     on = saved["machine"]
@@ -116,8 +114,7 @@ def main() -> None:
     rows = [row(root, one) for one in cases]
     said.add(table(COLUMNS, sorted(rows, key=lambda one: RECIPES.index(one[0]))))
     said.save({"rows": joined(rows)})
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}; {root}/output has what they printed")
+    sys.exit(f"failed: {', '.join(failed)}; {root}/output has what they printed" if failed else 0)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
+from pipeline.check.harbor_rules import facts
 from pipeline.check.judge import compose
 from pipeline.plan.plan import make_plan
 from pipeline.settings.arguments.answers import ToolArguments
@@ -18,7 +20,7 @@ from pipeline.store.files import HOME as REPOSITORY
 from pipeline.store.images import OWNER, read_image
 from pipeline.store.records import Image, Rejected, Task
 from tests.harbor_kit import shapes_of_tasks, write_shape, write_task
-from workflows.environments.harbor import Harbor, tried
+from workflows.environments.harbor import Harbor
 from workflows.protocol.tools import Situation
 
 pytestmark = pytest.mark.harbor
@@ -38,6 +40,26 @@ COPY numbers.txt .
 RUN chown -R me /usr/src/app
 USER me
 """
+HOSTILE = {  # what an agent runs, of which none earns anything
+    "fork bomb": "f() { f | f & }; f",
+    "fills the disk": "head -c 3G /dev/zero > /tmp/full",
+    "many files": "mkdir /tmp/d && cd /tmp/d && seq 200000 | xargs touch",
+    "much memory": "python3 -c 'bytearray(9 << 30)'",
+    "link to the tests": "ln -sf /tests/test_sum.py /app/sum.txt",
+    "link into /proc": "ln -sf /proc/1/root/tests/test_sum.py /app/sum.txt; ls /proc/1/root/tests",
+    "directory as a link": "rm -rf /app; ln -s /tests /app",
+    "network": "(exec 3<>/dev/tcp/127.0.0.1/22 && cat <&3 || getent hosts example.org) > /app/sum.txt",
+    "the verifier's files": "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; echo exit 0 > /tests/test.sh",
+    "the verifier's programs": "for one in pytest python3 bash; do rm -f /usr/bin/$one; "
+                               "printf '#!/bin/sh\\nexit 0' > /usr/bin/$one; chmod +x /usr/bin/$one; done",
+    "packages of Python": "for one in ~/.local/lib/python3.11/site-packages /usr/lib/python3/dist-packages; do "
+                          "mkdir -p $one; echo 'import os; os._exit(0)' > $one/usercustomize.py; "
+                          "cp $one/usercustomize.py $one/sitecustomize.py; done",
+    "a process that stays": "(while :; do echo 0 > /app/sum.txt; echo 1 > /logs/verifier/reward.txt; done) & "
+                            "setsid sleep 99 &",
+    "kills everything": "kill -9 -1; kill -9 1",
+    "no rights": "chmod 000 /app /tmp /usr /",
+}
 TASKS = {  # of one image each; what the tests below ask
     "whole": {"environment__Dockerfile": WHOLE},
     "fails": {"environment__Dockerfile": "FROM ubuntu:24.04\nRUN echo why; exit 3\n"},
@@ -179,7 +201,8 @@ def test_an_attempt_has_the_files_the_variables_and_the_user_of_its_image(world)
     "rm -rf /usr/src; ln -s /etc /usr/src", "echo /tmp/evil.so > /etc/ld.so.preload",
     "mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt", "ln -s /proc/1/root/tests/expected sum.txt",
     "(while :; do echo 7 > sum.txt; done) & sleep 0.2; rm -f sum.txt", "head -c 1G /dev/zero > /tmp/full",
-    "f() { f | f & }; f", "ln -s / sum.txt; chmod 000 . /tmp /usr", "export PATH=/tmp; echo 'exit 7' > ~/.bashrc"])
+    "seq 200000 | xargs touch", "f() { f | f & }; f", "ln -s / sum.txt; chmod 000 . /tmp /usr",
+    "export PATH=/tmp; echo 'exit 7' > ~/.bashrc"])
 def test_what_an_agent_leaves_in_the_image_earns_nothing(world, left):
     one = world("whole")
     one.bash(left)
@@ -226,22 +249,51 @@ def test_a_killed_stage_goes_on(tmp_path, base):
 
 
 def test_shapes_of_public_tasks_are_built_run_and_verified(shapes, base):
+    """Three attempts at each of 20 tasks: no work, the solution, and what a hostile agent leaves."""
     made = Run(shapes, base)
     begin = time.monotonic()
     made.make("images", "tasks", "curate")
     seconds = time.monotonic() - begin
     images = {row.source: row for row in made.rows("images", "images", Image)}
     assert [row.reason for row in images.values() if row.reason] == []
-    tasks, found = made.rows("curate", "tasks", Task), {}
-    for row in tasks:
-        begin = time.monotonic()
-        found[Path(json.loads(row.answer)["directory"]).name] = (
-            tried(row.answer, ToolArguments(tool_seconds=60)), time.monotonic() - begin)
+    answers = {Path(json.loads(row.answer)["directory"]).name: row.answer
+               for row in made.rows("curate", "tasks", Task)}
+    print("\n| shape | attempt | reward | seconds |\n|---|---|---|---|")
+    rewards = []
+    for (name, answer), (kind, command) in zip(sorted(answers.items()), cycle(HOSTILE.items()), strict=False):
+        for attempt, work in {"nothing": lambda one: None, "solution": Harbor._solve,
+                              kind: lambda one: one.bash(command)}.items():  # noqa: B023 - called at once
+            begin = time.monotonic()
+            rewards.append((attempt, attempted(answer, work)))
+            print(f"| {name} | {attempt} | {rewards[-1][1]} | {time.monotonic() - begin:.1f} |")
     stored = sum(file.lstat().st_size for file in (shapes / "images").rglob("*") if not file.is_dir())
-    lines = [f"| {name} | {', '.join(rewards)} | {taken:.1f} |" for name, (rewards, taken) in sorted(found.items())]
-    print("\n| shape | rewards | seconds |\n|---|---|---|", *lines, sep="\n")
     print(f"{len(images)} images in {seconds:.0f} s, {stored / 2**20:.0f} MiB in all; the sum of theirs is "
-          f"{sum(row.bytes for row in images.values()) / 2**20:.0f} MiB")
-    assert {tuple(rewards) for rewards, _ in found.values()} == {
-        ("nothing {'accuracy': 0.0}", "solution {'accuracy': 1.0}")}
-    assert len(found) == len(tasks) == 20
+          f"{sum(row.bytes for row in images.values()) / 2**20:.0f} MiB; {len(rewards)} attempts")
+    assert len(rewards) == 60
+    assert {kind for kind, _ in rewards} == {"nothing", "solution", *HOSTILE}
+    assert [kind for kind, found in rewards if found != {"accuracy": float(kind == "solution")}] == []
+
+
+def attempted(answer: str, work) -> dict[str, float]:
+    """The reward of an attempt."""
+    one = Harbor()
+    one.settings = ToolArguments(tool_seconds=10)
+    try:
+        one.reset(Situation([], answer))
+        work(one)
+        return one.reward()
+    finally:
+        one._close()
+
+
+def test_thousands_of_directories_are_accepted_in_seconds(tmp_path):
+    """As many directories of each shape as there are public tasks of it."""
+    shapes = [shape for count, *shape in shapes_of_tasks() for _ in range(count)]
+    for number, shape in enumerate(shapes):
+        write_shape(tmp_path / "tasks" / f"{number:04}", shape, number)
+    begin = time.monotonic()
+    ((_, sentence),) = facts(compose(["recipe=file_agent", f"{SET}.path={tmp_path / 'tasks'}",
+                                      f"checkpoint_root_dir={tmp_path}", "buffer.explorer_input.eval_tasksets=[]"]))
+    print(f"\n{sentence}; read in {time.monotonic() - begin:.0f} s")
+    assert sentence.startswith(f"{len(shapes)} of {len(shapes)} ")
+    assert len(shapes) > 3300

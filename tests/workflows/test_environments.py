@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import blind
 from operators.curation import KEYS
 from operators.generate import GENERATORS
 from operators.worlds import sudoku as grids
@@ -318,3 +319,10 @@ def test_temporary_files_of_tools_are_deleted_with_the_attempt(used, tmp_path, m
     while any(tmp_path.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_world_whose_answers_are_withheld_acts_all_the_same():
+    world = begun(blind.Folder, {"files": {"a/x": "1"}, "goal": {"b/x": "1"}})
+    assert [world.list(), world.read("none"), world.move("a/x", "b/x")] == ["", "", ""]
+    assert world.reward() == {"accuracy": 1.0}
+    assert [one.definition for one in methods_of(blind.Folder)] == [one.definition for one in methods_of(Folder)]

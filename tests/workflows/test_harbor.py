@@ -167,7 +167,7 @@ def test_the_variables_of_the_verifier_are_its_own(world):
     "ln -s /dev/fd/../root/tests/expected sum.txt",
     "ln -s / r; ln -s r/tests t; ln -s t/expected sum.txt", "ln -s ../tests t; ln -s t/expected sum.txt",
     "ln -s /tests/expected sum.txt; chmod 111 .", "ln -s /tests/expected \"$(printf 'a\\nb')\"; ln -s a* sum.txt",
-    "head -c 1G /dev/zero > /tmp/full", "chmod -R 000 /app /tmp",
+    "head -c 1G /dev/zero > /tmp/full", "chmod -R 000 /app /tmp", "chmod 000 /",
     "(while :; do echo 1 > /logs/verifier/reward.txt; done) & sleep 0.2"])
 def test_what_an_agent_leaves_does_not_earn_a_reward(world, left):
     one = world()

@@ -58,16 +58,19 @@ echo ready && exec sleep infinity
 OVERLAY = "upperdir=/sys/own/files,workdir=/sys/own/work,userxattr,lowerdir="
 # what an agent left in directories of programs is taken away before verification, but for its working directory $2
 PUT_BACK = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc")
+# and an overlay makes files of its own, for which the agent may have left no room (mount would repeat the owner of
+# files, a number that this namespace does not have)
 RESTORE = """
-umount /sys/root && cd /sys/own/files || exit 1
-options=$1 kept=$2
-shift 2
+umount /sys/root && mount --options-mode ignore -o "remount,nr_inodes=$1" none /sys/own && cd /sys/own/files || exit 1
+options=$2 kept=$3
+shift 3
 if [ -d "$kept" ] && [ "$(realpath "$kept")" = "$PWD/$kept" ]; then mv "$kept" ../kept || exit 1; else kept=; fi
 rm -rf "$@" || exit 1
 if [ "$kept" ]; then mkdir -p "$kept" && rmdir "$kept" && mv ../kept "$kept" || exit 1; fi
 mount -t overlay -o "$options" none /sys/root && cd /sys/root || exit 1
 for one in "$@"; do if [ -d "$one" ] && [ ! -L "$one" ]; then echo "$one"; fi; done
 """
+LISTED = 'chmod 755 /sys/root && exec find "$0" -type l -print0'
 # process 1, as bubblewrap's own would be left to the machine's to reap; an agent may have moved the directory
 INIT = ("sh", "-c", 'mkdir -p "$0" 2>/dev/null; cd "$0" 2>/dev/null; "$@"; exit "$?"')
 AGENT = ("--ro-bind", "/sys/none", "/tests", "--ro-bind", "/sys/none", "/logs")  # mount points cannot be replaced
@@ -129,8 +132,8 @@ class Sandbox:
         kept = workdir.strip("/")
         changed = [name for name in names if name != kept]
         kept = kept if kept.partition("/")[0] in changed else "-"
-        ended = subprocess.run([*self._inside(), "sh", "-c", RESTORE, "sh", self._overlay(), kept, *changed],
-                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        ended = subprocess.run([*self._inside(), "sh", "-c", RESTORE, "sh", str(2 * FILES), self._overlay(), kept,
+                                *changed], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise OSError(f"the files of the image could not be put back: {ended.stderr.strip()[-300:]}")
         self._read_only = [word for name in ended.stdout.split() for word in (
@@ -140,10 +143,10 @@ class Sandbox:
 
     def unlink(self) -> None:
         """Deletes links of the attempt that lead to the tests, to what they write or into processes: a result that is a
-        link to the expected one would equal it. Raises OSError."""
+        link to the expected one would equal it. Gives the root its rights again. Raises OSError."""
         root, own = Path(f"/proc/{self._holder.pid}/root/sys/root"), "/sys/own/files/"
         # in the holder's namespaces, where no mode of a directory hides what is in it
-        found = subprocess.run([*self._inside(), "find", own, "-type", "l", "-print0"], stdin=subprocess.DEVNULL,
+        found = subprocess.run([*self._inside(), "sh", "-c", LISTED, own], stdin=subprocess.DEVNULL,
                                capture_output=True, check=False)
         if found.returncode:
             raise OSError(f"links of the attempt could not be listed: {os.fsdecode(found.stderr)[-300:]}")
