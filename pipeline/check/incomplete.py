@@ -29,6 +29,12 @@ def report_on(overrides: list[str], elsewhere: bool = False, data: bool = True, 
         composed, problems = judged(overrides)
     except ConfigError as error:  # a file cannot be read
         return Report("", problems=error.problems)
+    return report_of(composed, problems, overrides, elsewhere, data, call)
+
+
+def report_of(composed: Config, problems: list[Problem], overrides: list[str], elsewhere: bool = False,
+              data: bool = True, call: bool = True) -> Report:
+    """Returns what `report_on` does. composed, problems: of `judged`."""
     if problems:
         more = further_problems(composed, problems, elsewhere, data)
         return Report("", problems=located([*problems, *more], overrides))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check import fields
-from pipeline.check.incomplete import report_on
+from pipeline.check.incomplete import report_of
 from pipeline.check.judge import judged, of_first_point
 from pipeline.check.report import Report
 from pipeline.init.columns import guess
@@ -162,11 +162,11 @@ class Drafts:
         with ONE_AT_A_TIME:
             path.write_text(text, encoding="utf-8")
             words = [f"recipe={path}"]
-            report = report_on(words, data=False)
             try:
-                config, _ = judged(words)
-            except ConfigError:
-                return _of(report, path, file) | shown
+                config, problems = judged(words)
+            except ConfigError as error:  # a file cannot be read
+                return _of(Report("", problems=error.problems), path, file) | shown
+            report = report_of(config, problems, words, data=False)
         return _of(report, path, file) | shown | {
             "values": fields.values(config), "arguments": fields.arguments(config),
             "steps": fields.steps(config), "run": f"{config.project}/{config.name}"}
