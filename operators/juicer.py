@@ -8,11 +8,13 @@ operators, OURS in operators/curation.py, are registered in addition to Data-Jui
 """
 
 import contextlib
+import importlib.util
 import inspect
 import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from operators import asked
@@ -91,6 +93,9 @@ def _build(name: str, arguments: dict, text_key: str):
     if name not in known:
         raise ConfigError(f"unknown Data-Juicer operator '{name}'.{nearest(name, known)} "
                           f"{len(known)} are known; ours: {', '.join(OURS)}.")
+    if name.startswith("ray_"):
+        raise ConfigError(f"operator '{name}' runs on Ray, which is not here. Take the one without ray_, or "
+                          "document_minhash_deduplicator.")
     accepted = _accepted(known[name])
     for argument in arguments:
         if argument not in accepted:
@@ -98,10 +103,26 @@ def _build(name: str, arguments: dict, text_key: str):
     from data_juicer.ops.load import load_ops
 
     try:
-        return _telling(load_ops([{name: {"text_key": text_key, **arguments, **ALWAYS}}])[0])
+        operator = _telling(load_ops([{name: {"text_key": text_key, **arguments, **ALWAYS}}])[0])
     except Exception as error:  # a constructor may raise anything, due to its arguments or a missing package
         raise ConfigError(f"operator '{name}' cannot be made with {arguments} "
                           f"({type(error).__name__}: {error}).") from error
+    if package := _absent_package(operator):
+        raise ConfigError(f"operator '{name}' needs the package '{package}', which is not installed. Install it, or "
+                          "take the operator out.")
+    return operator
+
+
+def _absent_package(operator) -> str | None:
+    """The package that an operator, or a model that it prepares, loads once it runs, and which is not installed."""
+    from data_juicer.utils import model_utils
+    from data_juicer.utils.lazy_loader import LazyLoader
+
+    models = [one.func.__name__.removeprefix("prepare_").removesuffix("_model") for one in vars(operator).values()
+              if isinstance(one, partial)]
+    used = [*vars(sys.modules[type(operator).__module__]).values(), *map(vars(model_utils).get, models)]
+    return next((vars(one)["_package_name"] for one in used if type(one) is LazyLoader
+                 and importlib.util.find_spec(vars(one)["_module_name"].partition(".")[0]) is None), None)
 
 
 def _telling(operator):

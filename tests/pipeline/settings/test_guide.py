@@ -56,6 +56,10 @@ def test_the_page_of_all_keys_is_what_the_tables_say():
     assert (ROOT / "docs" / "trinity-keys.md").read_text() == page()  # else: ouro import keys > docs/trinity-keys.md
 
 
+def test_what_is_not_here_stays_little():
+    assert len(REFUSED) <= 45
+
+
 def test_every_key_of_the_guide_is_in_the_table():
     known = [g.key for g in read_yaml(EVERY_KEY.read_text(), "every_key.yaml") if not g.key.endswith("stage_name")]
     assert len(known) > 150
