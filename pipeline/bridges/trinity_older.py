@@ -34,8 +34,11 @@ def as_today(made: Translation, given: list[Given]) -> list[Given]:
     known = names_of_today() | (EXPERTS if is_mixed else {})
     for one in (one for one in given if one.key != HELD_OUT):
         path, names = _today(one.path, known)
-        if path is None or path in there:
+        if path is None:
             found.append(one)
+            continue
+        if path in there:
+            made.leave(one, f"{'.'.join(map(str, path))} is given too, and counts.")
             continue
         there.add(path)
         found.append(Given(path, one.value, one.line))
