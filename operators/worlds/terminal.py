@@ -14,7 +14,7 @@ from pipeline.store.harbor import WORKDIR, greeting
 from pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
-NAMES = "abcdefgh"
+NAMES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen")  # single letters are too hard to find
 FILES, LINES = 3, (2, 4)  # of a task; of a file
 TOML = 'version = "1.0"\n[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 60.0\n'
 TEST = """#!/bin/bash
