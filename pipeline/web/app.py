@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.results import query, sweep_view
+from pipeline.results import compare, query, sweep_view
 from pipeline.results.view import Node, View
 from pipeline.store.errors import DataError, OuroError, QueryError, message
 from pipeline.web import curves, details, overview, rollouts
@@ -55,7 +55,8 @@ class App:
         answers = {"runs": lambda _: overview.runs(self.root), "machine": lambda _: overview.machine(),
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
-                   "columns": self._columns, "curves": self._curves, "rows": self._rows, "row": self._row}
+                   "differences": self._differences, "columns": self._columns, "curves": self._curves,
+                   "rows": self._rows, "row": self._row}
         return [
             *(Route(path, self._page) for path in self.PAGES), Route("/static/{name}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
@@ -129,6 +130,11 @@ class App:
         if found := [stage for stage in run.stages if stage.name == name]:
             return found[0]
         raise QueryError(f"{run.run} has no stage '{name}'; it has {', '.join(one.name for one in run.stages)}.")
+
+    def _differences(self, request: Request) -> list[str]:
+        """Returns what the other runs are better by than the first, paired over the tasks of their last evaluations."""
+        runs = [self._run_of(name) for name in request.query_params.getlist("run")]
+        return compare.paired(runs, compare.metric_of(runs)) if runs else []
 
     def _columns(self, request: Request) -> list[dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}

@@ -114,6 +114,7 @@ def test_curves_of_two_runs_over_each_other(page):
     page.get_by_label("over another run").select_option("toy/second")
     page.locator("figure").first.get_by_text("toy/second rft").wait_for()
     assert page.locator("figure").first.locator("li").all_inner_texts() == ["toy/first rft", "toy/second rft"]
+    page.get_by_text("toy/second against toy/first").wait_for()
     page.get_by_role("link", name="by tokens").click()
     page.wait_for_url("**axis=tokens**")
     page.get_by_label("add a column").select_option("lr")

@@ -116,11 +116,13 @@ const OuroView = (() => {
       });
       return place;
     });
+    const differences = h("div");
+    if (runs.length > 1) Ouro.part(differences, async () => h("div", null, (await Ouro.ask("differences", {run: runs})).map((line) => h("p.note", null, line))));
     return h("div", null, h("h2", null, "curves"),
       h("div.row", null, h("p.tabs", {role: "group", "aria-label": "Horizontal axis"}, AXES.map(([name, label]) => h(name === axis ? "a.here" : "a", {href: link({axis: name})}, `by ${label}`))),
         window.OURO_DATA ? null : add(others, "over another run", (name) => link({with: [...runs.slice(1), name]})), add(names.filter((name) => !chosen.includes(name)), "add a column", (name) => link({column: [...chosen, name]})),
         runs.length > 1 ? h("a.button", {href: link({with: []})}, "this run alone") : null),
-      h("div.grid", null, charts));
+      differences, h("div.grid", null, charts));
   }
 
   // ------------------------------------------------------------------------------------------------ evaluations

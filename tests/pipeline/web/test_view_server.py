@@ -80,6 +80,16 @@ def test_runs_and_their_stages(client):
     assert stages["report"]["state"] == "waiting"
 
 
+def test_runs_are_compared_by_the_last_evaluation_of_the_first(tmp_path):
+    FakeRun(tmp_path, RUN).whole().view()
+    FakeRun(tmp_path, "toy/second").whole().view()
+    client = TestClient(App(tmp_path, "secret", 8000).asgi(), base_url="http://localhost:9000")
+    client.get("/?token=secret")
+    (line,) = asked(client, "differences", run=[RUN, "toy/second"])
+    assert line.startswith("toy/second against toy/first: ")
+    assert asked(client, "differences", run=RUN) == []
+
+
 def test_scores_have_the_stage_that_evaluated(client):
     found = {(one["of"], one["metric"]): one["value"] for one in asked(client, "scores", run=RUN)}
     assert found["evaluate_rft", "sampled_accuracy"] == 0.81
