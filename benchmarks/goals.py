@@ -45,7 +45,7 @@ REASONS = {
     "rooms": "joining six pairs gives 22 rooms with 112 arrows, and rooms of 45 files (settings with its arguments)",
     "arrows between rooms": "two thirds lead to store, settings, job and protocol, which everything reads",
     "assertions on wording: match=, texts of four words":
-        "`match=` that names a key or a file, and figures worked out by hand within a printed line, count too",
+        "prompts, observations and lines of logs are what their tests are about; `match=` where engines start",
     "lines of Python, templates apart": "features took more lines than was foreseen",
     "lines of tests": "tests of the features since then: no size was foreseen for them",
     "lines of bridges": "tables of 164 more keys, whose values are translated",

@@ -32,9 +32,12 @@ VARIABLE = [(re.compile(pattern), steady) for pattern, steady in (
     (r"/[^\s'\"]*?/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[\w-]*\d", "TMP"), (re.escape(str(HOME)), "HOME"),
     (r"(\.py)(:|, line | line )\d+", r"\1\2LINE"), (r"(?<=[a-z]-)[0-9a-f]{8}\b", "HASH"),
     (r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8,64}\b", "HASH"), (r"(127\.0\.0\.1|localhost):\d{4,5}", r"\1:PORT"),
-    (r"\b(process|CONT) \d{2,}", r"\1 PID"), (r"\.\d+\.tmp\b", ".PID.tmp"),
+    (r"\b(process|CONT) \d{2,}(?![.\d])", r"\1 PID"), (r"\.\d+\.tmp\b", ".PID.tmp"),
     (rf"\bon {re.escape(platform.node() or 'HOST')}\b", "on HOST"),
-    (r"\S+/python[\d.]* -m", "python -m"), (r"\b\d+ threads", "N threads"), (r"[\d.]+ MiB are free", "N MiB are free"),
+    (r"\S+/python[\d.]* -m", "python -m"), (r"\b\d+ threads", "N threads"),
+    (r"this machine has \d+", "this machine has N"), (r"[\d.]+ MiB are free", "N MiB are free"),
+    (r"is up to \d[\d.e+-]*", "is up to N"),
+    (r"\d{1,3}(,\d{3})+ (bytes|were written)", r"N \2"),
     (r"file system /\S* \(\w+\)", "file system X"))]
 
 
@@ -73,13 +76,15 @@ class Record:
 
 
 @contextmanager
-def refuses(errors: type[Exception] | tuple[type[Exception], ...], *names: Any) -> Iterator[pytest.ExceptionInfo]:
+def refuses(errors: type[BaseException] | tuple[type[BaseException], ...],
+            *names: Any) -> Iterator[pytest.ExceptionInfo]:
     """Expects one of these errors, whose message has each of the names. The page holds it if it is one of ours."""
     with pytest.raises(errors) as caught:
         yield caught
-    said = str(caught.value)
+    said, ours = str(caught.value), isinstance(caught.value, OuroError)
+    del caught  # the error's traceback has this frame: what its frames hold would stay, such as locks
     assert not (absent := [name for name in map(str, names) if name not in said]), (absent, said)
-    if isinstance(caught.value, OuroError):
+    if ours:
         RECORD.add(said)
 
 
@@ -109,9 +114,9 @@ def read() -> dict[str, list[str]]:
         elif line.startswith("  "):
             told[-1] += "\n" + line[2:]
         elif line.startswith("`"):
-            told = found[f"{file}::{line.strip('`')}"] = []
-        elif line:
-            file = line.removeprefix("## ")
+            found[f"{file}::{line[1:-1]}"] = told
+        else:
+            file, told = line.removeprefix("## ") or file, []
     return found
 
 
@@ -122,12 +127,15 @@ def is_there(test: str) -> bool:
 
 
 def write(page: dict[str, list[str]]) -> None:
-    """Writes the page, sorted."""
-    lines, last = [TITLE], ""
+    """Writes the page, sorted; cases of one test that are told the same stand together."""
+    alike: dict[tuple, list[str]] = {}
     for test, told in sorted(page.items()):
         file, _, name = test.partition("::")
+        alike.setdefault((file, name.partition("[")[0], *told), []).append(name)
+    lines, last = [TITLE], ""
+    for (file, _, *told), names in alike.items():
         lines += [f"## {file}\n"] if file != last else []
-        lines += [f"`{name}`", *("- " + one.replace("\n", "\n  ") for one in told), ""]
+        lines += [*(f"`{name}`" for name in names), *("- " + one.replace("\n", "\n  ") for one in told), ""]
         last = file
     PAGE.write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")
 

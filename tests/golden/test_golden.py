@@ -62,9 +62,11 @@ def test_a_message_that_does_not_come_any_more_is_missed(record):
 
 def test_the_page_is_read_as_it_was_written(monkeypatch, tmp_path):
     monkeypatch.setattr(messages, "PAGE", tmp_path / "page.md")
-    page = {"a.py::test_b[- `x`]": ["- one\n  two", "# three"], "a.py::test_c": ["`"], "b.py::test_a": ["## four"]}
+    page = {"a.py::test_b[- `x`]": ["- one\n  two", "# three"], "a.py::test_b[2]": ["# three"], "a.py::test_c": ["`"],
+            "a.py::test_b[3]": ["# three"], "b.py::test_a": ["## four"]}
     messages.write(page)
     assert messages.read() == page
+    assert (tmp_path / "page.md").read_text().count("# three") == 2
 
 
 def test_tests_that_are_gone_leave_the_page(record):

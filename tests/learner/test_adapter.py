@@ -18,6 +18,7 @@ from stages.learner.engine.snapshot import written
 from stages.learner.objective import Objective
 from stages.learner.reference import start_hash
 from tests.configs import TINY, lora, overridden
+from tests.golden.messages import refuses
 from tests.learner.ranks import rows
 
 SFT = ("algorithm.algorithm_type=sft", "algorithm.optimizer.weight_decay=0.1")
@@ -193,27 +194,27 @@ def test_a_stage_goes_on_with_an_adapter_that_is_named(exported, begin, tiny_mod
 
 
 @pytest.mark.parametrize(("adapter", "words"), [
-    ({"target_modules": ["q_prj"]}, r"target_modules: the model has no linear layer 'q_prj'\. Did you mean 'q_proj'\?"),
-    ({"target_modules": ["lm_head"]}, "no linear layer 'lm_head'"),
-    ({"exclude_modules": ["experts"]}, "exclude_modules: the model has no linear layer 'experts'"),
-    ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "nothing is left to train"),
-    ({"path": "/nowhere"}, r"path=/nowhere: no adapter_config\.json there"),
+    ({"target_modules": ["q_prj"]}, "target_modules"),
+    ({"target_modules": ["lm_head"]}, "'lm_head'"),
+    ({"exclude_modules": ["experts"]}, "exclude_modules"),
+    ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "nothing"),
+    ({"path": "/nowhere"}, "adapter_config.json"),
 ])
 def test_what_cannot_be_trained_is_named(tiny_model, adapter, words):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
-    with pytest.raises(ModelError, match=words):
+    with refuses(ModelError, words):
         inject(model, tiny_model, settings(**adapter).model.lora_configs[0], 1)
 
 
 @pytest.mark.parametrize(("adapter", "words"), [
-    ({"lora_rank": 8}, r"it has r=4, and lora_rank is 8\. Set model\.lora_configs\.0\.lora_rank=4\."),
-    ({"lora_alpha": 1}, r"it has lora_alpha=8, and lora_alpha is 1"),
-    ({}, r"gate_proj\.lora_A\.weight: the file has no such tensor"),
-    ({"target_modules": ["q_proj"]}, r"down_proj\.lora_A\.weight: no layer of the model and target_modules"),
+    ({"lora_rank": 8}, "model.lora_configs.0.lora_rank=4"),
+    ({"lora_alpha": 1}, "lora_alpha=8"),
+    ({}, "gate_proj.lora_A.weight"),
+    ({"target_modules": ["q_proj"]}, "down_proj.lora_A.weight"),
 ])
 def test_an_adapter_of_other_settings_is_refused(exported, tiny_model, adapter, words):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
-    with pytest.raises(ModelError, match=words):
+    with refuses(ModelError, words):
         inject(model, tiny_model, settings(path=str(exported[1]), **adapter).model.lora_configs[0], 1)
 
 
@@ -222,6 +223,5 @@ def test_an_adapter_of_another_model_is_refused(exported, tiny_model):
 
     wider = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tiny_model, intermediate_size=128))
     targets = {"target_modules": ["q_proj", "down_proj"], "path": str(exported[1])}
-    words = r"for another model: .*down_proj\.lora_A\.weight is \[4, 256\], needed \[4, 128\]"
-    with pytest.raises(ModelError, match=words):
+    with refuses(ModelError, "down_proj.lora_A.weight", "[4, 256]", "[4, 128]"):
         inject(wider, tiny_model, settings(**targets).model.lora_configs[0], 1)

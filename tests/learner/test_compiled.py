@@ -11,6 +11,7 @@ from stages import recompute
 from stages.learner.engine import compiled, policy
 from stages.learner.engine.compiled import Graphs
 from stages.learner.engine.packing import pack
+from tests.golden.messages import wording
 from tests.learner.test_policy import rows, score, trainer
 
 
@@ -65,7 +66,7 @@ def test_what_does_not_compile_runs_eagerly_and_is_reported_once(graphs, monkeyp
     assert function(torch.ones(2)).tolist() == function(torch.ones(2, 2))[0].tolist() == [3.0, 3.0]
     assert graphs.count == 0
     (line,) = graphs.news()
-    assert line.endswith("runs eagerly: RuntimeError: no compiler")
+    wording(line, "RuntimeError")
     assert graphs.news() == []
 
 
@@ -74,7 +75,7 @@ def test_beyond_the_limit_new_shapes_run_eagerly(graphs, monkeypatch):
     function = graphs.compile(double)
     assert [function(torch.ones(*shape)).flatten()[0].item() for shape in ((2,), (2, 2), (2, 2, 2))] == [3.0] * 3
     assert graphs.count == 1
-    assert "trainer.compile: 1 graphs are compiled; further shapes run eagerly" in graphs.news()
+    wording(graphs.news(), "1 graphs are")
 
 
 @pytest.mark.parametrize(("setting", "stage", "gpu", "expected"), [

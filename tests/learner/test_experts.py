@@ -20,6 +20,7 @@ from stages.learner.objective import Objective
 from stages.learner.record import trained_rows
 from tests.configs import TINY, element
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.learner.test_rollouts import SMALL, batch_of, explore
 
 MIX = ("algorithm.algorithm_type=mix", "algorithm.advantage_fn=grpo", "algorithm.sample_strategy=mix",
@@ -73,7 +74,7 @@ def test_without_a_path_the_experts_are_the_demonstrations_of_the_pool(stage):
 
 
 def test_a_buffer_without_a_demonstration_says_so(stage):
-    with pytest.raises(DataError, match=r"no demonstrations of buffer\.trainer_input\.auxiliary_buffers\.sft_dataset"):
+    with refuses(DataError, "buffer.trainer_input.auxiliary_buffers.sft_dataset"):
         Rollouts(stage(demonstrations=0))
 
 

@@ -12,6 +12,7 @@ from stages.learner.engine import policy
 from stages.learner.engine.batch import Row
 from stages.learner.publishing import Publishing
 from tests.configs import TINY
+from tests.golden.messages import refuses
 from workflows.engines.open import open_engine
 
 TOKENS = [5, 6, 7, 8]
@@ -107,7 +108,7 @@ def test_an_engine_that_takes_deltas_holds_the_weights_of_the_trainer(publishing
     engine.load_weights(directory)  # it holds them
     other = open_engine(tiny_model, config.but("explorer.rollout_model", config.explorer.rollout_model.merged(
         {"engine_type": "transformers"})), [1])
-    with pytest.raises(ModelError, match=r"version=000000 is missing, and .*version=000001 is a change of it"):
+    with refuses(ModelError, "version=000000", "version=000001"):
         other.load_weights(directory)
 
 

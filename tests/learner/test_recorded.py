@@ -6,6 +6,7 @@ from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.batches.recorded import Recorded
 from tests.factories import row
+from tests.golden.messages import refuses
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_no_weights_are_handed_over_and_nothing_is_paid_twice(recorded):
 
 
 def test_a_batch_larger_than_all_that_was_explored_is_refused(recorded):
-    with pytest.raises(DataError, match=r"train_batch_size=16: look explored only 12 experiences"):
+    with refuses(DataError, "train_batch_size=16", "12 experiences"):
         recorded("buffer.train_batch_size=16")
 
 

@@ -8,6 +8,7 @@ from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError
 from stages.learner.engine.batch import Origin, Row
 from stages.learner.reference import References
+from tests.golden.messages import refuses
 
 
 class OneRank:
@@ -73,7 +74,7 @@ def test_another_reference_scores_anew(references, monkeypatch):
 
 def test_a_row_that_the_file_does_not_have_is_named(references):
     references().add(rows()[:3])
-    with pytest.raises(DataError, match=r"reference/step=000002\.parquet has no row 3"):
+    with refuses(DataError, "reference/step=000002.parquet", "row 3"):
         references().add(rows())
 
 

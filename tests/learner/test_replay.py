@@ -12,6 +12,7 @@ from stages.learner.batches.rollouts import Rollouts
 from stages.learner.record import trained_rows
 from stages.learner.replay import Replay
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.learner.test_rollouts import SMALL, batch_of, explore
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
@@ -138,9 +139,9 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    (f"{REPLAY}.priority_fn=linear", "unknown .*priority_fn 'linear'"),
-    (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay' has no argument 'decai'. Did you mean 'decay'?"),
-    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay: needed a number, found the text 'x'")])
+    (f"{REPLAY}.priority_fn=linear", "priority_fn 'linear'"),
+    (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay'"),
+    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay")])
 def test_a_priority_that_does_not_exist_is_refused(stage, override, words):
-    with pytest.raises(ConfigError, match=words):
+    with refuses(ConfigError, words):
         Rollouts(stage(override))

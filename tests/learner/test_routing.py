@@ -16,6 +16,7 @@ from stages.learner.objective import Objective
 from stages.learner.separation import prove_policy
 from tests import families, zoo
 from tests.configs import TINY, overridden
+from tests.golden.messages import refuses
 from tests.learner import routed
 from tests.learner.test_ranks import trained
 from workflows.attempts import recording
@@ -145,7 +146,7 @@ def test_a_row_that_acts_without_a_routing_ends_a_step_that_replays(tmp_path, pr
     config = overridden(*TINY, *routed.GIVEN)
     actor, some = Actor(tmp_path, config, process), routed.rows()
     some[2].experts = None
-    with pytest.raises(StageError, match="enable_router_replay"):
+    with refuses(StageError, "enable_router_replay"):
         actor.step(some, Objective(config), 1e-3, 1)
 
 
@@ -169,7 +170,7 @@ def test_the_journal_keeps_routings():
 
 def test_a_model_without_experts_has_nothing_to_replay(tmp_path, process):
     model_of(tmp_path, "qwen3")
-    with pytest.raises(ModelError, match="enable_router_replay"):
+    with refuses(ModelError, "enable_router_replay"):
         Actor(tmp_path, overridden(*TINY, *GRPO, REPLAY), process)
 
 

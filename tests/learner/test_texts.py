@@ -1,6 +1,5 @@
 """Continued pre-training: texts in pieces, a loss on every token with one before it."""
 
-import pytest
 
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
@@ -8,6 +7,7 @@ from stages.learner.batches.texts import Texts, in_pieces
 from stages.learner.objective import Objective
 from tests.configs import TINY
 from tests.factories import row
+from tests.golden.messages import refuses
 
 CPT = (*TINY, "algorithm.algorithm_type=cpt", "algorithm.advantage_fn=null", "algorithm.policy_loss_fn=null",
        "buffer.trainer_input.experience_buffer.path=texts.jsonl", "buffer.batch_size=2", "buffer.total_steps=null",
@@ -47,5 +47,5 @@ def test_a_stage_reads_its_texts(tmp_path, context_of, tiny_model):
 
 def test_no_text_is_an_error_that_says_what_to_set(tmp_path, context_of, tiny_model):
     tables.write(tmp_path / "tasks.parquet", records.Task, [row(records.Task, task_id="t", split="sft", solution="1")])
-    with pytest.raises(DataError, match=r"no pieces of plain text .*experience_buffer\.path .*format\.prompt_key"):
+    with refuses(DataError, "pieces", "experience_buffer.path", "format.prompt_key"):
         Texts(context_of(tmp_path / "cpt", *CPT, tasks=tmp_path), tiny_model)

@@ -10,6 +10,7 @@ from stages.learner.engine.adapter import inject
 from stages.learner.engine.packing import Fill, pack
 from tests import families
 from tests.configs import TINY, element, lora, overridden
+from tests.golden.messages import refuses
 from tests.learner.ranks import DPO, train
 from tests.learner.sequences import gradients, rows
 
@@ -61,5 +62,5 @@ def test_deepspeed_makes_the_same_steps(model, process, zero_stage):
 
 def test_a_model_without_such_mlps_is_refused(tmp_path):
     families.make("gpt_oss", tmp_path)
-    with pytest.raises(ModelError, match=r"trainer\.tiled_mlp_num_shards"):
+    with refuses(ModelError, "trainer.tiled_mlp_num_shards"):
         found(tmp_path, 2)

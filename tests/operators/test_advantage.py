@@ -11,6 +11,7 @@ from operators.arguments import arguments
 from pipeline.settings.arguments.advantages import ADVANTAGES as NAMES
 from pipeline.store.errors import DataError
 from tests.factories import advantage_batch
+from tests.golden.messages import refuses
 
 NEEDS = {
     **dict.fromkeys(("asymre", "dr_grpo", "grpo", "grpo_passk", "maxrl", "opmd", "raft", "rec", "rloo"),
@@ -79,9 +80,9 @@ def test_a_column_that_is_absent_or_null_is_named_with_the_stage_that_makes_it(n
     batch = random_batch(8, seed=1)
     place = batch.column_names.index(column)
     holes = pa.array([None, *batch[column].to_pylist()[1:]], batch[column].type)
-    with pytest.raises(DataError, match=f"'{column}', which this batch does not have; it is made by the "):
+    with refuses(DataError, f"'{column}'"):
         answer(name, batch.drop_columns(column))
-    with pytest.raises(DataError, match=f"'{column}', which is null in 1 of 8 rows"):
+    with refuses(DataError, f"'{column}'", "1 of 8"):
         answer(name, batch.set_column(place, column, holes))
 
 
@@ -91,5 +92,5 @@ def test_a_reward_that_is_no_number_is_refused_with_its_row(name, reward):
     batch = random_batch(8, seed=1)
     rewards = pa.array([*batch["reward"].to_pylist()[:-1], reward])
     batch = batch.set_column(batch.column_names.index("reward"), "reward", rewards)
-    with pytest.raises(DataError, match=r"'reward' is (nan|inf|-inf) in row e7, .*must have a status that is not ok"):
+    with refuses(DataError, "'reward' is", "in row e7,"):
         answer(name, batch)

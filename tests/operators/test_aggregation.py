@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
+from tests.golden.messages import refuses
 
 LENGTHS = [3, 1, 0]
 
@@ -53,11 +54,11 @@ def test_the_weighted_sum_is_the_aggregate_of_the_definition(lengths, mode):
 
 
 @pytest.mark.parametrize(("mode", "normalizer", "words"), [
-    ("seq-mean", None, r"unknown algorithm\.loss_agg_mode 'seq-mean'.*Known: token-mean"),
-    ("token-mean", 4, "only seq-mean-token-sum-norm has one"),
-    ("seq-mean-token-sum-norm", 0, "must be greater than 0"),
-    ("seq-mean-token-sum-norm", float("nan"), "must be greater than 0"),
+    ("seq-mean", None, "unknown algorithm.loss_agg_mode 'seq-mean'"),
+    ("token-mean", 4, "seq-mean-token-sum-norm"),
+    ("seq-mean-token-sum-norm", 0, "than 0"),
+    ("seq-mean-token-sum-norm", float("nan"), "than 0"),
 ])
 def test_what_cannot_be_meant_is_refused(mode, normalizer, words):
-    with pytest.raises(ConfigError, match=words):
+    with refuses(ConfigError, words):
         token_weights(mode, LENGTHS, normalizer)

@@ -1,6 +1,5 @@
 """Functions of the user's own, named by dotted path: found, and looked at before their answers are believed."""
 
-import re
 
 import pyarrow as pa
 import pytest
@@ -11,6 +10,7 @@ from operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_l
 from operators.kl import KL_ESTIMATORS, penalise
 from operators.loss import POLICY_LOSSES
 from pipeline.store.errors import ConfigError, DataError
+from tests.golden.messages import refuses
 
 MINE = '''
 import pyarrow as pa
@@ -62,20 +62,20 @@ def advantages(name, **arguments):
 def test_a_loss_without_a_gradient_is_refused():
     loss = chosen_loss(POLICY_LOSSES, "parts_of_mine:detached", "algorithm.policy_loss_fn")
     columns = {"logprobs": torch.zeros(2, requires_grad=True), "advantages": torch.ones(2)}
-    with pytest.raises(ConfigError, match="policy_loss_fn=parts_of_mine:detached answered with a value that no grad"):
+    with refuses(ConfigError, "policy_loss_fn=parts_of_mine:detached"):
         loss(**columns)
     loss(**columns | {"logprobs": torch.zeros(2)})  # where none is asked for, none is missed
 
 
 def test_a_column_that_a_batch_does_not_have_is_told_with_those_that_it_has():
-    with pytest.raises(DataError, match=r'teacher_logprobs.* columns experience_id, reward, action_mask'):
+    with refuses(DataError, "teacher_logprobs", "experience_id", "action_mask"):
         advantages("of_a_teacher")
 
 
 def test_a_name_without_a_colon_is_one_of_ours():
     assert chosen(ADVANTAGES, "grpo", KEY) is ADVANTAGES["grpo"]
     assert chosen_loss(POLICY_LOSSES, "ppo", KEY) is POLICY_LOSSES["ppo"]
-    with pytest.raises(ConfigError, match=r"unknown algorithm\.advantage_fn 'grop'. Did you mean 'grpo'"):
+    with refuses(ConfigError, "algorithm.advantage_fn 'grop'", "'grpo'"):
         chosen(ADVANTAGES, "grop", KEY)
 
 
@@ -85,16 +85,16 @@ def test_an_advantage_answers_for_rows_or_for_tokens():
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("not_a_table", r"answered with list; needed a pyarrow\.Table"),
-    ("no_advantage", "answered with experience_id; needed"),
-    ("strange", "experience_id 'z', which is not in its batch"),
-    ("words", "advantages of type string"),
-    ("nan", "nan for 2 of 2 advantages; needed finite numbers"),
-    ("null", "None for 2 of 2"),
-    ("short", "1 advantages for row a, whose response has 2 tokens"),
+    ("not_a_table", "pyarrow.Table"),
+    ("no_advantage", "experience_id"),
+    ("strange", "experience_id 'z'"),
+    ("words", "advantages"),
+    ("nan", "2 of 2"),
+    ("null", "2 of 2"),
+    ("short", "1 advantages"),
 ])
 def test_what_is_no_table_of_advantages_is_refused(name, words):
-    with pytest.raises(DataError, match=words):
+    with refuses(DataError, words):
         advantages(name)
 
 
@@ -103,7 +103,7 @@ def test_a_loss_answers_with_numbers_of_tokens():
     loss, found = chosen_loss(POLICY_LOSSES, "parts_of_mine:loss", KEY)(**given)
     assert (loss.tolist(), found["size"].tolist()) == ([1.0, -2.0], [1.0, 2.0])
     for name, had in (("scalar", "()"), ("bare", "(2,)"), ("summed", "(2,), ()")):
-        with pytest.raises(ConfigError, match=re.escape(f"answered with {had} for N = 2 tokens; needed (loss [N]")):
+        with refuses(ConfigError, had, "= 2", "loss [N]"):
             chosen_loss(POLICY_LOSSES, f"parts_of_mine:{name}", KEY)(**given)
 
 
@@ -113,16 +113,16 @@ def test_an_estimate_of_kl_is_used_as_a_penalty():
 
     rewards, kl = penalise(1.0, np.array([0.1]), np.array([0.3]), np.array([1]), "parts_of_mine:kl", 10.0)
     assert (rewards.tolist(), kl) == (pytest.approx([0.984]), pytest.approx(0.0016))
-    with pytest.raises(ConfigError, match=r"\(\) for N = 1 tokens; needed a tensor \[N\]"):
+    with refuses(ConfigError, "= 1", "[N]"):
         penalise(1.0, np.array([0.1]), np.array([0.3]), np.array([1]), "parts_of_mine:one", 10.0)
 
 
 @pytest.mark.parametrize(("path", "words"), [
-    ("no_such_parts:x", "cannot be imported: ModuleNotFoundError"),
-    ("broken_parts:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_library'"),
-    ("parts_of_mine:absent", "cannot be imported: AttributeError"),
-    ("parts_of_mine:NUMBER", "is of type int; needed a function"),
+    ("no_such_parts:x", "ModuleNotFoundError"),
+    ("broken_parts:x", "ModuleNotFoundError"),
+    ("parts_of_mine:absent", "AttributeError"),
+    ("parts_of_mine:NUMBER", "function"),
 ])
 def test_what_is_no_function_is_refused(path, words):
-    with pytest.raises(ConfigError, match=words):
+    with refuses(ConfigError, words):
         chosen_estimate(KL_ESTIMATORS, path, "algorithm.kl_loss_fn")

@@ -6,6 +6,7 @@ import pytest
 from operators.generate import DIRT, GENERATORS, countdown, countdown_key, expressions, is_solvable
 from operators.reward import countdown_reward
 from pipeline.store.errors import ConfigError
+from tests.golden.messages import refuses
 
 
 def test_expressions_of_three_numbers_by_hand():
@@ -86,12 +87,12 @@ def test_dirt_comes_on_top_of_the_clean_rows_and_has_every_fault():
 def test_asking_for_more_than_exists_says_how_many_there_are():
     # two numbers of 1..2: 1 1 = 0, 2; 2 2 = 0, 4; 1 2 = 1, 3; 2 1 = 1, 3
     assert len(list(countdown(1, 8, 0, 0, numbers=2, low=1, high=2))) == 8
-    with pytest.raises(ConfigError, match="tasks=9: only 8 distinct"):
+    with refuses(ConfigError, "tasks=9", "8 distinct"):
         list(countdown(1, 9, 0, 0, numbers=2, low=1, high=2))
 
 
 def test_targets_that_no_numbers_reach_are_refused():
-    with pytest.raises(ConfigError, match="Raise largest_target"):
+    with refuses(ConfigError, "Raise largest_target"):
         list(countdown(1, 1, 0, 0, low=200, high=300, largest_target=0))
 
 

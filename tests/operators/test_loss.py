@@ -14,6 +14,7 @@ from operators.loss import POLICY_LOSSES, natural_aggregation
 from operators.selection import SELECTIONS
 from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.settings.config import POLICY_LOSSES as NAMES
+from tests.golden.messages import refuses
 
 # beside the defaults: what switches a branch on
 VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [
@@ -166,7 +167,7 @@ def test_a_micro_batch_without_tokens_is_zero(name):
 def test_pairs_that_were_split_are_our_mistake():
     columns = batch([2, 1, 3], seed=0)
     for name in PAIR_TYPES:
-        with pytest.raises(AssertionError, match="a pair was split"):
+        with refuses(AssertionError, "split"):
             call(name, columns)
 
 

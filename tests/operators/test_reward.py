@@ -13,6 +13,7 @@ from operators.reward import (
     parse_countdown,
 )
 from pipeline.store.errors import ConfigError, DataError
+from tests.golden.messages import refuses
 
 TRUTH = '{"numbers": [3, 5, 7], "target": 9}'
 
@@ -84,12 +85,12 @@ def test_countdown_reward_without_a_prize_for_form():
     '{"numbers": [3], "target": Infinity}', '{"numbers": [3], "target": ' + "9" * 5000 + "}", "[" * 100_000,
 ])
 def test_malformed_countdown_truth_is_an_error_not_a_wrong_answer(answer):
-    with pytest.raises(DataError, match="needed JSON such as"):
+    with refuses(DataError, "JSON"):
         countdown_reward("7+5-3", answer)
 
 
 def test_malformed_truth_names_what_is_missing():
-    with pytest.raises(DataError, match="has no target"):
+    with refuses(DataError, "has no target"):
         parse_countdown(json.dumps({"numbers": [3]}))
 
 
@@ -118,7 +119,7 @@ def test_accuracy_reward(response, answer, accuracy):
 
 @pytest.mark.parametrize("answer", ["", "   ", "some steps\n####", "####", "\\boxed{}", r"It is \boxed{\frac{1}{2}"])
 def test_truth_without_an_answer(answer):
-    with pytest.raises(DataError, match="holds no answer"):
+    with refuses(DataError, "holds no answer"):
         accuracy_reward("42", answer)
 
 
@@ -140,11 +141,11 @@ def test_rewards_by_name_and_by_dotted_path():
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("countdown_rewrad", "Did you mean 'countdown_reward'"),
+    ("countdown_rewrad", "'countdown_reward'"),
     ("no_such_module_here:reward", "no_such_module_here"),
     ("operators.reward:no_such_reward", "no_such_reward"),
     ("operators.reward:REWARDS", "is a dict"),
 ])
 def test_unknown_rewards(name, message):
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, message):
         load_reward(name)

@@ -14,7 +14,7 @@ def test_a_run_follows_its_jobs_by_sacct_and_is_charged_to_its_account(cluster, 
 
 
 def test_how_a_job_ended_is_read_from_accounting(cluster, root):
-    assert "ended by SLURM: CANCELLED" in cancelled_while_pending(cluster, root)
+    assert "SLURM: CANCELLED" in cancelled_while_pending(cluster, root)
 
 
 def test_an_account_of_somebody_else_is_refused_before_anything_runs(cluster, tmp_path):

@@ -15,6 +15,7 @@ from pipeline.store.recovery import rewind_explorer
 from stages.explore import explore
 from tests.configs import TINY, element, overridden
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.models import classifier
 from tests.stages.conftest import SMALL, TASKS, open_explorer, publish_model, step
 from workflows.protocol.prompts import prompt_hash, turns_of
@@ -79,7 +80,7 @@ def test_the_policy_is_asked_to_judge_its_own_responses(stage):
     step(publish_model(context, 0))
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     reasons = {r["reason"] for r in found if r["task_id"] == "t0"}
-    assert all("the judge answered 3 times without a judgement" in one for one in reasons)
+    assert all("answered 3 times" in one for one in reasons)
 
 
 def in_turns(prompt, task):
@@ -210,7 +211,7 @@ def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memor
     context = stage("mode=colocate")
     context.config.synchronizer.sync_timeout = 0.01
     publish_model(stage(), 0)  # of an earlier life
-    with pytest.raises(StageError, match="for the trainer to start"):
+    with refuses(StageError, "trainer"):
         open_explorer(context)
     files.write_json(context.directory / "total.json", {"total_steps": 4, "overlap": False})
     open_explorer(context).engine.close()
@@ -278,8 +279,9 @@ def test_a_repeated_step_gives_the_same_rows(stage):
 
 def test_too_many_failures_keep_the_rows_and_stop_before_the_step_counts(stage):
     context = stage("explorer.max_failed_ratio=0.1")
-    with pytest.raises(StageError, match=r"2 of 6 rollouts failed.*t3|2 of 6 rollouts failed.*countdown_reward raised"):
+    with pytest.raises(StageError) as caught:  # of whichever task is first
         step(publish_model(context, 0))
+    assert "2 of 6" in str(caught.value)
     assert tables.steps_present(context.directory, "experience") == [1]
     assert tables.steps_present(context.directory, "rollouts") == []
 

@@ -9,6 +9,7 @@ from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import TINY, element
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.stages.conftest import SMALL, open_explorer, publish_model, step
 from workflows.single_turn import Trajectory
 
@@ -105,8 +106,8 @@ def test_limits_are_those_of_each_set(mixed):
 
 
 @pytest.mark.parametrize(("change", "error", "words"), [
-    ({"name": "nobody"}, DataError, r"taskset 'nobody': .*tasks\.parquet has no task of this set"),
-    ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args: .* no argument 'frist'. Did you mean 'first'")])
+    ({"name": "nobody"}, DataError, "taskset 'nobody':"),
+    ({"workflow_args": {"frist": 1}}, ConfigError, "workflow_args:")])
 def test_a_set_that_cannot_be_explored_is_named(mixed, change, error, words):
-    with pytest.raises(error, match=words):
+    with refuses(error, words):
         open_explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))

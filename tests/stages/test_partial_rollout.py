@@ -207,7 +207,7 @@ def test_a_killed_step_goes_on_with_its_recorded_replies_if_the_weights_are_the_
     rows, (rollout,) = made(again, 2)
     assert again.engine.loaded == [0, 1]
     assert (rollout["weights_version"], rollout["newest_version"]) == (0, 1)
-    assert ("recorded with other weights" in caplog.text) == changed
+    assert ("with other weights" in caplog.text) == changed
     asked = len(again.engine.asked)
     assert asked == 12 if changed else asked == 12 - recorded.count(b'"kind": "reply"')
     hash_ = files.hash_text("other weights" if changed else "weights 1")

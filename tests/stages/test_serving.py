@@ -32,6 +32,7 @@ from tests import models
 from tests.damage import flip
 from tests.factories import row
 from tests.fake_run import FakeRun
+from tests.golden.messages import refuses
 from tests.servers import chat_app, serving
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
 from workflows.endpoint import guard
@@ -140,7 +141,7 @@ def test_a_server_is_passed_on_to_and_its_rows_are_not_trained_on(tmp_path, sett
 
 
 def test_a_server_whose_model_has_no_name_is_refused():
-    with pytest.raises(ConfigError, match="model_name"):
+    with refuses(ConfigError, "model_name"):
         settings_of_server("http://127.0.0.1:9/v1", [])
 
 
@@ -293,7 +294,7 @@ def test_a_token_is_required_where_there_is_one(opened):
         made = opened("a", token="secret", record=False)
         assert posted(made, (CHAT, chat("x")), headers={"x-api-key": key})[0].status_code == status
     options = server.Options("0.0.0.0", 0, None, None, 1, 1.0, True)
-    with pytest.raises(ConfigError, match="--token"):
+    with refuses(ConfigError, "--token"):
         server._listener(options)
 
 
@@ -433,7 +434,7 @@ def test_rows_without_feedback_are_kept_behind_those_that_are_trained_on_or_left
 
 def test_one_server_at_a_time_records_to_a_directory(opened, tmp_path):
     opened("a")
-    with pytest.raises(DataError, match="another server"):
+    with refuses(DataError, "another server"):
         recorder(tmp_path)
 
 
@@ -467,7 +468,7 @@ def test_an_engine_that_fails_ends_the_requests(opened):
         transport = httpx.ASGITransport(made.app.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             found = await client.post(CHAT, json=chat("x"))
-        with pytest.raises(ValueError, match="out of memory"):
+        with refuses(ValueError, "out of memory"):
             await running
         return found.status_code
 
@@ -485,7 +486,7 @@ def test_the_stage_of_recorded_experience_has_its_tables(opened, tmp_path, setti
     assert context.made == {"explorer_steps": 1, "experiences": 2}
     assert tables.steps_present(tmp_path / "stage", "rollouts") == [1]
     empty = settings(f"buffer.trainer_input.experience_buffer.path={tmp_path}")
-    with pytest.raises(DataError, match="ouro serve --record"):
+    with refuses(DataError, "ouro serve --record"):
         recorded.work(SimpleNamespace(config=empty, directory=tmp_path / "other", made={}))
 
 
@@ -500,7 +501,7 @@ def test_experience_of_a_stage_of_another_run_is_taken_where_one_policy_made_it(
     context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={look}"),
                               directory=tmp_path / "stage", made={})
     if version:
-        with pytest.raises(DataError, match=str(look)):
+        with refuses(DataError, look):
             recorded.work(context)
         return
     recorded.work(context)
@@ -556,8 +557,10 @@ def test_a_damaged_part_of_the_journal_is_named_and_what_it_tears_is_left_out(tm
     assert not whole.torn
     whole._lock.close()
     flip(first)
-    with pytest.raises(StageError, match=f"{first}"):
+    with pytest.raises(StageError) as caught:
         recorder(tmp_path)
+    assert str(first) in str(caught.value)
+    del caught
     first.unlink()
     torn = recorder(tmp_path)
     assert len(torn.torn) == 1

@@ -12,6 +12,7 @@ from pipeline.settings.config import AuxiliaryModel
 from pipeline.settings.data import RolloutArgs
 from pipeline.store.errors import ConfigError, StageError
 from tests.configs import element
+from tests.golden.messages import refuses
 from tests.workflows.test_isolated import roll
 from tests.workflows.test_retry import TASK, Characters
 from workflows.engines import auxiliary
@@ -66,7 +67,7 @@ def test_a_judge_and_workflows_ask_the_copies_of_one_model(consulting):
 
 
 def test_a_name_that_no_chat_model_has_is_a_mistake(consulting):
-    with pytest.raises(ConfigError, match="judge_model=large"):
+    with refuses(ConfigError, "judge_model=large"):
         auxiliary.served(consulting, "large")
 
 

@@ -14,6 +14,7 @@ import pytest
 from pipeline.job.shares import deal
 from pipeline.store.errors import ConfigError, StageError
 from stages.learner.engine import policy
+from tests.golden.messages import refuses
 from workflows.engines.engine_pool import EnginePool
 from workflows.engines.open import engines_per_gpu, open_engine, with_cache
 from workflows.protocol.engine import INTERRUPTED, Request
@@ -217,7 +218,7 @@ def test_each_gpu_holds_its_part_of_the_weights_of_a_tensor_parallel_engine(monk
 
 def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):
     config = _sharing(monkeypatch, settings, tmp_path, 10, 9)
-    with pytest.raises(ConfigError, match=r"gpu_memory_utilization: each engine has 10\.0 GiB"):
+    with refuses(ConfigError, "gpu_memory_utilization", "10.0 GiB"):
         with_cache(config, tmp_path)
 
 
@@ -306,8 +307,7 @@ def test_an_engine_killed_while_it_answers_ends_the_call_in_seconds(scripted, tm
     os.kill(second, signal.SIGSTOP)  # it answers no more
     threading.Timer(0.3, os.kill, (second, signal.SIGKILL)).start()
     begin = time.monotonic()
-    expected = rf"engine_1 \(of 2, process {second}\) died: ended by signal SIGKILL"
-    with pytest.raises(StageError, match=expected) as caught:
+    with refuses(StageError, f"process {second}) died", "engine_1", "SIGKILL") as caught:
         pool.generate([ask([5], 0), ask([6], 1)])
     assert time.monotonic() - begin < 5
     assert str(tmp_path / "engine_1.log") in str(caught.value)
@@ -318,13 +318,13 @@ def test_an_engine_that_died_between_two_calls_is_named_at_the_next(scripted):
     pool = scripted()
     os.kill(processes(pool)[0], signal.SIGKILL)
     time.sleep(0.2)
-    with pytest.raises(StageError, match=r"engine_0 .*died: ended by signal SIGKILL"):
+    with refuses(StageError, "engine_0", "SIGKILL"):
         pool.load_weights(None)
 
 
 def test_what_an_engine_raises_is_told_with_its_log_and_ends_the_others(scripted, tmp_path):
     pool = scripted({"6": 3})  # 3 cannot be cut to max_tokens
-    with pytest.raises(StageError, match=r"engine_1 .*failed: TypeError: 'int' object is not subscriptable"):
+    with refuses(StageError, "engine_1", "TypeError: 'int'"):
         pool.generate([ask([5], 0), ask([6], 1)])
     assert "Traceback" in (tmp_path / "engine_1.log").read_text()
     assert all(map(is_gone, processes(pool)))
@@ -332,8 +332,9 @@ def test_what_an_engine_raises_is_told_with_its_log_and_ends_the_others(scripted
 
 def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
     config = settings("explorer.rollout_model.engine_type=scriptd", "explorer.rollout_model.engine_num=2")
-    with pytest.raises(ConfigError, match=r"engine_[01] .*failed: unknown .* Did you mean 'scripted'\?"):
+    with pytest.raises(ConfigError) as caught:  # of either engine
         EnginePool(None, config, [EOS], False, tmp_path)
+    assert "mean 'scripted'" in str(caught.value).partition("engine_")[2]
 
 
 def test_an_engine_that_nobody_asks_any_more_ends(scripted):

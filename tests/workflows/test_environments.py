@@ -16,6 +16,7 @@ from operators.worlds.frozen_lake import Lake
 from pipeline.settings.arguments.rows import GENERATORS as ARGUMENTS
 from pipeline.store.errors import ConfigError, DataError
 from stages.curate import as_texts
+from tests.golden.messages import refuses
 from tests.workflows.test_tools import used  # noqa: F401 - a fixture
 from workflows.environments import folder, shop
 from workflows.environments.folder import Folder
@@ -75,7 +76,7 @@ def test_tasks_follow_from_the_seed_and_all_replies_of_a_demonstration_are_held_
 
 
 def test_a_world_without_enough_tasks_says_so():
-    with pytest.raises(ConfigError, match="distinct"):  # of 2x2 cells, one the player's and one the goal's
+    with refuses(ConfigError, "distinct"):  # of 2x2 cells, one the player's and one the goal's
         list(GENERATORS["frozen_lake"](1, 13, 0, size=2, holes=0))
     assert len(list(GENERATORS["frozen_lake"](1, 12, 0, size=2, holes=0))) == 12
 
@@ -84,7 +85,7 @@ def test_a_world_without_enough_tasks_says_so():
     ("frozen_lake", {"size": 3, "holes": 5}), ("frozen_lake", {"size": 1}), ("sudoku", {"size": 6}),
     ("sudoku", {"size": 4, "blanks": 11}), ("shop", {"shops": 0}), ("folder", {"files": 1})])
 def test_arguments_out_of_bounds_are_refused(name, wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong)) if "holes" not in wrong else "holes"):
+    with refuses(ValueError, next(iter(wrong)) if 'holes' not in wrong else 'holes'):
         ARGUMENTS[name](tasks=1, demonstrations=1, **wrong)
 
 
@@ -121,7 +122,7 @@ def test_a_hole_ends_the_game():
 
 @pytest.mark.parametrize("text", ["", "PF", "PG FX", "PP GF", "FF FG", "PGF FF FFF"])
 def test_what_is_no_lake_is_refused(text):
-    with pytest.raises(DataError, match="no lake"):
+    with refuses(DataError, "no lake"):
         Lake(text)
 
 
@@ -134,7 +135,7 @@ def test_a_sudoku_counts_the_right_digits():
     world = begun(Sudoku, {"puzzle": PUZZLE, "solution": SOLVED})
     assert world.place(3, 2, 2) == "1.34 34.. .2.. 4321"  # allowed, but the solution has 1 there
     assert world.reward() == {"accuracy": 0.0, "cells": 0.0}
-    with pytest.raises(ValueError, match="2 is already in the column"):
+    with refuses(ValueError, "2 is"):
         world.place(1, 2, 2)
     assert world.place(3, 2, 1) == "1.34 34.. .1.. 4321"
     assert world.reward() == {"accuracy": 0.0, "cells": 1 / 7}
@@ -148,7 +149,7 @@ def test_a_sudoku_counts_the_right_digits():
     ((1, 1, 2), "given digit 1"), ((1, 2, 3), "in the row"), ((3, 1, 4), "in the column"), ((2, 3, 3), "in the")])
 def test_what_breaks_the_rules_is_refused_and_changes_nothing(cell, why):
     world = begun(Sudoku, {"puzzle": PUZZLE, "solution": SOLVED})
-    with pytest.raises(ValueError, match=why):
+    with refuses(ValueError, why):
         world.place(*cell)
     assert world.place(1, 2, 2) == "1234 34.. .... 4321"
 
@@ -167,7 +168,7 @@ def test_a_sudoku_has_one_solution():
 
 @pytest.mark.parametrize("text", ["", "12 21", "1234 1234 1234 12345", "1239 .... .... ...."])
 def test_what_is_no_sudoku_is_refused(text):
-    with pytest.raises(DataError, match="no sudoku"):
+    with refuses(DataError, "no sudoku"):
         grids.read(text)
 
 
@@ -200,7 +201,7 @@ def test_a_query_shows_columns_and_rows_and_the_last_answer_counts(world):
     "PRAGMA database_list", "CREATE TABLE t AS SELECT 1", "INSTALL httpfs", "CALL pragma_version()"])
 def test_sql_with_effects_is_refused(world, tmp_path, monkeypatch, sql):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="exactly one SELECT"):
+    with refuses(ValueError, "exactly one SELECT"):
         world.query(sql)
     assert world.query("SELECT count(*) FROM orders") == "count_star()\n20"
     assert list(tmp_path.iterdir()) == []
@@ -217,7 +218,7 @@ def test_files_and_mistakes_are_errors_of_the_database(world, sql):
 
 
 def test_an_endless_query_ends_and_the_database_is_still_there(world):
-    with pytest.raises(TimeoutError, match="no answer"):
+    with refuses(TimeoutError, "no answer"):
         world.query("WITH RECURSIVE a AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM a) SELECT max(x) FROM a")
     assert world.query("SELECT 1 AS one") == "one\n1"
 
@@ -282,10 +283,10 @@ def test_a_link_to_a_file_outside_is_not_its_text(files, tmp_path):
     (lambda one: one.list("a/note"), "no such directory"), (lambda one: one.move("nothing", "b/x"), "no such file"),
     (lambda one: one.move("a/note", "b/plan"), "already"), (lambda one: one.move(".", "b/x"), "no such file"),
     (lambda one: one.move("a", "a/b"), "a/b: Invalid"), (lambda one: one.write("a/note/x", "y"), "a/note/x: "),
-    (lambda one: one.write("a", "y"), "a: Is a directory"),
+    (lambda one: one.write("a", "y"), "directory"),
     (lambda one: one.write("a/x", "y" * 70_000), "70000 bytes")])
 def test_what_cannot_be_done_is_said(files, act, why):
-    with pytest.raises(ValueError, match=why):
+    with refuses(ValueError, why):
         act(files)
     assert files.list() == "a/note\nb/plan"
 
@@ -294,15 +295,15 @@ def test_files_are_bounded_in_number_and_size(files, monkeypatch):
     monkeypatch.setattr(folder, "MOST", 8)
     for number in range(4):  # beside two files in two directories
         files.write(f"e{number}", "")
-    with pytest.raises(ValueError, match="8 files"):
+    with refuses(ValueError, "8 files"):
         files.write("e4", "")
     monkeypatch.setattr(folder, "MOST", 1000)
     for number in range(16):
         files.write(f"f{number}", "y" * 65_000)
-    with pytest.raises(ValueError, match="in all files"):
+    with refuses(ValueError, "in all files"):
         files.write("f16", "y" * 65_000)
     (files._root / "huge").write_bytes(b"\xff" * 70_000)  # from elsewhere
-    with pytest.raises(ValueError, match="70000 bytes"):
+    with refuses(ValueError, "70000 bytes"):
         files.read("huge")
 
 

@@ -14,6 +14,7 @@ from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.files import hash_json
 from tests import clients
 from tests.factories import row
+from tests.golden.messages import refuses, wording
 from tests.stages.test_serving import CHAT, chat, opened, posted  # noqa: F401 (a fixture)
 from tests.workflows.test_retry import rated
 from workflows.attempts.isolated import Isolated
@@ -82,7 +83,7 @@ def test_schemas_that_take_too_long_are_refused_before_they_are_compiled(schema,
 
 def test_without_xgrammar_the_reason_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
-    with pytest.raises(ConfigError, match="pip install xgrammar"):
+    with refuses(ConfigError, "pip install xgrammar"):
         check('{"type": "boolean", "title": "asked for the first time"}')
 
 
@@ -177,7 +178,7 @@ def test_in_training_each_of_them_is_refused(roll, agent):
     outcome = roll(agent, is_trained=True)
     assert outcome.status == "workflow_failed"
     assert "400" in outcome.reason
-    assert "distribution that is trained" in outcome.reason
+    wording(outcome.reason, "distribution")
 
 
 def test_constraints_that_cannot_be_met_are_refused_and_the_attempt_goes_on(roll):

@@ -17,6 +17,7 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.harbor import read_task
 from stages.debug import Asked, debug
 from stages.own_code import takes
+from tests.golden.messages import refuses, wording
 from tests.harbor_kit import write_task
 from tests.workflows.test_environments import acted
 from workflows.environments import harbor, sandbox
@@ -83,7 +84,7 @@ def test_generated_tasks_are_done_by_their_solution_and_as_demonstrated():
 
 
 def test_a_generated_task_has_no_file_elsewhere(tmp_path):
-    with pytest.raises(ValueError, match="out"):
+    with refuses(ValueError, "out"):
         Harbor().reset(Situation([], json.dumps({"files": {"../out": "1"}})))
 
 
@@ -131,7 +132,7 @@ def test_the_reward_is_a_number_or_the_entries_of_an_object(name, text, found):
     ("reward.txt", ""), ("reward.txt", "good"), ("reward.txt", "nan"), ("reward.json", "{"), ("reward.json", "[1]"),
     ("reward.json", "{}"), ("reward.json", '{"reward": "1"}'), ("reward.json", '{"a": Infinity}')])
 def test_what_is_no_number_is_no_reward(name, text):
-    with pytest.raises(Unverified, match=name):
+    with refuses(Unverified, name):
         components(name, text)
 
 
@@ -143,11 +144,11 @@ def test_json_counts_before_text(world):
 
 @confined
 @pytest.mark.parametrize(("test", "reason"), [
-    ("#!/bin/bash\necho no pytest; exit 3\n", "exit code 3 .*no pytest"), ("#!/bin/nothing\n", "wrote neither"),
-    ("#!/bin/bash\nsleep 60\n", "timed out after 1 s"), (writes("good"), "needed a number"),
+    ("#!/bin/bash\necho no pytest; exit 3\n", "exit code 3"), ("#!/bin/nothing\n", "wrote neither"),
+    ("#!/bin/bash\nsleep 60\n", "1 s"), (writes("good"), "needed a number"),
     ("#!/bin/bash\nkill -9 $$\n", "exit code 137")])
 def test_tests_without_a_reward_are_a_reason_and_not_0(world, test, reason):
-    with pytest.raises(Unverified, match=reason):
+    with refuses(Unverified, reason):
         world(tests__test_dot_sh=test, task_dot_toml="[verifier]\ntimeout_sec = 1").reward()
 
 
@@ -179,7 +180,7 @@ def test_what_an_agent_leaves_does_not_earn_a_reward(world, left):
 def test_a_task_that_changed_since_it_was_read_is_refused(tmp_path):
     truth = read_task(write_task(tmp_path)).record()["answer"]
     (tmp_path / "tests" / "expected").write_text("0\n")
-    with pytest.raises(ValueError, match="changed"):
+    with refuses(ValueError, "changed"):
         Harbor().reset(Situation([], truth))
 
 
@@ -190,8 +191,8 @@ def test_a_task_that_changed_since_it_was_read_is_refused(tmp_path):
 def test_a_command_that_hangs_ends_at_its_limit_with_what_it_started(world):
     one, begin = world(), time.monotonic()
     marks = [f"sleep 10{os.getpid()}{number}" for number in range(3)]
-    assert "timed out after 3 s" in one.bash(f"echo begun; setsid {marks[0]} & {marks[1]}")
-    assert "timed out after 3 s" in one.bash(f"exec >&- 2>&-; {marks[2]}")
+    assert "after 3 s" in one.bash(f"echo begun; setsid {marks[0]} & {marks[1]}")
+    assert "after 3 s" in one.bash(f"exec >&- 2>&-; {marks[2]}")
     assert time.monotonic() - begin < 60
     running = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
     lines = [file.read_bytes().replace(b"\0", b" ").decode(errors="replace") for file in running if file.exists()]
@@ -201,8 +202,8 @@ def test_a_command_that_hangs_ends_at_its_limit_with_what_it_started(world):
 @confined
 def test_the_time_of_a_task_is_the_sum_of_its_commands(world):
     one = world(task_dot_toml="[agent]\ntimeout_sec = 1")
-    assert "timed out after 1 s" in one.bash("sleep 60")
-    with pytest.raises(TimeoutError, match="used up"):
+    assert "after 1 s" in one.bash("sleep 60")
+    with refuses(TimeoutError, "used up"):
         one.bash("true")
     assert one.reward() == {"accuracy": 0.0}
 
@@ -275,7 +276,7 @@ def test_without_bubblewrap_the_reason_says_what_is_needed(tmp_path, monkeypatch
         if shutil.which(name):
             (tmp_path / name).symlink_to(shutil.which(name))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"no bwrap on PATH.*apt-get install bubblewrap"):
+    with refuses(ConfigError, "PATH", "apt-get install bubblewrap"):
         Sandbox(1)
 
 
@@ -293,13 +294,13 @@ def test_where_namespaces_are_forbidden_the_reason_is_that_of_the_kernel(tmp_pat
     tmp_path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(sandbox, "rights", list)
-    with pytest.raises(ConfigError, match="Operation not permitted"):
+    with refuses(ConfigError, "Operation not permitted"):
         Sandbox(1)
 
 
 @confined
 def test_what_cannot_be_mounted_is_named_and_is_not_called_forbidden(tmp_path):
-    with pytest.raises(ConfigError, match="no_layer") as error:
+    with refuses(ConfigError, "no_layer") as error:
         Sandbox(1, layers=[tmp_path / "no_layer"])
     assert "allowed" not in str(error.value)
 
@@ -329,7 +330,7 @@ def test_a_script_plays_a_task_as_a_model_would(tmp_path, replies, result):
     assert debug(config, Asked(script=str(tmp_path / "script.json"), task=1), lines.append)
     text = "\n".join(lines)
     assert result in text
-    assert "Write 7 to sum.txt." in text
+    wording(text, "7 to", "sum.txt")
     if len(replies) > 1:
         assert "1\n2\n4" in text
 
@@ -343,7 +344,7 @@ def test_an_attempt_whose_tests_give_no_reward_is_a_row_with_the_reason(tmp_path
     config = compose(["recipe=file_agent", f"{place}.path={tmp_path / 'tasks'}",
                       f"{place}.workflow_args.environment_class={NAMED}", "model.max_prompt_tokens=600"])
     assert not debug(config, Asked(script=str(tmp_path / "script.json")), lines.append)
-    assert "workflow_failed: reward of the environment: Unverified: tests/test.sh ended with exit code 1" in lines[-1]
+    wording(lines[-1], "workflow_failed", "tests/test.sh", "code 1")
 
 
 # ------------------------------------------------------------------------------------------------------------ terminal

@@ -10,6 +10,7 @@ from pipeline.store import records
 from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests import zoo
 from tests.factories import row
+from tests.golden.messages import refuses
 from workflows.demonstrations import last_responses, whole_conversations
 from workflows.protocol import template_trial
 from workflows.protocol.prompts import (
@@ -87,11 +88,11 @@ def test_the_template_of_a_file_wins_and_the_trained_model_keeps_it(tmp_path, ti
 
 
 @pytest.mark.parametrize(("template", "words"), [
-    ("{% for m in messages %}", "line 1: Unexpected end of template"),
-    ("{{ raise_exception('never') }}", "fails on .* .never"),
-    ("always the same", "leaves out the user's message: it makes 'always the same'")])
+    ("{% for m in messages %}", "line 1"),
+    ("{{ raise_exception('never') }}", "fails on"),
+    ("always the same", "user's")])
 def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
-    with pytest.raises(ConfigError, match=words):
+    with refuses(ConfigError, words):
         tokenizer(template)
 
 
@@ -128,7 +129,7 @@ def test_what_keeps_a_tokenizer_from_being_read_is_named(tmp_path, tiny_model, f
     shutil.copytree(tiny_model, tmp_path / "copy")
     place = tmp_path / "copy" / file
     place.write_text(json.dumps(json.loads(place.read_text()) | edit))
-    with pytest.raises(ModelError, match=words):
+    with refuses(ModelError, words):
         load_tokenizer(tmp_path / "copy")
 
 
@@ -138,10 +139,10 @@ def test_a_models_own_template_that_leaves_out_messages_is_refused(tmp_path, tin
         shutil.copytree(tiny_model, copy)
         (copy / TEMPLATE).write_text(template)
         if refused:
-            with pytest.raises(ConfigError, match="leaves out the user's message"):
+            with refuses(ConfigError, "user's"):
                 load_tokenizer(copy)
         else:  # some take no conversation without a system message: their rows say so
-            with pytest.raises(DataError, match="system first"):
+            with refuses(DataError, "system first"):
                 prompt_text(load_tokenizer(copy), "q", None)
 
 
@@ -149,17 +150,17 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path, tiny_model):
     """Beside tokenizer_config.json alone transformers makes one of a few added tokens: texts have no tokens."""
     shutil.copytree(tiny_model, tmp_path / "copy")
     (tmp_path / "copy" / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match="no readable tokenizer"):
+    with refuses(ModelError, "no readable tokenizer"):
         load_tokenizer(tmp_path / "copy")
 
 
 def test_a_template_file_that_is_not_there_is_named(tiny_model):
-    with pytest.raises(DataError, match=r"nowhere\.jinja does not exist.*Check model\.chat_template_path"):
+    with refuses(DataError, "nowhere.jinja", "Check model.chat_template_path"):
         load_tokenizer(tiny_model, settings(chat_template_path="nowhere.jinja"))
 
 
 def test_a_conversation_that_the_template_refuses_is_shown(tokenizer):
-    with pytest.raises(DataError, match=r"refuses the conversation \(user, assistant, user\) .* 'then\?': one"):
+    with refuses(DataError, "user", "'then?': one"):
         prompt_text(tokenizer(STRICT), "then?", None, TALK)
 
 
@@ -202,7 +203,7 @@ def test_a_turn_that_answers_no_user_is_context(tokenizer):
 
 def test_a_template_that_changes_earlier_responses_cannot_show_them_in_one_pass(tokenizer):
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    with pytest.raises(DataError, match=r"does not repeat 'Hey' as it was answered.*concatenated_multi_turn=false"):
+    with refuses(DataError, "'Hey'", "concatenated_multi_turn=false"):
         whole_conversations(tokenizer(FORGETFUL), [task], config())
 
 
@@ -253,7 +254,7 @@ def test_a_template_with_bos_and_a_tokenizer_that_adds_one_make_one(tmp_path, fa
 
 def test_a_template_without_a_system_role_is_told_with_the_way_out(tmp_path):
     zoo.make_tokenizer("gemma", tmp_path)
-    with pytest.raises(DataError, match=r"System role not supported.*chat_template_path.*or system_prompt"):
+    with refuses(DataError, "supported", "chat_template_path", "or system_prompt"):
         prompt_text(load_tokenizer(tmp_path), "a", "Be brief.")
 
 

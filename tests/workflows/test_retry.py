@@ -7,6 +7,7 @@ import pytest
 from operators.reward import countdown_reward
 from pipeline.store import records
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.workflows.test_runner import EOS, roll
 from workflows.attempts.user_reward import Rule
 from workflows.protocol.engine import Reply
@@ -103,7 +104,7 @@ def test_a_response_that_cannot_be_judged_ends_the_attempt_and_fails_it(at_hand)
 def test_a_reward_that_does_not_say_what_is_solved_is_refused(at_hand):
     from pipeline.store.errors import DataError
 
-    with pytest.raises(DataError, match=r"return no component `accuracy` \(1 for solved\)"):
+    with refuses(DataError, "`accuracy` ", "solved"):
         play(at_hand(rewards=rated(lambda response, answer: {"score": 1.0})), "2-1")
 
 

@@ -8,6 +8,7 @@ from pipeline.settings.arguments.answers import REWARDS
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store.errors import ConfigError
 from tests.configs import element
+from tests.golden.messages import refuses
 from tests.models import classifier
 from workflows import rewards
 from workflows.protocol.outcomes import Outcome, add_rewards, decode
@@ -85,7 +86,7 @@ def test_each_function_takes_the_arguments_it_has(opened):
     """weight is the model's, score the format's: -0.25 x 1 and 3 x 2."""
     functions = opened(["format_reward", "reward_model"], {"weight": 3, "score": 0.25}, Scorer(2.0, 2.0, 2.0))
     assert rewarded(functions)[0].components == {"format_score": -0.25, "reward_model": 6.0}
-    with pytest.raises(ConfigError, match=r"'reward_model' has no argument 'wieght'. Did you mean 'weight'"):
+    with refuses(ConfigError, "'reward_model'", "'wieght'", "'weight'"):
         opened("reward_model", {"wieght": 1}, Scorer())
     assert opened(["tests.workflows.test_rewards:takes_all", "reward_model"], {"anything": 1}, Scorer())
 
@@ -110,12 +111,12 @@ def test_without_arguments_the_last_fifth_of_the_longest_response_costs(opened):
     """The default recipe's 12 tokens: 2 of them, so the 11th costs 1/2 and the 12th all."""
     (function,) = opened("overlong_penalty")
     assert function([], [], [], [10, 11, 12]) == [{"overlong_penalty": -p} for p in (0.0, 0.5, 1.0)]
-    with pytest.raises(ConfigError, match="cache_length=12: needed between 0 and max_response_length=12"):
+    with refuses(ConfigError, "cache_length=12", "0 and", "max_response_length=12"):
         opened("overlong_penalty", {"cache_length": 12})
 
 
 def test_two_components_of_one_name_are_refused(opened):
-    with pytest.raises(ConfigError, match="two reward functions give a component 'accuracy'"):
+    with refuses(ConfigError, "'accuracy'"):
         rewarded(opened(["accuracy_reward", "tests.workflows.test_rewards:also_accurate"]))
 
 
@@ -177,7 +178,7 @@ def test_an_accuracy_is_a_share_and_anything_else_fails_its_row(accuracy, kept):
     rule = rewards.Rule(lambda response, answer: {"accuracy": accuracy, "style": 3.0}, {}, 0)
     (found,) = rule([[]], ["r"], ["a"], [1])
     assert isinstance(found, dict) == kept
-    assert kept or f"accuracy={accuracy}; needed a number from 0 to 1" in found
+    assert kept or f"accuracy={accuracy};" in found
 
 
 class Characters:

@@ -8,6 +8,7 @@ import pytest
 from pipeline.store import records
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, QWEN3, tokenizer_of
 from tests.factories import row
+from tests.golden.messages import wording
 from workflows.attempts.schedule import roll_out
 from workflows.demonstrations import demonstrations, pairs
 from workflows.protocol.outcomes import Sampling
@@ -163,11 +164,11 @@ def test_what_the_template_does_not_read_is_the_reason(template, talk, tools, wo
 def test_a_generation_prompt_that_no_turn_begins_with_is_the_reason():
     opens = CHATML.replace("{%- if add_generation_prompt %}<|im_start|>assistant\n",
                            "{%- if add_generation_prompt %}<|im_start|>assistant\n<think>\n")
-    assert "turn 2: the chat template writes a turn of the assistant otherwise" in shown(opens, TALK[:2])
+    wording(shown(opens, TALK[:2]), "turn 2")
 
 
 def test_without_a_chat_template_calls_are_lost():
-    assert "turn 2: tool_calls: the model has no chat template" in shown(None, TALK, tools=())
+    wording(shown(None, TALK, tools=()), "2: tool_calls")
 
 
 def test_one_row_that_is_refused_leaves_the_others():

@@ -13,6 +13,7 @@ from pipeline.store.errors import ConfigError, SyncError
 from stages.explorer.weights import probe_difference
 from stages.model import character_tokenizer
 from tests.configs import TINY, overridden
+from tests.golden.messages import refuses
 from tests.workflows.test_guided import asked, assert_all_satisfy
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import continuation
@@ -48,7 +49,7 @@ def opened(tmp_path_factory):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
 def test_kernels_that_only_gpus_have_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="batch_invariant"):
+    with refuses(ConfigError, "batch_invariant"):
         VllmEngine(tmp_path, overridden(*SETTINGS, "explorer.rollout_model.batch_invariant=true"), [EOS], False)
 
 

@@ -10,6 +10,7 @@ from operators.advantage import ADVANTAGES
 from operators.advantages.steps import gigpo, step_wise_grpo
 from pipeline.store.errors import DataError
 from tests.factories import advantage_batch
+from tests.golden.messages import refuses
 
 HALF = 1 / math.sqrt(2)
 
@@ -106,7 +107,7 @@ def test_gigpo_without_rewards_of_turns_takes_the_last_one_of_the_run():
 
 
 def test_gigpo_refuses_a_reward_that_is_no_number():
-    with pytest.raises(DataError, match="'step_reward' is nan in row e1"):
+    with refuses(DataError, "'step_reward'", "e1"):
         gigpo(runs(TWO[0], ("g", 0, 1, "u", 1.0, math.nan)))
 
 

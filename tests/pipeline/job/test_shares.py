@@ -35,7 +35,7 @@ def test_side_by_side_no_gpu_has_two_owners_and_colocated_they_share(given, rank
 
 
 def test_too_few_gpus_are_counted_before_anything_starts():
-    with refuses(ConfigError, "mode=both", "9 GPUs (2 x 2", "4 for trainer.ranks", "found 8", "mode=colocate"):
+    with refuses(ConfigError, "mode=both", "9 GPUs", "(2 x 2", "4 for trainer.ranks", "found 8", "mode=colocate"):
         share_gpus(EIGHT, settings(engines=2, each=2, auxiliary=[1]), 4)
     with refuses(ConfigError, "mode=colocate", "2 GPUs", "found 1"):
         share_gpus(["0"], settings("colocate", each=2), 1)
