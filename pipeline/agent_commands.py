@@ -86,7 +86,7 @@ def workflow(recipe, overrides, root, checkpoint, url, model, api_key_env, **giv
         raise click.UsageError("--url goes with --model; and --url, --checkpoint and --script exclude each other.")
     server = {"base_url": url, "model_name": model, "api_key_env": api_key_env} if url else None
     directory = model_of(checkpoint, None, root) if checkpoint else None
-    config = compose([f"recipe={recipe}", *overrides])
+    config = compose([f"recipe={recipe.removeprefix('recipe=')}", *overrides])
     return 0 if debug(config, Asked(checkpoint=directory, server=server, **given)) else 1
 
 

@@ -137,7 +137,8 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         watched = Watched(engine)
         stack.callback(watched.close)
         rewards = (opener := _TracedRewards(settings)).by_task(taskset, [task])[0]
-        sampling, (texts, reasons) = Sampling.of(settings.model), task_prompts(tokenizer, [task], settings)
+        sampling = Sampling.of_set(settings.model, taskset.rollout_args)
+        texts, reasons = task_prompts(tokenizer, [task], settings)
         workflow = unwritable(reasons[0]) if reasons else _workflow(settings, taskset, place, task, tokenizer, rewards)
         begin = time.perf_counter()
         [outcome] = roll_out(watched, [workflow], prompt_tokens(tokenizer, texts), [settings.seed], [sampling])
@@ -211,8 +212,7 @@ def _model(settings: Config, stack: ExitStack) -> Path:
 
 def _named_model(settings: Config) -> Path:
     if not settings.model.model_path:
-        raise ConfigError("the recipe names no model: set model.model_path, or name one with --checkpoint, --script "
-                          "or --url.")
+        raise ConfigError("the recipe names no model: set model.model_path, or give --checkpoint, --script or --url.")
     return checkpoints.model_directory(resolve(settings.model.model_path))
 
 

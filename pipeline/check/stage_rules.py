@@ -17,7 +17,7 @@ from pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
 from pipeline.settings.model import TEACHER
 from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about, at
-from pipeline.settings.unused import unused
+from pipeline.settings.unused import switched_off, unused
 from pipeline.store.digests import address
 from pipeline.store.errors import Problem
 from pipeline.store.signatures import parameters_of
@@ -106,8 +106,9 @@ def _asks_models(taskset, source) -> bool:
 
 def _lost(keys: list[str], kind: Kind, settings: Config) -> list[str]:
     """Returns the keys that this kind of stage does not read, or that its algorithm does not use."""
-    read, idle = _read(kind, settings), unused(settings.algorithm)
-    return [key for key in keys if is_below(key, idle) or not is_below(key, read)]
+    read, idle, off, standard = _read(kind, settings), unused(settings.algorithm), switched_off(settings), Config()
+    return [key for key in keys if is_below(key, idle) or not is_below(key, read)
+            or (is_below(key, off) and at(settings, key) != at(standard, key))]
 
 
 def _read(kind: Kind, settings: Config) -> tuple[str, ...]:

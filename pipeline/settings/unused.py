@@ -31,12 +31,16 @@ def _may_ask_reference(algorithm) -> bool:
             or any(part not in (None, "none") for part in (algorithm.kl_loss_fn, algorithm.kl_penalty_fn)))
 
 
+def switched_off(settings: Config) -> list[str]:
+    """Returns the settings of a stage that another one switches off, sections as a whole."""
+    return [*([] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]),
+            *(["synchronizer.sync_offset"] if is_driven(settings) else []),
+            *([REFERENCE] if settings.trainer.reference_update.interval is None else [])]
+
+
 def without_unused(settings: Config) -> Config:
     """Returns the settings of a stage with unused ones at their defaults."""
-    waits = [] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]
-    waits += ["synchronizer.sync_offset"] if is_driven(settings) else []
-    waits += [REFERENCE] if settings.trainer.reference_update.interval is None else []
-    for key in unused(settings.algorithm) + waits:
+    for key in unused(settings.algorithm) + switched_off(settings):
         settings = settings.but(key, at(DEFAULTS, key))
     return settings
 

@@ -76,16 +76,16 @@ def test_a_server_answers_in_place_of_the_model(monkeypatch):
     asked = []
 
     def answer(body, headers):
-        asked.append((body["messages"], body["max_tokens"], headers["authorization"]))
+        asked.append((body["messages"], (body["max_tokens"], body["temperature"]), headers["authorization"]))
         return "(1+2"
 
     monkeypatch.setenv("OURO_TEST_KEY", "k")
     with serving(chat_app(answer)) as address:
-        is_fine, text = shown(task=3, server={
-            "base_url": f"{address}/v1", "model_name": "m", "api_key_env": "OURO_TEST_KEY"})
+        is_fine, text = shown("buffer.explorer_input.taskset.rollout_args={max_tokens: 9, temperature: 0.5}", task=3,
+                              server={"base_url": f"{address}/v1", "model_name": "m", "api_key_env": "OURO_TEST_KEY"})
     assert is_fine
     ((messages, most, key),) = asked
-    assert (messages[-1]["role"], most, key) == ("user", 16, "Bearer k")
+    assert (messages[-1]["role"], most, key) == ("user", (9, 0.5), "Bearer k")
     assert "(1+2" in text
     assert f"m at {address}" in text
     assert "Bearer" not in text

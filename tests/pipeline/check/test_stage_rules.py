@@ -48,6 +48,15 @@ def test_arguments_of_the_run_for_a_function_that_no_stage_calls_are_told(argume
     assert unread(Recipe(changed(arguments))) == []  # there the stage calls the function
 
 
+@pytest.mark.parametrize(("key", "given"), [
+    ("synchronizer.sync_offset", {"synchronizer.sync_offset": 2, "synchronizer.sync_style": "trainer_driven"}),
+    ("explorer.over_rollout.wait_after_min", {"explorer.over_rollout.wait_after_min": 9.0}),
+    (None, {"explorer.over_rollout.wait_after_min": 9.0, "explorer.over_rollout.ratio": 0.5}),
+    (None, {"synchronizer.sync_offset": 2})])
+def test_settings_that_another_one_switches_off_are_told(key, given):
+    assert places(unread(Recipe(changed(given)))) == ([key] if key else [])
+
+
 def test_they_are_told_where_snakemake_is_called_without_us(tmp_path, capsys, monkeypatch):
     preflight.warn.cache_clear()
     config = changed({"stages.sft.synchronizer.sync_interval": 2, "checkpoint_root_dir": str(tmp_path)})
