@@ -97,6 +97,12 @@ def _cell(value) -> str:
     return str(value)
 
 
+def _module(name: str) -> str:
+    """The module that was started; without one, that of a benchmark of this name."""
+    started = getattr(sys.modules["__main__"], "__spec__", None)
+    return started.name if started else f"benchmarks.{name}"
+
+
 class Measurement:
     """The output of one benchmark. Create it before the work begins, so that `load` excludes its own."""
 
@@ -104,7 +110,7 @@ class Measurement:
         self.name, self.title, self.parts = name, title, []
         self.facts = {
             "benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "commit": commit(),
-            "command": shlex.join(["python", "-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", _module(name), *sys.argv[1:]]),
             "machine": machine(), "versions": versions(),
         }
 

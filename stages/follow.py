@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,9 +13,10 @@ from pipeline.job.context import Context, environment
 from pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from pipeline.job.no_signal import ASK, FAILED, Signals
 from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
-from pipeline.job.schedule import first_explored
+from pipeline.job.schedule import first_explored, rft_schedule
 from pipeline.job.shares import answering_environment, cores
 from pipeline.job.tracking import open_tracker
+from pipeline.settings.trainer import is_driven
 from pipeline.store import checkpoints, files, records, recovery, tables, versions
 from stages.explorer.children import Child, supervise, trainer_child
 
@@ -78,7 +80,16 @@ class Follower:
     def _rewind(self) -> int:
         """Cleans up after an interrupted earlier run; returns the last step that is kept."""
         config = self.context.config
-        return recovery.rewind(self.context.directory, self._warn, config.verify, partial(first_explored, config))
+        return recovery.rewind(self.context.directory, self._warn, config.verify, partial(first_explored, config),
+                               self._version_of)
+
+    def _version_of(self, explored: int) -> int | None:
+        """The weights version that an explorer step begins with; None where it depends on time, or there is none."""
+        config, total = self.context.config, self.context.directory / TOTAL
+        if not (self.context.directory / "experience").exists() or is_driven(config) or not total.exists():
+            return None
+        schedule = replace(rft_schedule(config, 1), total_steps=files.read_json(total)["total_steps"])
+        return schedule.weights_version(explored) if explored <= schedule.explorer_steps else None
 
     def _warn(self, problem: str) -> None:
         self.context.log.warning("warning: %s", problem)

@@ -24,9 +24,9 @@ TABLES = ("experience", "rollouts")  # the last one marks complete steps
 
 def work(context: Context) -> None:
     source = resolve(context.config.buffer.trainer_input.experience_buffer.path)
-    if why := unfit_directory(source):
+    steps = tables.steps_present(source, "rollouts")  # once: whoever records may go on
+    if why := unfit_directory(source, steps):
         raise DataError(f"{SHOWN}.path={source} {why} {TAKEN}")
-    steps = tables.steps_present(source, "rollouts")
     for name in (*BESIDE, *TABLES):
         for step in steps:
             path = tables.step_file(source, name, step)

@@ -21,7 +21,7 @@ from pipeline.check.model_size import Size, Sizes
 from pipeline.check.sources import explores
 from pipeline.check.workload import workload
 from pipeline.job.devices import Gpus
-from pipeline.job.shares import answering_gpus, engine_gpus, held_gpus
+from pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from pipeline.settings.config import Config, resolve_dtype
 from pipeline.settings.trainer import must_overlap
 from pipeline.store.errors import Problem
@@ -201,7 +201,7 @@ def gpu_words(config: Config, gpus: Gpus) -> str:
     if not explores(config):
         return f"{needed}{of}: one for each rank"
     turns = "in turns" if config.mode == "colocate" else "side by side"
-    others = sum(one.engine_num * one.tensor_parallel_size for one in config.explorer.auxiliary_models)
+    others = all_auxiliary_gpus(config)
     parts = f", engine {engine_gpus(config)} and auxiliary models {others}" if others else (
         f" and engine {engine_gpus(config)}")
     return f"{needed}{of}: trainer {ranks}{parts}, {turns} (mode={config.mode})"

@@ -53,9 +53,8 @@ def lacking(algorithm: Algorithm, explored: Config, place: str) -> list[Problem]
     return found + state_problems(function, explored, place)
 
 
-def unfit_directory(source: Path) -> str | None:
-    """Returns why the experience in a directory cannot be trained on."""
-    steps = tables.steps_present(source, "rollouts")
+def unfit_directory(source: Path, steps: list[int]) -> str | None:
+    """Returns why the experience in a directory cannot be trained on. steps: those that are there."""
     if not steps:
         return "has no recorded step (rollouts/step=*.parquet)."
     newest = max(row.weights_version for row in tables.read_steps(source, "rollouts", steps))
@@ -69,8 +68,10 @@ def directories(recipe: Recipe) -> list[Problem]:
              for name, kind in recipe.kinds.items() if kind.is_offline and recipe.source(name) is None}
     found = []
     for name, path in paths.items():
+        if path is None or not (source := resolve(path)).exists():  # of which other rules tell
+            continue
         try:
-            why = unfit_directory(resolve(path)) if resolve(path).exists() else None
+            why = unfit_directory(source, tables.steps_present(source, "rollouts"))
         except DataError as error:
             why = str(error)
         found += [Problem(f"{SHOWN}.path", why, TAKEN, found=path).of([name])] if why else []

@@ -1,8 +1,8 @@
 """The policies of a training stage: which steps' weights are kept, and a model directory made of those of one step."""
 
+import contextlib
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,9 @@ def kept(stage: Path) -> list[Policy]:
     found = {}
     for version in versions.numbers(stage):
         place = versions.version_directory(stage, version)
-        form = "delta" if files.read_json(place / files.MANIFEST).get("base") else "full"
-        found[version] = Policy(version, place, form)
+        with contextlib.suppress(FileNotFoundError):  # an explorer deletes what it needs no more
+            form = "delta" if files.read_json(place / files.MANIFEST).get("base") else "full"
+            found[version] = Policy(version, place, form)
     for step in checkpoints.complete_checkpoints(stage):
         found[step] = Policy(step, checkpoints.checkpoint_directory(stage, step), "checkpoint")
     return [found[step] for step in sorted(found)]
@@ -57,7 +58,7 @@ def benched(trained: Path, asked: list[int] | None) -> list[int]:
     return [step for step in steps if step != complete[-1]]
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(stage: Path, step: int, scratch: Path) -> Iterator[Path]:
     """Yields a model directory of a step's weights. scratch: an absent directory for those of a published version,
     which are deleted afterwards."""

@@ -58,10 +58,13 @@ def auxiliary_gpus(config, index: int) -> range:
     return range(first, first + sizes[index])
 
 
+def all_auxiliary_gpus(config) -> int:
+    return sum(model.engine_num * model.tensor_parallel_size for model in config.explorer.auxiliary_models)
+
+
 def answering_gpus(config) -> int:
     """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
-    auxiliary = sum(model.engine_num * model.tensor_parallel_size for model in config.explorer.auxiliary_models)
-    return needed_gpus(config.mode, engine_gpus(config), auxiliary)
+    return needed_gpus(config.mode, engine_gpus(config), all_auxiliary_gpus(config))
 
 
 def held_gpus(kind: Kind, config) -> int:

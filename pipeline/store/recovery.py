@@ -29,13 +29,15 @@ Damage = dict[tuple[str, int], str]  # (table, step) -> the file and how it diff
 
 
 def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash",
-           first_read: Callable[[int], int] = lambda step: 1) -> int:
+           first_read: Callable[[int], int] = lambda step: 1,
+           version_of: Callable[[int], int | None] = lambda explored: None) -> int:
     """Resets an interrupted stage to its last usable checkpoint; returns that step, 0 when there is none.
 
     Deletes rows and weights of later, lost optimizer steps, so that the files have a single history; rollouts by
     weights up to the checkpoint are kept and not generated again. first_read: trainer step -> the first explorer step
-    that optimizer steps after it read. What only a start from step 1 could make again is lost, with a warning, and
-    listed in lost.json; where a later step reads it, StageError is raised.
+    that optimizer steps after it read. version_of: explorer step -> the weights version that it begins with; None where
+    that is not fixed, or there is no such step. What only a start from step 1 could make again is lost, with a warning,
+    and listed in lost.json; where a later step reads it, StageError is raised.
     """
     for kept in (0, *checkpoints.complete_checkpoints(stage)):  # as little as possible
         begins = dict.fromkeys(OF_TRAINER, kept + 1) if kept else {}
@@ -43,7 +45,7 @@ def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash",
             begins |= dict.fromkeys(OF_EXPLORER, first_read(kept))
         damage = _damaged_rows(stage, verify) if kept else {}
         try:
-            return _rewind(stage, warn, verify, first_read,
+            return _rewind(stage, warn, verify, first_read, version_of,
                            {key: damage[key] for key in damage if key[1] < begins.get(key[0], 0)})
         except StageError as error:
             refusal = error
@@ -51,7 +53,7 @@ def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash",
 
 
 def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: Callable[[int], int],
-            old: Damage) -> int:
+            version_of: Callable[[int], int | None], old: Damage) -> int:
     """old: what is lost where that lets the stage go on."""
     oldest = min(checkpoints.complete_checkpoints(stage), default=0)
     begins = {"trained": oldest + 1} if oldest else {}
@@ -63,6 +65,8 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
     versions = _versions(stage, damage, given_up, oldest, first)
     damage |= _damaged_weights(stage, min(_next_version(versions), *(
         version for explored, version in versions.items() if explored >= first), UNKNOWN))
+    following = max(tables.steps_present(stage, "rollouts"), default=0) + 1
+    damage |= _missing_weights(stage, version_of(min(first, following)))
     step = _choose(stage, _bounds(stage, damage, versions, first), verify, warn)
     _lose(stage, old, warn)
     if step < oldest:  # no checkpoint was intact
@@ -195,6 +199,15 @@ def _damaged_weights(stage: Path, from_version: int) -> Damage:
     places = {version: weights.version_directory(stage, version) for version in weights.numbers(stage)}
     found = {version: weights.damage(place) for version, place in places.items() if version >= from_version}
     return {("weights", version): words for version, words in found.items() if words}
+
+
+def _missing_weights(stage: Path, version: int | None) -> Damage:
+    """Finds the weights that the next explorer step begins with, where optimizer steps after them are complete and they
+    are gone: nothing would publish them again."""
+    if version is None or files.is_complete(place := weights.version_directory(stage, version)):
+        return {}
+    passed = tables.step_file(stage, "steps", version + 1).exists()
+    return {("weights", version): f"{place} is missing"} if passed else {}
 
 
 def _versions(stage: Path, damage: Damage, given_up: set[tuple[str, int]], since: int, first: int) -> dict[int, int]:

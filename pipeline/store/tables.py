@@ -191,6 +191,9 @@ def read_steps(stage: Path, table: str, steps: Iterable[int]) -> Rows:
     for name in set(records.later(record)) - set(found.column_names):
         found = found.append_column(name, pa.nulls(len(found)))
     schema = records.schema(record)
+    if absent := [name for name in schema.names if name not in found.column_names]:
+        raise DataError(f"{paths[0].parent} is not a table of '{record.__name__}' (format {records.FORMAT}): its files "
+                        f"have no {', '.join(absent)}. {hashes.advice(paths[0])}")
     return Rows(found.select(schema.names).cast(schema), record)
 
 

@@ -129,6 +129,20 @@ def test_weights_that_are_still_there_make_an_explorer_step_again_without_traini
     assert (stage / "weights" / "version=000005").exists()
 
 
+@pytest.mark.parametrize(("version", "step"), [(5, 4), (4, 4), (6, 6), (7, 6), (None, 6)])
+def test_weights_that_the_next_explorer_step_lacks_are_published_again_from_a_checkpoint_before_them(
+        stage, version, step):
+    """The trainer has made six steps. It publishes version 6 as it goes on after that one, and 7 later."""
+    said = []
+    assert recovery.rewind(stage, said.append, version_of={8: version}.get) == step
+    assert [f"version=00000{version}" in line for line in said] == [True] * (step == 4)
+
+
+def test_weights_that_are_there_cost_nothing(stage):
+    versions.publish(stage, 5, export, {})
+    assert recovery.rewind(stage, [].append, version_of={8: 5}.get) == 6
+
+
 def test_damaged_weights_do_not_count(stage):
     for version in (5, 6):
         versions.publish(stage, version, export, {})
