@@ -214,17 +214,22 @@ def page() -> str:
                   for algorithm, *values in rows]
     on, later = saved["machine"], ""
     for commit in dict.fromkeys(saved.get("later", {}).values()):
-        names = ", ".join(f"`{name}`" for name, made in saved["later"].items() if made == commit)
+        seeds: dict[str, list[str]] = {}
+        for row, made in saved["later"].items():
+            if made == commit:
+                seeds.setdefault(row.split()[0], []).append(row.split()[1])
+        names = ", ".join(f"`{name}` ({', '.join(some)})" for name, some in seeds.items())
         later += f" By commit {commit}: {names}."
     return "\n".join([*lines, "", f"`{saved['command']}`, commit {saved['commit']}, on {on['cpu']}, "
-                                  f"{on['cores']} cores.{later}", ""])
+                                  f"{on['cores']} cores.{later} In brackets: seeds.", ""])
 
 
 def joined(said: Measurement, made: dict[str, list[list]]) -> dict[str, list[list]]:
-    """The saved rows with those that were made now in their places; notes the commit of these."""
+    """The saved rows with those that were made now in their places; `later`: algorithm and seed -> commit of these."""
     saved = files.read_json(RESULTS / "algorithms.json")
     said.facts = {name: value for name, value in saved.items() if name != "result"} | {
-        "later": saved.get("later", {}) | {row[0]: said.facts["commit"] for rows in made.values() for row in rows}}
+        "later": saved.get("later", {}) | {f"{row[0]} {row[1]}": said.facts["commit"]
+                                           for rows in made.values() for row in rows}}
     order = {one: index for family in FAMILIES.values() for index, one in enumerate(family.types)}
     return {name: sorted({(row[0], row[1]): row for row in (*saved["result"].get(name, []), *rows)}.values(),
                          key=lambda row: (order[row[0]], row[1])) for name, rows in made.items()}
