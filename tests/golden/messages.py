@@ -30,6 +30,7 @@ What the product says in tests, below the test that makes it say so. `make golde
 """
 VARIABLE = [(re.compile(pattern), steady) for pattern, steady in (
     (r"/[^\s'\"]*?/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[\w-]*\d", "TMP"), (re.escape(str(HOME)), "HOME"),
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
     (r"(\.py)(:|, line | line )\d+", r"\1\2LINE"), (r"(?<=[a-z]-)[0-9a-f]{8}\b", "HASH"),
     (r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8,64}\b", "HASH"), (r"(127\.0\.0\.1|localhost):\d{4,5}", r"\1:PORT"),
     (r"\b(process|CONT) \d{2,}(?![.\d])", r"\1 PID"), (r"\.\d+\.tmp\b", ".PID.tmp"),
