@@ -56,10 +56,10 @@ def row(root: Path, case: Case) -> list:
     """The cells of COLUMNS."""
     recipe, seed, control = case
     about = [recipe, seed, ("no" if recipe in BLIND else "no tool") if control else "yes"]
+    view = None
     with suppress(OuroError):  # it was not begun
-        if (view := find_view(root, f"{PROJECT}/{run_name(case)}")).complete:
-            return about + measured(view)
-    return [*about, NOT_RUN, *[None] * (len(COLUMNS) - 4)]
+        view = find_view(root, f"{PROJECT}/{run_name(case)}")
+    return about + (measured(view) if view and view.complete else [NOT_RUN, *[None] * (len(COLUMNS) - 4)])
 
 
 def measured(view: View) -> list:

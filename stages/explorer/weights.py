@@ -22,6 +22,7 @@ from workflows.attempts.recording import Journal
 from workflows.protocol.engine import Engine
 
 LOOK_SECONDS = 0.1  # between two looks for newer weights
+SETTLED_SECONDS = 10.0  # a network's file system may show a later file before an earlier one
 
 
 class Weights:
@@ -58,10 +59,14 @@ class Weights:
         directory = versions.version_directory(self.context.directory, version)
         config = self.context.config.synchronizer
 
+        since: list[float] = []  # when they were first seen to be gone
+
         def check_both() -> None:
             check()
-            passed = tables.step_file(self.context.directory, "steps", version + 1).exists()
-            if passed and not files.is_complete(directory):  # in this order: it is published before that step
+            if not tables.step_file(self.context.directory, "steps", version + 1).exists():
+                return
+            since.append(time.monotonic())
+            if since[-1] - since[0] > SETTLED_SECONDS and not files.is_complete(directory):
                 raise SyncError(f"{directory} is gone: it was published, and the trainer has made step {version + 1} "
                                 "since. Run the same command again: the stage goes on from a checkpoint before it.")
 

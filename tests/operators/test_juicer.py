@@ -232,7 +232,10 @@ def test_a_process_that_is_killed_is_told_with_the_operators_of_its_phase(monkey
     ("document_simhash_deduplicator", True), ("ray_document_deduplicator", True), ("text_length_filter", False)])
 def test_an_operator_whose_package_is_absent_is_told_before_a_run(monkeypatch, name, lacks):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(juicer.faults({"process": [{name: {}}]})) == lacks
+    found = juicer.faults({"process": [{name: {}}]})
+    assert len(found) == lacks
+    if found:
+        wording(found, name)
 
 
 def test_nothing_is_installed_at_run_time():

@@ -7,6 +7,7 @@ from pipeline.compose.recipe import Recipe
 from pipeline.store import records, tables
 from tests.configs import broken, changed, places
 from tests.factories import row
+from tests.golden.messages import wording
 
 RETRY = {"buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}
 
@@ -55,4 +56,7 @@ def test_a_directory_of_experience_is_looked_at_before_a_run(tmp_path, version, 
             row(records.Rollout, step=1, weights_version=version)])
     recipe = Recipe(changed({"mode": "train", "buffer.trainer_input.experience_buffer.path": str(tmp_path)}))
     key = "buffer.trainer_input.experience_buffer.path"
-    assert [one.key for one in directories(recipe)] == [key] * (not fits)
+    found = directories(recipe)
+    assert [one.key for one in found] == [key] * (not fits)
+    if found:
+        wording(found, key)
