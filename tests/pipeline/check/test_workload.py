@@ -69,11 +69,11 @@ def test_passes_over_tasks_are_counted_once_they_are_curated():
 
 
 def test_a_row_grows_by_its_tokens():
-    """A prompt token: 3 bytes as id, 2 as text. A response token: 3, 2, two log-probs and an advantage of 4, a mask of
-    0.1."""
+    """A prompt token: 3 bytes as id, 2 as text. A response token: 3, 2, two log-probs, an advantage and an entropy of
+    4, a mask of 0.1."""
     fixed = row_bytes(0, 0)
     assert row_bytes(10, 0) - fixed == pytest.approx(50)
-    assert row_bytes(0, 10) - fixed == pytest.approx(171)
+    assert row_bytes(0, 10) - fixed == pytest.approx(211)
     assert 0 < fixed < 200
 
 
