@@ -188,7 +188,8 @@ class Sandbox:
 
 
 def _refusal(said: str, has_image: bool) -> str:
-    """What a holder that did not begin lacks. said: its first line, empty where it said nothing in time."""
+    """What a holder that did not begin lacks. said: what it said first, empty where it said nothing in time."""
+    said = said.strip().partition("\n")[0].rstrip(".")  # mount may add that dmesg(1) has more
     if said.startswith("unshare:"):
         return f"user namespaces are not allowed: {said}. {NEEDED}"
     needed = ("Attempts in images need overlays in user namespaces: Linux 6.6, and layers on a file system that an "
