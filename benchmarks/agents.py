@@ -20,9 +20,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.algorithms import PAIRED, TOKENS, Z, trained
+from benchmarks.algorithms import TOKENS, paired, trained
 from benchmarks.lanes import side_by_side
-from benchmarks.measurement import RESULTS, Measurement, table
+from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
 from pipeline.results.view import View, find_view
 from pipeline.store import files, tables
 from pipeline.store.errors import OuroError
@@ -67,8 +67,7 @@ def measured(view: View) -> list:
     made = {stage.name: stage.directory for stage in view.stages}
     with tables.connect([("before", made["evaluate_sft"]), ("after", made["evaluate_rft"])]) as session:
         scores = [session.execute(SCORE, [run]).fetchone() for run in ("before", "after")]
-        tasks, difference, deviation, *_ = session.execute(PAIRED, ["sampled"]).fetchone()
-    half = Z * deviation / tasks**0.5
+        difference, half, *_ = paired(session, "sampled")
     cells = [f"{value:.0%} [{100 * low:.0f}, {100 * high:.0f}]" for value, low, high in scores]
     cells += [f"{100 * difference:+.1f} [{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"]
     with tables.connect([("run", trained(view).directory)]) as session:
@@ -96,17 +95,12 @@ def page() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, help="directory for store/ and runs/")
     parser.add_argument("--only", nargs="+", choices=RECIPES, default=RECIPES, help="these recipes alone")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rows", action="store_true", help="run nothing: measure what is complete")
-    parser.add_argument("--page", action="store_true", help="run nothing: print the saved results as Markdown")
-    given = parser.parse_args()
-    if given.page:
-        print(page(), end="")
+    given = run_or_page(parser, page)
+    if given is None:
         return
-    if given.root is None:
-        parser.error("--root is needed")
     said, root = Measurement(PROJECT, "Shipped agents: share of held-out tasks solved"), given.root.resolve()
     cases = [(recipe, seed, False) for seed in given.seeds for recipe in given.only]
     cases += [(recipe, given.seeds[0], True) for recipe in given.only]

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from benchmarks.lanes import required
-from benchmarks.measurement import RESULTS, Measurement, table
+from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
 from pipeline.results.view import Node, View, find_view
 from pipeline.store import files, tables
 
@@ -185,6 +185,12 @@ def trained(view: View) -> Node:
     return [stage for stage in view.stages if stage.kind in ("train", "rft")][-1]
 
 
+def paired(session, decoding: str) -> tuple[float, float, float, float]:
+    """The mean difference over tasks of the runs `before` and `after`, half of its 95% interval, and both means."""
+    tasks, difference, deviation, before, after = session.execute(PAIRED, [decoding]).fetchone()
+    return difference, Z * deviation / tasks**0.5, before, after
+
+
 def row(root: Path, case: tuple[str, str, int]) -> list:
     """The cells of COLUMNS."""
     family, view = FAMILIES[case[0]], made_run(root, f"{case[0]}-{case[1]}", case[2])
@@ -192,8 +198,7 @@ def row(root: Path, case: tuple[str, str, int]) -> list:
     cells, improved, last = [], [], trained(view)
     with tables.connect([("before", stages[family.before]), ("after", stages[family.after])]) as session:
         for decoding in DECODINGS:
-            tasks, difference, deviation, before, after = session.execute(PAIRED, [decoding]).fetchone()
-            half = Z * deviation / tasks**0.5
+            difference, half, before, after = paired(session, decoding)
             interval = f"[{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"
             cells += [f"{before:.1%}", f"{after:.1%}", interval]
             improved += [decoding] if difference > half else []
@@ -237,16 +242,11 @@ def joined(said: Measurement, made: dict[str, list[list]]) -> dict[str, list[lis
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, help="directory for store/ and runs/")
     parser.add_argument("--types", nargs="+", default=[], help="train these alone; their rows join the saved results")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--page", action="store_true", help="run nothing: print the saved results as Markdown")
-    given = parser.parse_args()
-    if given.page:
-        print(page(), end="")
+    given = run_or_page(parser, page)
+    if given is None:
         return
-    if given.root is None:
-        parser.error("--root is needed")
     said = Measurement("algorithms", "Algorithms trained on countdown: share of held-out tasks solved")
     types = given.types or [one for family in FAMILIES.values() for one in family.types]
     made = train(given.root.resolve(), types, given.seeds)

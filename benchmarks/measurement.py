@@ -8,7 +8,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -29,6 +29,20 @@ def parser(doc: str) -> argparse.ArgumentParser:
     made.add_argument("run", nargs="?", help="project/name of a run, or its name; default: the latest complete one")
     made.add_argument("--root", type=Path, default=Path("."), help="directory of store/ and runs/ (default: here)")
     return made
+
+
+def run_or_page(parser: argparse.ArgumentParser, page: Callable[[], str]) -> argparse.Namespace | None:
+    """The arguments of a benchmark whose saved results are a table of the docs, with --root. None after --page, which
+    prints that table."""
+    parser.add_argument("--root", type=Path, help="directory for store/ and runs/")
+    parser.add_argument("--page", action="store_true", help="run nothing: print the saved results as Markdown")
+    given = parser.parse_args()
+    if given.page:
+        print(page(), end="")
+        return None
+    if given.root is None:
+        parser.error("--root is needed")
+    return given
 
 
 def stage_of(view: View, name: str) -> Node:

@@ -130,7 +130,7 @@ def is_there(test: str) -> bool:
 
 
 def write(page: dict[str, list[str]]) -> None:
-    """Writes the page, sorted; cases of one test that are told the same stand together."""
+    """Writes the page, sorted; cases of one test with the same messages share one entry."""
     alike: dict[tuple, list[str]] = {}
     for test, told in sorted(page.items()):
         file, _, name = test.partition("::")
