@@ -1,4 +1,4 @@
-"""Runs rft stages of each way to use two GPUs, and the longest rows that one and two of them train.
+"""Runs rft stages of each way to use several GPUs, and the longest rows that one and two of them train.
 
     python -m benchmarks.gpu_two --root /tmp/two --out two.jsonl
     python -m benchmarks.gpu_two --root /tmp/long --out long.jsonl --long Qwen2.5-0.5B --tokens 32768 --tokens 65536
@@ -8,7 +8,8 @@ The first: random bfloat16 models in the shape of Qwen2.5-0.5B, 64 tasks x 8 rol
 largest difference of a log-prob at a hand-over of weights. `killed and resumed` ends every process after its first
 checkpoint and starts the stage again. The second: sft updates of a single row (or with `--lora 7B LoRA`), without an
 engine, layers recomputed, on one GPU and split between two (`trainer.ulysses_sequence_parallel_size=2`). Each result is
-a line of --out as soon as it is there. Requires two GPUs (CUDA_VISIBLE_DEVICES), vllm, deepspeed and pynvml.
+a line of --out as soon as it is there. Requires as many GPUs as a variant takes (CUDA_VISIBLE_DEVICES), vllm,
+deepspeed and pynvml.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from benchmarks.gpu_update import RECOMPUTE, Shape, settings
 SMALL, LARGER = "Qwen2.5-0.5B", "Qwen2.5-1.5B"
 AHEAD = ["synchronizer.sync_offset=1", "explorer.rollout_model.gpu_memory_utilization=0.3"]
 DRIVEN = ["mode=both", "synchronizer.max_staleness=2"]
+FOUR = ["trainer.ranks=4", "explorer.rollout_model.engine_num=4"]
 LORA = "model.lora_configs=[{lora_rank: 16, lora_alpha: 32, target_modules: all-linear}]"
 SPLIT = "trainer.ulysses_sequence_parallel_size=2"
 KILLED = "killed and resumed"
@@ -49,6 +51,10 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {  # name -> shape, settings
     "one GPU, truncated sampling": (SMALL, ["model.top_p=0.9", "model.top_k=50"]),
     "trainer_driven": (SMALL, [*DRIVEN, "synchronizer.sync_style=trainer_driven"]),
     "explorer_driven": (SMALL, [*DRIVEN, "synchronizer.sync_style=explorer_driven"]),
+    "mode=both, engines on two more": (SMALL, ["mode=both", *AHEAD[:1], "explorer.rollout_model.engine_num=2"]),
+    "mode=both, engines on three more": (SMALL, ["mode=both", *AHEAD[:1], "explorer.rollout_model.engine_num=3"]),
+    "four, in turns": (SMALL, FOUR),
+    "four, at once": (SMALL, [*FOUR, *AHEAD, "trainer.overlap=true"]),
 }
 
 
@@ -196,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="an empty directory for models and results")
     parser.add_argument("--out", type=Path, required=True, help="file to which a JSON line is added for each result")
-    parser.add_argument("--only", action="append", choices=VARIANTS, help="default: all")
+    parser.add_argument("--only", action="append", choices=VARIANTS, help="default: those of one and two GPUs")
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps, the first of which warms up")
     parser.add_argument("--limit", type=float, default=240, help="seconds after which a process is ended")
     parser.add_argument("--long", choices=SHAPES, help="measure long rows of this shape instead")
@@ -223,7 +229,7 @@ def main() -> None:
                 told(found := long_row(given, cards, tokens), found)
                 if "failed" in found:
                     break
-    for name in () if given.long else given.only or VARIANTS:
+    for name in () if given.long else given.only or list(VARIANTS)[:-4]:
         found = rollouts(given, name)
         told(found, line(found))
     return None
