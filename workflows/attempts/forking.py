@@ -1,8 +1,9 @@
 """Forks processes on orders that come through a socket, and ends each with all that it started.
 
 Orders: `start NUMBER [MODULE …]` carries the sockets of the new process; the modules are imported once, here, so that
-every process has them. `end NUMBER` kills it and every process below it; `code NUMBER` does so too and is answered with
-its exit code. The process that obeys imports nothing else and starts no thread: a fork takes milliseconds and is safe.
+every process has them, and what the client of OpenAI builds at its first request (warm.py). `end NUMBER` kills it and
+every process below it; `code NUMBER` does so too and is answered with its exit code. The process that obeys imports
+nothing else and starts no thread: a fork takes milliseconds and is safe.
 
 It and the processes that it forks are subreapers (prctl(2)): a program that left its session, or whose parent ended,
 stays below the process that it belongs to.
@@ -21,6 +22,7 @@ from pipeline.job.ending import SIGNALS, die_with_parent
 from pipeline.job.processes import children, end_below
 from pipeline.store.parent import adopt_orphans
 from pipeline.store.secret_names import conceal_secrets
+from workflows.attempts.warm import warm_clients
 
 REAP_SECONDS = 1.0  # for the kernel to end a killed process
 
@@ -65,6 +67,7 @@ def _imported(modules: list[str]) -> set[int]:
     for module in modules:
         with contextlib.suppress(BaseException):  # the attempt raises it again, and its row has the reason
             importlib.import_module(module)
+    warm_clients()
     return set(children(os.getpid())) - before if modules else set()
 
 

@@ -1,0 +1,43 @@
+"""What OpenAI's client loads and builds at its first request, done before attempts are forked.
+
+The package imports its resources and builds pydantic's validators when they are first used. In a process that was just
+forked that is 0.1 s of a core for each attempt, several times what a short agent computes itself.
+"""
+
+import asyncio
+import contextlib
+import sys
+from functools import cache
+
+SAID = {"role": "assistant", "content": "-", "tool_calls": [
+    {"id": "-", "type": "function", "function": {"name": "-", "arguments": "{}"}}]}
+COMPLETION = {"id": "-", "object": "chat.completion", "created": 0, "model": "-",
+              "choices": [{"index": 0, "finish_reason": "stop", "message": SAID}],
+              "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
+REQUEST = {"model": "-", "messages": [{"role": "user", "content": "-"}],
+           "tools": [{"type": "function", "function": {"name": "-"}}]}
+
+
+def warm_clients() -> None:
+    """Makes a request that leaves the process by no socket, once, if a module has imported the package openai."""
+    if "openai" in sys.modules:
+        with contextlib.suppress(Exception):  # a release made otherwise: slower attempts, no other ones
+            _requests()
+
+
+@cache
+def _requests() -> None:
+    import httpx2
+    import openai
+
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json=COMPLETION))
+    given = {"base_url": "http://127.0.0.1", "api_key": "-", "max_retries": 0}
+    openai.OpenAI(**given).close()  # the usual transport is imported by the first client
+    with openai.OpenAI(**given, http_client=httpx2.Client(transport=transport)) as client:
+        client.chat.completions.create(**REQUEST)
+
+    async def request() -> None:
+        async with openai.AsyncOpenAI(**given, http_client=httpx2.AsyncClient(transport=transport)) as client:
+            await client.chat.completions.create(**REQUEST)
+
+    asyncio.run(request())
