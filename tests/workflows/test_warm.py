@@ -1,0 +1,46 @@
+"""What OpenAI's client builds at its first request is there before attempts are forked."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+FIRST_REQUEST = textwrap.dedent("""
+    import json, os, sys, threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    import openai
+    from workflows.attempts.warm import COMPLETION, warm_clients
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            said = json.dumps(COMPLETION).encode()
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_):
+            pass
+
+    if sys.argv[1] == "warm":
+        warm_clients()
+    threads = len(os.listdir("/proc/self/task"))
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    before = set(sys.modules)
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.server_port}", api_key="-")
+    client.chat.completions.create(model="-", messages=[{"role": "user", "content": "-"}])
+    late = [name for name in set(sys.modules) - before if name.partition(".")[0] in ("openai", "httpx2", "httpcore2")]
+    print(json.dumps([len(late), threads]))
+""")
+
+
+@pytest.mark.parametrize(("how", "imports"), [("cold", True), ("warm", False)])
+def test_a_first_request_imports_nothing_after_warming_and_warming_leaves_no_thread(how, imports):
+    ended = subprocess.run([sys.executable, "-c", FIRST_REQUEST, how], capture_output=True, check=True, text=True)
+    late, threads = json.loads(ended.stdout)
+    assert ((late > 0), threads) == (imports, 1)
