@@ -117,8 +117,11 @@ ifneq ($(findstring gpu,$(LOCK)),)
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
 	  echo "set up, but torch sees no GPU here: does nvidia-smi show one?"
 else
-	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "torch does not import: its CUDA build was installed." \
-	  "Point pip at PyTorch's CPU wheel index (README, 'Two commands') and run make again."; exit 1; }
+# pip keeps a version that is installed, whichever its build, so one that does not import has to go
+	@$(BIN)/python -c 'import torch' 2> .venv/torch.error || { tail -n 1 .venv/torch.error; \
+	  $(BIN)/python -m pip uninstall --quiet --yes torch; echo "torch did not import, and is removed again. If the line" \
+	  "above names a library of CUDA, its CUDA build was installed: point pip at PyTorch's CPU wheel index (README," \
+	  "'Two commands'). Then run make again."; exit 1; }
 endif
 	@touch $@
 

@@ -47,7 +47,7 @@ def tasksets(verl: Verl, facts: Facts) -> Facts:
     _reward_model(verl)
     for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed") if truths else ():
         verl.fold(key, "buffer.explorer_input.tasksets.*")
-    return {"is_guessed": "answer" in truths and "data.response_key" not in verl.values, "truth": GROUND_TRUTH,
+    return {"is_assumed": GROUND_TRUTH in truths and "data.response_key" not in verl.values, "truth": GROUND_TRUTH,
             "has_answers": bool(truths) and not _has_model(verl)}
 
 
@@ -68,8 +68,7 @@ def _taskset(verl: Verl, root: tuple, key: str, file: str, taken: set[str]) -> s
              ("format.prompt_type", "messages", "veRL's prompts are lists of {role, content}"),
              ("format.prompt_key", verl.value("data.prompt_key", "prompt"), "data.prompt_key"),
              ("format.response_key", truth, "data.response_key" if "data.response_key" in verl.values else
-              f"check it: in files that veRL's own scripts make it is {GROUND_TRUTH}" if truth == "answer" else
-              "found in the file")]
+              "where veRL's rewards read it" if truth == GROUND_TRUTH else "found in the file")]
     if is_train and "data.shuffle" in verl.values:
         order = "shuffle" if verl.is_on("data.shuffle", True) else "sequential"
         lines.append(("data_selector.selector_type", order, "data.shuffle"))
@@ -104,20 +103,18 @@ def _name(path: str, suffix: str, taken: set[str]) -> str:
 
 
 def _truth(file: str) -> str:
-    """Returns the truth column: from a local file, else as in the guide."""
+    """Returns the truth column: the one that veRL's reward managers read, unless a file here has `answer` alone."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     place = Path(_here(file))
     if place.suffix != ".parquet" or not place.is_file():
-        return "answer"
+        return GROUND_TRUTH
     try:
-        schema = pq.read_schema(place)
+        names = pq.read_schema(place).names
     except (pa.ArrowException, OSError):
-        return "answer"
-    kind = schema.field("reward_model").type if "reward_model" in schema.names else None
-    nested = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("ground_truth") >= 0
-    return GROUND_TRUTH if nested and "answer" not in schema.names else "answer"
+        return GROUND_TRUTH
+    return "answer" if "answer" in names and "reward_model" not in names else GROUND_TRUTH
 
 
 def _here(path: str) -> str:

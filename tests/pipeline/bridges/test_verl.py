@@ -124,6 +124,21 @@ def test_a_file_that_is_here_says_where_its_truths_are(tmp_path):
     assert found[f"{INPUT}.tasksets.0.path"] == f"{tmp_path}/train.parquet"  # the directory holds another train file
 
 
+def test_truths_are_where_the_rewards_of_verl_read_them(tmp_path):
+    """reward_model.ground_truth, whether the file is here or not; `answer` only where a file has nothing else."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = {"prompt": [[{"role": "user", "content": "1+1"}]], "answer": ["1 and 1 is 2"]}
+    pq.write_table(pa.table(rows | {"reward_model": [{"ground_truth": "2"}]}), tmp_path / "both.parquet")
+    pq.write_table(pa.table(rows), tmp_path / "plain.parquet")
+    files = {"/nowhere/train.parquet": "reward_model.ground_truth",
+             f"{tmp_path}/both.parquet": "reward_model.ground_truth",
+             f"{tmp_path}/plain.parquet": "answer"}
+    found = values(launch(f'data.train_files="{list(files)}"'))
+    assert [found[f"{INPUT}.tasksets.{i}.format.response_key"] for i in range(3)] == list(files.values())
+
+
 def test_evaluation_sets_are_sampled_as_val_kwargs_says():
     found = values(launch("data.val_files=[/d/a.parquet,/d/b.parquet]", "actor_rollout_ref.rollout.val_kwargs.n=4",
                           "actor_rollout_ref.rollout.val_kwargs.temperature=0.6"))

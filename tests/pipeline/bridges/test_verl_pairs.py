@@ -3,7 +3,8 @@
 Expected values of the pairs are those of the guide "Align configuration with veRL", key by key. Departures, each said
 by the tool: engines take all GPUs, as in veRL; save_freq and test_freq count steps of veRL, of 4 optimizer steps each;
 sync_offset is 0 (the guide's text asks for it, its examples have 1); the reward model is one copy, on the
-GPUs that all share, and named as the reward; math's rollout_args.temperature, 1.0, is the default and is not written.
+GPUs that all share, and named as the reward; truths are where veRL's rewards read them; math's
+rollout_args.temperature, 1.0, is the default and is not written.
 """
 
 import pytest
@@ -16,7 +17,7 @@ INPUT = "buffer.explorer_input"
 def a_set(kind: str, index: int, name: str, path: str, split: str) -> dict:
     root = f"{INPUT}.{kind}.{index}"
     return {f"{root}.name": name, f"{root}.path": path, f"{root}.split": split, f"{root}.format.prompt_key": "prompt",
-            f"{root}.format.response_key": "answer"}
+            f"{root}.format.response_key": "reward_model.ground_truth"}
 
 
 HOME = "${oc.env:HOME}"
