@@ -60,6 +60,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
     "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,
+    "workflows.attempts.pace": lambda settings: settings.explorer.dynamic_timeout.enable,
     "workflows.engines.continued": lambda settings: settings.explorer.partial_rollout,
     "workflows.engines.auxiliary": lambda settings: settings.explorer.auxiliary_models,
     "workflows.reward_model": lambda settings: (settings.explorer.auxiliary_models

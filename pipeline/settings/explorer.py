@@ -117,6 +117,17 @@ class OverRollout(Section):
             yield Problem("ratio", "a step would be complete without a group; needed less than 1.", found=self.ratio)
 
 
+class DynamicTimeout(Section):
+    """A limit on the time of an attempt, by the times of those before it."""
+
+    enable: bool = setting(False, "whether an attempt at a training task fails once it has taken `ratio` times the "
+                                  "mean of the stage's successful attempts, waits for the engine included. Depends on "
+                                  "time")
+    ratio: float = setting(3.0, "multiple of that mean after which an attempt has failed", ge=1)
+    warmup_min_steps: int = setting(1, "explorer steps without this limit after each start of a stage, whose attempts "
+                                       "give the first mean", ge=1)
+
+
 class Explorer(Section):
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses or are "
@@ -133,6 +144,7 @@ class Explorer(Section):
         None, "attempts in progress at once, at least 1; null: all; auto: as many as the key/value cache of vLLM has "
               "room for, which depends on time. A workflow with a parameter `model` has a process for each", how=True)
     over_rollout: OverRollout = section(OverRollout)
+    dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
     partial_rollout: bool = setting(
         False, "answers in progress go on under the next explorer step's weights, as soon as these are published; "
                "mode=both, or mode=colocate with trainer.overlap=true, and synchronizer.sync_offset of at least 1 or "
@@ -205,6 +217,7 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
     """Returns the settings in use by which a repeated stage of this kind may have other rows."""
     workflows = _workflows(kind.explores, config) if kind.engine else {}
     on = {"explorer.over_rollout": kind.explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
+          "explorer.dynamic_timeout": kind.explores and at(config, "explorer.dynamic_timeout.enable", False),
           "explorer.partial_rollout": kind.is_online and at(config, "explorer.partial_rollout", False),
           "synchronizer.sync_style": kind.is_online and is_driven(config),
           "data_processor.experience_pipeline": kind.makes_experience and asks_models(

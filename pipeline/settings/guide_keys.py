@@ -139,6 +139,9 @@ NOTED = {
         "but the tasks keep the order of their file where neither it nor top_k is given; diversity counts; "
         "usage_frequency is 0 for all, since no task was used before"),
     "explorer.max_retry_times": Works("0 unless it is given, not 2; also of a reward function that raised"),
+    **{f"explorer.dynamic_timeout{name}": Works("of the training tasks; an attempt's time counts from its start")
+       for name in ("", ".enable", ".ratio")},
+    "explorer.dynamic_timeout.warmup_min_steps": Works("counted anew after each start of a stage"),
     "explorer.max_timeout": Works("of the workflow's and the reward function's own code, not of the engine"),
     "algorithm.optimizer.min_lr_ratio": Works("0 unless it is given, not 0.01"),
 }

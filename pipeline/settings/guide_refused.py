@@ -6,8 +6,6 @@ _NO_ACTORS = "there are no actors whose names must differ; project and name iden
 _NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run --profile slurm`)."
 _ALL_AT_ONCE = ("explorer.runner_concurrency says how many attempts are in progress at once (null: all), and "
                 "explorer.rollout_model.max_num_seqs how many responses an engine decodes at once.")
-_BOUNDED = ("explorer.over_rollout leaves the slowest tasks out of a step, by the times of that step, without failed "
-            "rows; explorer.max_timeout bounds the code of a workflow, model.max_response_tokens a response.")
 _NO_SERVER = ("a workflow with a parameter `endpoint` gets the address and the token of an interface of OpenAI and "
               "Anthropic that its stage starts (docs/agents.md); `ouro serve` serves a trained model.")
 _TINKER = "models are trained here, by DeepSpeed: what the service trains is an adapter of model.lora_configs."
@@ -41,7 +39,6 @@ REFUSED: dict[str, Refused] = {
     "explorer.runner_prepare_concurrency": Refused(_ALL_AT_ONCE),
     "explorer.runner_prepare_max_retries": Refused(_ALL_AT_ONCE),
     "explorer.max_repeat_times_per_runner": Refused(_ALL_AT_ONCE),
-    "explorer.dynamic_timeout": Refused(_BOUNDED, (("enable", False),)),
     **{f"explorer.{name}": Refused(_NO_SERVER) for name in (
         "proxy_port", "listen_address", "service_status_check_interval", "min_running_model_num", "db_url")},
     "explorer.rollout_model.name": Refused(_NO_ACTORS),
@@ -73,9 +70,3 @@ TRANSLATED: dict[str, Translated] = {
     "buffer.trainer_input.sft_warmup_steps": Translated(_WARMUP, (0,), "demonstrations", "stages", (
         "buffer.total_steps of that stage")),
 }
-
-# guide keys below a key that is refused as a whole
-BELOW = {
-    "explorer.dynamic_timeout": "enable ratio warmup_min_steps",
-}
-REFUSED |= {f"{key}.{name}": Refused(REFUSED[key].why) for key, names in BELOW.items() for name in names.split()}

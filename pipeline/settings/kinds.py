@@ -192,7 +192,8 @@ ROWS = (
          engine=True,
          uses=(*ANEW, "algorithm", "buffer.batch_size", *STEPS, *TASKSETS,
                "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
-               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.partial_rollout",
+               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.dynamic_timeout",
+               "explorer.partial_rollout",
                "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
          watches=EVALUATION_SETS, external=(*ASKED, EXPERTS, JUDGES, TEMPLATE, CRITIC, ADAPTERS, RECIPES),
          entries=(*EXPLORER, *CURATION, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts")),
@@ -200,7 +201,7 @@ ROWS = (
          modes={"explore": "the explorer alone, no model is made"}, brings=("server", "evaluate", "curate", "model"),
          uses=(*ANEW, *(f"algorithm.{name}" for name in
                         ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
-               "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout",
+               "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout", "explorer.dynamic_timeout",
                "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
          external=(*ASKED, JUDGES, TEMPLATE, RECIPES),
          entries=(*EXPLORER, *CURATION, "stages.explorer.profiles:write_profile")),
@@ -245,6 +246,7 @@ LATER = {"repetition": None, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "mo
          **{f"algorithm.rollout_rejection.{name}": None for name in RolloutRejection.model_fields},
          "algorithm.rollout_rejection": {},
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
+         "explorer.dynamic_timeout": {"enable": False, "ratio": 3.0, "warmup_min_steps": 1},
          "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),

@@ -34,6 +34,7 @@ def _may_ask_reference(algorithm) -> bool:
 def switched_off(settings: Config) -> list[str]:
     """Returns the settings of a stage that another one switches off, sections as a whole."""
     return [*([] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]),
+            *([] if settings.explorer.dynamic_timeout.enable else ["explorer.dynamic_timeout"]),
             *(["synchronizer.sync_offset"] if is_driven(settings) else []),
             *([REFERENCE] if settings.trainer.reference_update.interval is None else [])]
 

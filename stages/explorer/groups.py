@@ -20,6 +20,7 @@ from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
 from stages.explorer.selections import Selections
 from workflows.attempts.concurrency import concurrency_of
+from workflows.attempts.pace import Pace
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.engines.continued import ContinuedEngine, NewerWeights
@@ -47,16 +48,20 @@ class Groups:
                           for _, one in train_places(config.buffer.explorer_input)}
         self.greedy = config.algorithm.greedy_baseline
         self.concurrency = concurrency_of(config.explorer)  # keeps what it learnt from step to step
+        timeout = config.explorer.dynamic_timeout
+        self.pace = Pace(timeout.ratio, timeout.warmup_min_steps) if timeout.enable else None
         self.rollout_seconds = self.tail_seconds = 0.0
 
     def of_step(self, step: int, journal: Journal, newer: NewerWeights | None = None) -> Filled:
         """The groups of an explorer step, a function of step and weights: a repeated step gives the same.
 
         journal: what its attempts did before a kill, and do now. newer: weights under which answers go on. With these,
-        or with over_rollout, it depends on time.
+        or with over_rollout or dynamic_timeout, it depends on time.
         """
         self.answering = ContinuedEngine(self.engine, newer) if newer else self.engine
         config, self.rollout_seconds, self.tail_seconds = self.config, 0.0, 0.0
+        if self.pace:
+            self.pace.begin_step()
         chosen = self.selections.of_step(step)
         asked = set(chosen)
 
@@ -90,7 +95,7 @@ class Groups:
             [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
             [sampling for _, _, sampling in each], self.concurrency, journal,
             names, lambda progress: self.activity.reached(f"step {step}: {progress}"),
-            first.reached if needed < len(groups) else None, ends, self.config.explorer.max_retry_times)
+            first.reached if needed < len(groups) else None, ends, self.config.explorer.max_retry_times, self.pace)
         self.rollout_seconds += time.perf_counter() - begin
         self.tail_seconds += tail(ends)
         taken = first.take(outcomes)

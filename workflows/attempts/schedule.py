@@ -17,6 +17,7 @@ import numpy as np
 from workflows.attempts.concurrency import Concurrency
 from workflows.attempts.interleaved import InterleavedAttempt
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
+from workflows.attempts.pace import Pace
 from workflows.attempts.recording import Event, Journal, Replayed
 from workflows.engines.continued import origins, sampled_versions
 from workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
@@ -38,7 +39,7 @@ def roll_out(
     journal: Journal | None = None, names: Sequence[str] | None = None,
     report: Callable[["Progress"], None] = lambda progress: None,
     enough: Callable[[Sequence[Outcome | None]], bool] | None = None, ends: list[float] | None = None,
-    retries: int = 0,
+    retries: int = 0, pace: Pace | None = None,
 ) -> list[Outcome]:
     """Attempts every prompt once, and one whose workflow failed up to `retries` times more.
 
@@ -50,8 +51,9 @@ def roll_out(
     report: called every second. enough: from the outcomes so far, whether to cancel the attempts that have none; they
     get the status LATE. ends: to which the time of each attempt's end is added, seconds of the monotonic clock. A
     further attempt begins when all have ended, with a seed and a name of its own; the outcome is that of the last one.
+    pace: limits the time of each attempt.
     """
-    schedule = _Schedule(engine, journal or Journal(), report, [] if ends is None else ends)
+    schedule = _Schedule(engine, journal or Journal(), report, [] if ends is None else ends, pace)
     named = names or [str(index) for index in range(len(prompts))]
     given = list(zip(workflows, prompts, seeds, samplings, named, strict=True))
     places = [_Place(schedule, *each) for each in given]
@@ -97,8 +99,9 @@ class Progress(NamedTuple):
 class _Schedule:
     """The attempts in progress, and their requests: those to submit, and those at the engine by number."""
 
-    def __init__(self, engine: Engine, journal: Journal, report: Callable[[Progress], None], ends: list[float]):
-        self.engine, self.journal, self.report, self.ends = engine, journal, report, ends
+    def __init__(self, engine: Engine, journal: Journal, report: Callable[[Progress], None], ends: list[float],
+                 pace: Pace | None = None):
+        self.engine, self.journal, self.report, self.ends, self.pace = engine, journal, report, ends, pace
         self.active: dict[_Place, None] = {}  # in order of their start
         self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with processes of their own
         self.new: list[tuple[_Place, int, Request]] = []
@@ -124,6 +127,14 @@ class _Schedule:
                 for number, reply in replies.items():
                     place, call = self.flying.pop(number)
                     place.answer(call, reply)
+            if self.pace:
+                self._time_out(self.pace)
+
+    def _time_out(self, pace: Pace) -> None:
+        """Ends the attempts that have used up the time that `pace` leaves them."""
+        now, limit = monotonic(), pace.limit
+        while limit is not None and self.active and now - (oldest := next(iter(self.active))).begun > limit:
+            oldest.fail(pace.reason(now - oldest.begun))
 
     def _limit(self, concurrency: int | Concurrency) -> int:
         """Attempts in progress at most, for now."""
@@ -191,7 +202,7 @@ class _Place:
         self.same: Counter[str] = Counter()  # calls with equal prompts
         self.calls: list[Call] = []
         self.said: list[tuple[list[int], Reply]] = []  # prompts and replies with weights versions or experts
-        self.turns, self.last = 0, None
+        self.turns, self.last, self.begun = 0, None, 0.0
         kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
         self.attempt = kind(workflow, prompt, self)
         self.recording = schedule.journal.recording(name) if isinstance(workflow, Isolated) else None
@@ -202,6 +213,7 @@ class _Place:
             reason = f"{len(self.prompt)} prompt tokens, limit model.max_prompt_tokens={allowed}"
             self.outcome = Outcome("prompt_too_long", reason)
             return
+        self.begun = monotonic()
         self.schedule.active[self] = None
         if isinstance(self.attempt, IsolatedAttempt):
             self.schedule.isolated[self.attempt] = self
@@ -299,8 +311,10 @@ class _Place:
             self.outcome = late
 
     def _end(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self.schedule.ends.append(monotonic())
+        self.outcome, now = outcome, monotonic()
+        self.schedule.ends.append(now)
+        if self.schedule.pace and outcome.status == "ok":
+            self.schedule.pace.ended(now - self.begun)
         outcome.calls = sorted(self.calls, key=lambda call: call.position)
         outcome.tool_calls = self.recording.tool_calls if self.recording else []
         del self.schedule.active[self]
