@@ -42,6 +42,8 @@ SHAPES = {  # as in the configurations of these models
                    "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False},
     "Qwen3-0.6B": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
                    "intermediate_size": 3072, "head_dim": 128},
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "intermediate_size": 128},  # to try a script on the CPU
 }
 
 

@@ -5,12 +5,14 @@
 A random model in the shape of Qwen2.5-0.5B (bfloat16), or another `--shape`; 512 rows of 128 prompt and 512 response
 tokens (327,680 tokens a step), GRPO or `--stage sft`, ZeRO 1, micro-batches of at most 32,768 tokens. Each variant is a
 process of its own, and the variants take turns, so that a machine that changes its speed changes it for all. The other
-tree runs with gradient checkpointing, as its `benchmarks.gpu_path` does. `--group 8` compares prompts that groups share
-with prompts of each row: once with the defaults, then `--prompt 2048 --rows 128`, and `--prompt 16384 --response 64
---rows 64`. Prints medians and spreads over all measured steps, the estimate of memory, MFU, and how far the log-probs
-of 16 rows are from those of a float32 model (`--no-exact`: not). MFU is counted as prime-rl does
-(src/prime_rl/trainer/perf.py): 6 x parameters in matrix products + 12 x layers x width x length for each token, of 989
-TFLOP/s. Requires a GPU and deepspeed, but neither vllm nor Snakemake.
+tree runs with gradient checkpointing, as its `benchmarks.gpu_path` does. `--group 8` compares prefixes that rows share
+with those of each row: once with the defaults, then `--prompt 2048 --rows 128`, and `--prompt 16384 --response 64
+--rows 64`; with `--prompt 1024 --response 2048 --turns 4 --rows 64` groups are conversations behind one system
+prompt, of four turns of 128 tokens that are given and 384 that are trained, forked at each turn. Prints medians and
+spreads over all measured steps, the estimate of memory, MFU, and how far the log-probs of 16 rows are from those of a
+float32 model (`--no-exact`: not). MFU is counted as prime-rl does (src/prime_rl/trainer/perf.py): 6 x parameters in
+matrix products + 12 x layers x width x length for each token, of 989 TFLOP/s. Requires a GPU and deepspeed, but neither
+vllm nor Snakemake.
 """
 
 import argparse
@@ -29,7 +31,8 @@ from benchmarks.gpu_path import SHAPES, make_model
 
 PEAK = 989e12  # bfloat16 operations per second of an H100 SXM or H200, without sparsity
 WARM = 2  # steps of a process that are not measured
-SHARING = {"prompts shared": [], "prompts apart": ["trainer.share_prompts=false"]}
+SHARING = {"shared where that saves": [], "rows apart": ["trainer.share_prompts=false"],
+           "every prefix shared": ["trainer.share_prompts=true"]}
 RECOMPUTE = "trainer.enable_gradient_checkpointing=true"
 VARIANTS = {  # name -> overrides, of this tree
     "as set by default": [],
@@ -41,23 +44,39 @@ EXACT = ["model.dtype=float32", "trainer.attention=padded", "trainer.compile=fal
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows of a step, tokens of each, and how many follow one another with the same prompt."""
+    """Rows of a step, tokens of each, how many follow one another with the same prompt, and the turns of a response.
+
+    turns: of conversations, if more than one: all rows have the same prompt, and `group` of them the first turn; each
+    further turn forks in two.
+    """
 
     rows: int
     prompt: int
     response: int
     group: int
+    turns: int = 1
 
     def make(self, count: int) -> list:
         from stages.learner.engine.batch import Row
 
         random, made = np.random.default_rng(0), []
         for i in range(count):
-            if i % self.group == 0:
+            if i % self.group == 0 and (i == 0 or self.turns == 1):
                 prompt = random.integers(0, 151936, self.prompt).tolist()
-            made.append(Row(f"r{i}", prompt + random.integers(0, 151936, self.response).tolist(), self.prompt,
-                            [1] * self.response, {"advantages": 1.0 if i % 2 else -1.0}))
+            response = self.conversation(i) if self.turns > 1 else random.integers(0, 151936, self.response).tolist()
+            given = self.response // self.turns // 4 if self.turns > 1 else 0  # of a turn, by a user
+            mask = ([0] * given + [1] * (self.response // self.turns - given)) * self.turns
+            made.append(Row(f"r{i}", prompt + response, self.prompt, mask, {"advantages": 1.0 if i % 2 else -1.0}))
         return made
+
+    def conversation(self, row: int) -> list[int]:
+        """The turns of a row, equal where conversation, turn and branch are."""
+        tokens: list[int] = []
+        for turn in range(self.turns):
+            branch = row % self.group >> self.turns - 1 - turn
+            random = np.random.default_rng([1, row // self.group, turn, branch])
+            tokens += random.integers(0, 151936, self.response // self.turns).tolist()
+        return tokens
 
 
 def settings(overrides: list[str], shape: Shape, stage: str = "rft"):
@@ -93,7 +112,7 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
 
     model, steps = given.root / "model", given.steps
     config, process = settings(overrides, shape, given.stage), Process.start(1)
-    found = {"seconds": [], "losses": [], "norms": []}
+    found, cuda = {"seconds": [], "losses": [], "norms": []}, process.device.type == "cuda"
     if hasattr(config.trainer, "compile"):
         print(recompute.resolve(config, model), file=sys.stderr)
         if hasattr(recompute, "needed"):  # not in older trees
@@ -104,18 +123,24 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
     if steps:
         objective, rows = Objective(config), shape.make(shape.rows)
         for row, values in zip(rows, actor.score_rows(rows), strict=True):
-            row.columns |= dict.fromkeys(("rollout_logprobs", "old_logprobs"), values.tolist())
+            every = np.zeros(len(row.mask))
+            every[np.asarray(row.mask, bool)] = values
+            row.columns |= dict.fromkeys(("rollout_logprobs", "old_logprobs"), every.tolist())
         actor.peak_memory_gib()
         for number in range(1, WARM + steps + 1):
             begin = time.perf_counter()
             result = actor.step(rows, objective, 1e-6, number)
-            torch.cuda.synchronize()
+            if cuda:
+                torch.cuda.synchronize()
             found["seconds"].append(time.perf_counter() - begin)
             found["losses"].append(result.loss)
             found["norms"].append(result.grad_norm)
-        found |= {"peak_gib": actor.peak_memory_gib(), "tokens": result.tokens,
+        found |= {"peak_gib": actor.peak_memory_gib() or 0.0, "tokens": result.tokens,
                   "graphs": getattr(result, "compiled_graphs", None),
                   "flops": flops_per_token(AutoConfig.from_pretrained(model), shape.prompt + shape.response)}
+    if hasattr(getattr(actor, "way", None), "every"):  # not in older trees
+        micros = process.pack(rows, config.trainer.max_token_len_per_gpu, fill=actor.way.fill) if steps else []
+        found |= {"computed": sum(len(micro.input_ids) for micro in micros), "micro_batches": len(micros)}
     if hasattr(config.trainer, "compile"):
         from stages.learner.engine.compiled import GRAPHS
 
@@ -155,8 +180,10 @@ def line(name: str, runs: list[dict], exact: np.ndarray | None, scored: Path) ->
             "peak GiB": round(max(run["peak_gib"] for run in runs), 1),
             "estimate GiB": round(runs[0].get("estimate_gib", 0), 1) or None,
             "first step s": round(median(run["seconds"][0] for run in runs), 1),
+            "computed %": round(100 * runs[0].get("computed", 0) / runs[0]["tokens"], 1) or None,
             "loss": runs[0]["losses"][0], "norms": [round(norm, 5) for norm in runs[0]["norms"][:3]],
-            **{key: runs[0].get(key) for key in ("graphs", "compile_seconds", "refused", "checkpointing")}}
+            **{key: runs[0].get(key) for key in ("graphs", "compile_seconds", "refused", "checkpointing",
+                                                 "micro_batches")}}
     if exact is not None:
         off = np.abs(np.load(scored) - exact)
         made["|log-prob - float32|"] = {"mean": float(off.mean()), "p95": float(np.quantile(off, 0.95)),
@@ -171,6 +198,8 @@ def compare(given) -> list[dict]:
     if not (root / "model").exists():
         make_model(root / "model", given.shape)
     shape = shape_of(given)
+    if shape.turns > 1 and shape.group > 2 ** (shape.turns - 1):
+        sys.exit(f"--group {shape.group}: {shape.turns} turns fork into {2 ** (shape.turns - 1)} rows at most.")
     variants = {name: [f"trainer.attention={name}"] for name in given.attention} or (
         SHARING if shape.group > 1 else VARIANTS)
     runs = {f"this tree, {name}": (here, [*overrides, *given.set]) for name, overrides in variants.items()
@@ -204,8 +233,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512, help="of a step")
     parser.add_argument("--prompt", type=int, default=128, help="tokens")
     parser.add_argument("--response", type=int, default=512, help="tokens")
-    parser.add_argument("--group", type=int, default=1, help="rows with the same prompt; above 1 the variants are "
-                                                             "prompts shared and apart")
+    parser.add_argument("--group", type=int, default=1, help="rows with the same prompt, or of a conversation; above "
+                                                             "1 the variants are prefixes shared and rows apart")
+    parser.add_argument("--turns", type=int, default=1, help="of conversations that fork at each, behind one prompt")
     parser.add_argument("--shape", choices=SHAPES, default="Qwen2.5-0.5B")
     parser.add_argument("--stage", choices=("rft", "sft"), default="rft")
     parser.add_argument("--only", action="append", help="a variant to measure; default: all")

@@ -46,8 +46,10 @@ class Trainer(Section):
         "GPU's", choices=("auto", True, False), how=True)
     compile: bool | str = setting("auto", "torch.compile of decoder layers, and a kernel for the output head; auto: on "
                                   "GPUs; not with zero_stage=3", choices=("auto", True, False), how=True)
-    share_prompts: bool | str = setting("auto", "rows with equal prompts compute them once in a micro-batch; auto: on "
-                                        "GPUs", choices=("auto", True, False), how=True)
+    share_prompts: bool | str = setting(
+        "auto", "rows that begin with the same tokens (a prompt, a system prompt, turns before a fork) compute them "
+        "once in a micro-batch; auto: on GPUs, where that saves more than it costs",
+        choices=("auto", True, False), how=True)
     overlap: bool | str = setting(
         "auto", "engines answer while the trainer trains on the same devices (mode=colocate, "
         "synchronizer.sync_offset at least 1); auto: where the estimated memory of both fits the GPUs; otherwise, and "
@@ -129,8 +131,8 @@ def attention_of(asked: str, gpu: bool, flash: bool) -> str:
     return "padded" if not gpu else "flash_attn" if flash else "varlen"
 
 
-def shares_prompts(settings: Any, gpu: bool) -> bool:
-    """Returns whether rows with equal prompts compute them once. settings: the section `trainer`."""
+def shares_prefixes(settings: Any, gpu: bool) -> bool:
+    """Returns whether rows that begin with the same tokens compute them once. settings: the section `trainer`."""
     return gpu if settings.share_prompts == "auto" else settings.share_prompts
 
 

@@ -24,7 +24,7 @@ from stages.learner.actor import Actor
 from stages.learner.critic import Critic
 from stages.learner.engine import attention
 from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import MicroBatch, pack
+from stages.learner.engine.packing import Fill, MicroBatch, pack
 from stages.learner.engine.process import Process
 from stages.learner.engine.way import Way, decoder, places
 from stages.learner.teacher import Teacher
@@ -139,7 +139,8 @@ class _Proof:
             with self._own_forward():
                 alone, experts = self._alone(own, rows, routers)
             scored = []
-            for micro in pack(rows, 2 * self._length(), 0, 1, fill=self.way.fill):
+            fill = Fill.FLAT if self.way.packed else self.way.fill  # in the order of `rows`, none within another
+            for micro in pack(rows, 2 * self._length(), 0, 1, fill=fill):
                 if routers:
                     every = torch.arange(len(micro.input_ids), device=self.process.device)
                     part = self.way.part(every, len(every))

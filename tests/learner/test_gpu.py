@@ -70,15 +70,17 @@ def batches() -> list:
     return pack(rows, 400, 0, 1)
 
 
-def groups(share: bool = False) -> list:
-    """Three groups of four responses and a single row, in one micro-batch: the same order of rows in both."""
+def groups(fill: Fill = Fill.FLAT) -> list:
+    """Three groups of four responses, of which each continues a part of the one before it, and a single row, in one
+    micro-batch: the same order of action tokens in both."""
     source, rows = torch.Generator().manual_seed(5), []
     for prompt, count in ((60, 4), (9, 4), (31, 4), (12, 1)):
         begin = torch.randint(3, 99, (prompt,), generator=source).tolist()
+        response: list[int] = []
         for place in range(count):
-            response = torch.randint(3, 99, (20 + 17 * place,), generator=source).tolist()
+            response = response[: 15 * place] + torch.randint(3, 99, (20 + 17 * place,), generator=source).tolist()
             rows.append(Row("r", begin + response, prompt, [1] * len(response)))
-    return pack(rows, 4000, 0, 1, fill=Fill.SHARED if share else Fill.FLAT)
+    return pack(rows, 4000, 0, 1, fill=fill)
 
 
 def learnt(path, settings, dtype, micros=None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +134,7 @@ def test_compiled_families_are_no_further_from_float32_than_eager_ones(tmp_path,
 @pytest.mark.parametrize("attention", ["varlen", pytest.param("flash_attn", marks=pytest.mark.skipif(
     importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn"))])
 @pytest.mark.parametrize(("family", "compiled"), [("qwen2", False), ("qwen2", True), ("qwen3", True), ("phi", False)])
-def test_shared_prompts_change_rounding_alone(tmp_path, attention, family, compiled):
+def test_shared_prefixes_change_rounding_alone(tmp_path, attention, family, compiled):
     """Log-probs and gradients are no further from float32 than those of separate rows, but for a fifth and 0.1%."""
     zoo.make(family, tmp_path)
     exact = learnt(tmp_path, trainer("padded", False), torch.float32, groups())

@@ -1,6 +1,6 @@
 """Attention within the rows of a packed micro-batch, registered with transformers under our names.
 
-Three implementations of the same function (causal, rows independent, prompts shared where rows share them); bounds and
+Three implementations of the same function (causal, rows independent, segments shared where rows share them); bounds and
 indices are passed through the model's forward as keyword arguments (see `layout`). Windows, capped scores and attention
 sinks are arguments of the family's layers; architecture.DOES has what each implementation takes of them:
 
@@ -62,12 +62,17 @@ def layout(segments: Segments, device: torch.device, name: str) -> dict:
               "longest": int(lengths.max())}
     if not segments.continue_others:
         return places
-    prompts = np.unique(contexts[contexts >= 0])
-    behind = np.array([lengths[contexts == prompt].sum() for prompt in prompts])  # tokens that continue each
-    arrays = {"queries": segments.members(contexts >= 0), "cu_queries": _bounds(behind),
-              "keys": segments.members(np.isin(np.arange(len(lengths)), prompts)), "cu_keys": _bounds(lengths[prompts])}
+    children = np.flatnonzero(contexts >= 0)
+    children = children[np.argsort(contexts[children], kind="stable")]  # those that continue the same one together
+    parents, first = np.unique(contexts[children], return_index=True)
+    queries = np.add.reduceat(lengths[children], first)  # tokens that continue each
+    chains = [segments.tokens(segments.chain(parent)) for parent in parents]
+    shared = segments.tokens(parents)  # what a parent continues is a parent too
+    cu_queries, cu_keys = _bounds(queries), _bounds(np.array([len(chain) for chain in chains]))
+    arrays = {"queries": segments.tokens(children), "shared": shared,
+              "keys": np.searchsorted(shared, np.concatenate(chains)), "cu_queries": cu_queries, "cu_keys": cu_keys}
     on_device = {key: torch.from_numpy(array).to(device, non_blocking=True) for key, array in arrays.items()}
-    return places | on_device | {"longest_queries": int(behind.max()), "longest_keys": int(lengths[prompts].max())}
+    return places | on_device | {"longest_queries": int(queries.max()), "longest_keys": int(max(map(len, chains)))}
 
 
 def _bounds(lengths: np.ndarray) -> np.ndarray:
@@ -75,17 +80,14 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
 
 
 def padded_places(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
-    """[S, longest] flat positions of the tokens of each row, its prompt first, 0 behind its end; [T] where the tokens
-    are in it, those of a shared prompt in any of its rows."""
-    starts, (rows, before) = segments.bounds.astype(np.int64), segments.rows()
-    ends = before + segments.lengths[rows]
-    offsets = np.arange(ends.max())[None]
-    of_prompt = starts[segments.contexts[rows]][:, None] + offsets
-    of_row = (starts[rows] - before)[:, None] + offsets
-    valid = offsets < ends[:, None]
-    gather = np.where(valid, np.where(offsets < before[:, None], of_prompt, of_row), 0)
-    scatter = np.zeros(starts[-1], np.int64)
-    scatter[gather[valid]] = np.flatnonzero(valid)
+    """[S, longest] flat positions of the tokens of each row, 0 behind its end; [T] where the tokens are in it, those of
+    a shared segment in any of its rows."""
+    rows = segments.rows()
+    gather = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    scatter = np.zeros(segments.bounds[-1], np.int64)
+    for place, row in enumerate(rows):
+        gather[place, : len(row)] = row
+        scatter[row] = place * gather.shape[1] + np.arange(len(row))
     return gather, scatter
 
 

@@ -1,7 +1,8 @@
-"""Attention of responses that continue a shared prompt, from two calls of a packed kernel.
+"""Attention of segments that continue others, from two calls of a packed kernel, however deep their tree.
 
-A response attends to itself (causally) and to its prompt (wholly). With outputs o1, o2 and log-sum-exps l1, l2 of the
-two softmaxes, the softmax over both has l = log(exp l1 + exp l2) and o = exp(l1 - l) o1 + exp(l2 - l) o2. Kernels
+A segment attends to itself (causally) and to all before it, from the root of its tree (wholly): keys of the latter are
+gathered once for all segments that continue the same one. With outputs o1, o2 and log-sum-exps l1, l2 of the two
+softmaxes, the softmax over both has l = log(exp l1 + exp l2) and o = exp(l1 - l) o1 + exp(l2 - l) o2. Kernels
 compute their backward pass from o and l, so with the joint ones each returns its part of the gradients, which add up:
 no score is computed twice. The same identities carry ring attention (Liu et al. 2023, arXiv:2310.01889).
 """
@@ -74,20 +75,21 @@ def continued(kernel: str, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, 
               scaling: float | None, places: dict[str, Any]) -> Tensor:
     """q [T, H, D], k and v [T, KV, D] -> [T, H, D]. The rest as attention.layout returns it."""
     scale = scaling or q.shape[-1] ** -0.5
-    return FORWARD(q, k, v, cu_seqlens, longest, queries, places["keys"], places["cu_queries"], places["cu_keys"],
-                   places["longest_queries"], places["longest_keys"], scale, kernel)[0]
+    return FORWARD(q, k, v, cu_seqlens, longest, queries, places["shared"], places["keys"], places["cu_queries"],
+                   places["cu_keys"], places["longest_queries"], places["longest_keys"], scale, kernel)[0]
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, queries: Tensor, keys: Tensor,
-             cu_queries: Tensor, cu_keys: Tensor, longest_queries: int, longest_keys: int, scale: float, kernel: str
-             ) -> tuple[Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, queries: Tensor, shared: Tensor,
+             keys: Tensor, cu_queries: Tensor, cu_keys: Tensor, longest_queries: int, longest_keys: int, scale: float,
+             kernel: str) -> tuple[Tensor, Tensor]:
     """[T, H, D] and the log-sum-exp [H, T] over all keys of each query."""
-    own, shared = _pieces(cu_seqlens, longest, cu_queries, cu_keys, longest_queries, longest_keys)
+    own, before = _pieces(cu_seqlens, longest, cu_queries, cu_keys, longest_queries, longest_keys)
     out, lse = KERNELS[kernel].forward(q, k, v, own, scale)
-    more, more_lse = KERNELS[kernel].forward(q[queries], k[keys], v[keys], shared, scale)
-    before = lse[:, queries]
-    joint = torch.logaddexp(before, more_lse)
-    old, new = ((one - joint).exp().T[..., None] for one in (before, more_lse))  # [Q, H, 1]
+    gathered = shared[keys]
+    more, more_lse = KERNELS[kernel].forward(q[queries], k[gathered], v[gathered], before, scale)
+    own_lse = lse[:, queries]
+    joint = torch.logaddexp(own_lse, more_lse)
+    old, new = ((one - joint).exp().T[..., None] for one in (own_lse, more_lse))  # [Q, H, 1]
     merged = (old * out[queries] + new * more).to(out.dtype)
     return out.index_copy(0, queries, merged), lse.index_copy(1, queries, joint)
 
@@ -97,15 +99,22 @@ def _forward_shapes(q, k, v, *_):
 
 
 def _backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu_seqlens: Tensor, longest: int,
-              queries: Tensor, keys: Tensor, cu_queries: Tensor, cu_keys: Tensor, longest_queries: int,
+              queries: Tensor, shared: Tensor, keys: Tensor, cu_queries: Tensor, cu_keys: Tensor, longest_queries: int,
               longest_keys: int, scale: float, kernel: str) -> tuple[Tensor, Tensor, Tensor]:
-    own, shared = _pieces(cu_seqlens, longest, cu_queries, cu_keys, longest_queries, longest_keys)
-    grad = grad.contiguous()
+    own, before = _pieces(cu_seqlens, longest, cu_queries, cu_keys, longest_queries, longest_keys)
+    grad, gathered = grad.contiguous(), shared[keys]
     dq, dk, dv = KERNELS[kernel].backward(grad, q, k, v, out, lse, own, scale)
-    more = KERNELS[kernel].backward(grad[queries], q[queries], k[keys], v[keys], out[queries], lse[:, queries], shared,
-                                    scale)
-    return tuple(whole.index_add(0, places, part)
-                 for whole, places, part in zip((dq, dk, dv), (queries, keys, keys), more, strict=True))
+    more, *of_keys = KERNELS[kernel].backward(grad[queries], q[queries], k[gathered], v[gathered], out[queries],
+                                              lse[:, queries], before, scale)
+    sums = (_summed(part, keys, len(shared)) for part in of_keys)
+    return dq.index_add(0, queries, more), *(whole.index_add(0, shared, part)
+                                             for whole, part in zip((dk, dv), sums, strict=True))
+
+
+def _summed(part: Tensor, keys: Tensor, count: int) -> Tensor:
+    """Gradients [K, KV, D] of gathered keys, summed in float32 by the token that each is of [count, KV, D]."""
+    exact = torch.promote_types(part.dtype, torch.float32)
+    return part.new_zeros(count, *part.shape[1:], dtype=exact).index_add_(0, keys, part.to(exact)).to(part.dtype)
 
 
 def _backward_shapes(grad, q, k, v, *_):
@@ -113,20 +122,20 @@ def _backward_shapes(grad, q, k, v, *_):
 
 
 def _keep(ctx, inputs, output) -> None:
-    q, k, v, cu_seqlens, longest, queries, keys, cu_queries, cu_keys, *rest = inputs
-    ctx.save_for_backward(q, k, v, *output, cu_seqlens, queries, keys, cu_queries, cu_keys)
+    q, k, v, cu_seqlens, longest, queries, shared, keys, cu_queries, cu_keys, *rest = inputs
+    ctx.save_for_backward(q, k, v, *output, cu_seqlens, queries, shared, keys, cu_queries, cu_keys)
     ctx.longest, ctx.rest = longest, rest
 
 
 def _gradients(ctx, grad: Tensor, _):
-    q, k, v, out, lse, cu_seqlens, queries, keys, cu_queries, cu_keys = ctx.saved_tensors
-    found = BACKWARD(grad, q, k, v, out, lse, cu_seqlens, ctx.longest, queries, keys, cu_queries, cu_keys, *ctx.rest)
-    return (*found, *[None] * 10)
+    *states, cu_seqlens, queries, shared, keys, cu_queries, cu_keys = ctx.saved_tensors
+    found = BACKWARD(grad, *states, cu_seqlens, ctx.longest, queries, shared, keys, cu_queries, cu_keys, *ctx.rest)
+    return (*found, *[None] * 11)
 
 
 def _pieces(cu_seqlens: Tensor, longest: int, cu_queries: Tensor, cu_keys: Tensor, longest_queries: int,
             longest_keys: int) -> tuple[Piece, Piece]:
-    """Each segment against itself, and the responses of each shared prompt against it."""
+    """Each segment against itself, and those that continue the same one against all before them."""
     return (Piece(cu_seqlens, cu_seqlens, longest, longest, True),
             Piece(cu_queries, cu_keys, longest_queries, longest_keys, False))
 

@@ -16,22 +16,29 @@ from torch import Tensor
 from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.batch import Row
-from stages.learner.engine.sharing import Segments, count, flatten, groups_of, parts
+from stages.learner.engine.prefixes import CONTINUED
+from stages.learner.engine.sharing import Prefixes, Segments
 from workflows.protocol.kept import Kept
 
 
 class Fill(Enum):
-    """What a micro-batch is filled with: rows one behind the other, those with equal prompts sharing them, rows padded
-    to the longest of them, or a single row (or unit of rows, each padded)."""
+    """What a micro-batch is filled with: rows one behind the other, sharing every common prefix, sharing those that
+    make it cheapest, rows padded to the longest of them, or a single row (or unit of rows, each padded)."""
 
     FLAT = "flat"
     SHARED = "shared"
+    CHEAPEST = "cheapest"
     PADDED = "padded"
     SINGLE = "single"
 
     @property
     def pads(self) -> bool:
         return self in (Fill.PADDED, Fill.SINGLE)
+
+    @property
+    def cost(self) -> float | None:
+        """Of continuing a shared prefix (prefixes.py); None: none is shared."""
+        return {Fill.SHARED: 0.0, Fill.CHEAPEST: CONTINUED}.get(self)
 
 
 @dataclass(frozen=True)
@@ -169,22 +176,21 @@ def pack(
     """The micro-batches of one rank, with the named columns. Weights refer to the whole batch. experts: with those of
     the engine, if it said them of every token that is trained on.
 
-    Of rows that share prompts (sharing.py), as many are together as makes the busiest rank's tokens fewest.
+    Of rows that share prefixes (sharing.py), as many are together as makes the busiest rank's tokens fewest.
     """
     counts, unit = np.array([sum(row.mask) for row in rows]), aggregation.unit
     weights, shares = aggregation.weights(rows, counts), aggregation.shares(rows, counts)
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
-    groups = groups_of(rows, fill is Fill.SHARED)
+    prefixes = Prefixes(rows, fill.cost)
     if fill.pads:
         chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
     else:
-        chosen = min(_distributed(rows, groups, budget, ranks, unit),
-                     key=lambda bins: _busiest(rows, groups, bins, ranks))
+        chosen = min(_distributed(prefixes, budget, ranks, unit), key=lambda bins: _busiest(prefixes, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
     experts = experts and routed(rows)
-    return [_pack_one(rows, groups, indices, (weights, shares), share_of_token, columns, unit, experts)
+    return [_pack_one(prefixes, indices, (weights, shares), share_of_token, columns, unit, experts)
             for indices in chosen[rank::ranks]]
 
 
@@ -203,18 +209,18 @@ def _padded(rows: list[Row], budget: int, ranks: int, unit: int, single: bool) -
     return [[place * unit + i for place in places for i in range(unit)] for places in units]
 
 
-def _distributed(rows: list[Row], groups: list[int], budget: int, ranks: int, unit: int) -> Iterator[list[list[int]]]:
-    """Row indices of the micro-batches of all ranks, for each way to keep rows of a group together that fits."""
-    for number, way in enumerate(parts(groups, unit)):
-        tokens = [count(rows, groups, part) for part in way]
+def _distributed(prefixes: Prefixes, budget: int, ranks: int, unit: int) -> Iterator[list[list[int]]]:
+    """Row indices of the micro-batches of all ranks, for each way to keep rows of a tree together that fits."""
+    for number, way in enumerate(prefixes.parts(unit)):
+        tokens = [prefixes.count(part) for part in way]
         if number == 0 or max(tokens) <= budget:
             chosen = bins(tokens, budget, ranks, _what(unit))
             yield [sorted(i for place in places for i in way[place]) for places in chosen]
 
 
-def _busiest(rows: list[Row], groups: list[int], chosen: list[list[int]], ranks: int) -> int:
+def _busiest(prefixes: Prefixes, chosen: list[list[int]], ranks: int) -> int:
     """Tokens of the rank that has most of them."""
-    loads = [count(rows, groups, indices) for indices in chosen]
+    loads = [prefixes.count(indices) for indices in chosen]
     return max(sum(loads[rank::ranks]) for rank in range(ranks))
 
 
@@ -224,18 +230,18 @@ def _experts(rows: Sequence[Row]) -> np.ndarray | None:
 
 
 def _pack_one(
-    rows: list[Row], groups: list[int], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float,
+    prefixes: Prefixes, indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float,
     columns: Sequence[str], unit: int, experts: bool
 ) -> MicroBatch:
     """of_rows: token weights and shares of each row of the batch, [R]."""
     empty = not indices
     indices = indices or list(range(unit))  # filler with weight 0: every rank must run the same number of forwards
-    chosen = [rows[i] for i in indices]
-    flat = flatten(chosen, [groups[i] for i in indices])
+    chosen = [prefixes.rows[i] for i in indices]
+    flat = prefixes.flatten(indices)
     source, targets, row_of = [], [], []
     for k, row in enumerate(chosen):
         acts = np.flatnonzero(np.asarray(row.mask))
-        source.append(flat.source(k, acts))
+        source.append(flat.places[k][row.prompt_length + acts - 1])
         targets.append(np.asarray(row.tokens)[row.prompt_length + acts])
         row_of.append(np.full(len(acts), indices[k]))
     row_of = np.concatenate(row_of).astype(np.int64)

@@ -208,7 +208,7 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
     text, routers = model.config.get_text_config(), _routers(model, way, path, replays) if compares else None
     if routers is None:  # the choices of compiled layers are not seen
         compile_layers(model, way, settings, device)
-    way.share = way.share and not replays  # rows with one prompt have routings of their own at its end
+    way.share = way.share and not replays  # rows with one prefix have routings of their own in it
     return Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
                   logit_factor(text), getattr(text, CAP, None), routers, replays)
 
@@ -262,7 +262,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
         raise ModelError(f"{path}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto or rows.")
     way = choose(model, settings, device, obstacle, layers, sequence)
     if way.share and device != "cpu" and (windowed(text_part(said), longest) or text_part(said).get(CAPPED)):
-        way.share = False  # the kernels of shared prompts have neither windows nor caps
+        way.share = False  # the kernels of continued segments have neither windows nor caps
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")

@@ -1,24 +1,26 @@
-"""Rows with the same prompt share it in a micro-batch (`trainer.share_prompts`): its tokens are computed once.
+"""Rows that begin with the same tokens share them in a micro-batch (`trainer.share_prompts`): a tree of segments.
 
-A response then continues a prompt that other responses continue too. Log-probs, loss and gradients are those of
-separate rows: a position depends only on the tokens before it, and gradients of a shared prompt add up.
+Responses continue a prompt, forks of a conversation its turns, all tasks a system prompt; a row that is the beginning
+of another one is within it. Each segment is computed once. Log-probs, loss and gradients are those of separate rows: a
+position depends only on the tokens before it, each row takes its own outputs, and gradients of what is shared add up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import pairwise
 
 import numpy as np
 
 from stages.learner.engine.batch import Row
+from stages.learner.engine.prefixes import common_prefix, runs, worthwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
     """Consecutive tokens of a flat micro-batch of T tokens that attend to one another causally.
 
-    bounds: [G + 1] int32, where they begin, and T. contexts: [G] int64, the segment whose tokens all precede those of
-    this one, a prompt; -1: none. Segments that continue a prompt follow it.
+    bounds: [G + 1] int32, where they begin, and T. contexts: [G] int64, the segment that each continues, before it;
+    -1: none. A segment attends to all of that one, and of those that it continues in turn.
     """
 
     bounds: np.ndarray
@@ -33,94 +35,104 @@ class Segments:
         """Whether any segment continues another one."""
         return bool((self.contexts >= 0).any())
 
-    def members(self, chosen: np.ndarray) -> np.ndarray:
-        """Flat positions of the tokens of the chosen segments. chosen: [G] bool."""
-        return np.flatnonzero(np.repeat(chosen, self.lengths))
+    def tokens(self, chosen: Iterable[int]) -> np.ndarray:
+        """Flat positions of the tokens of segments, in their order."""
+        return np.concatenate([np.arange(self.bounds[one], self.bounds[one + 1], dtype=np.int64) for one in chosen])
 
-    def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """The segments that are no prompt of others, and the length of the prompt that each continues or 0, [S]."""
-        rows = np.setdiff1d(np.arange(len(self.contexts)), self.contexts)
-        before = np.where(self.contexts >= 0, self.lengths[self.contexts], 0)
-        return rows, before[rows]
+    def chain(self, segment: int) -> list[int]:
+        """The segments from the first token of a row to the last one of this segment."""
+        found = [segment]
+        while (before := int(self.contexts[found[-1]])) >= 0:
+            found.append(before)
+        return found[::-1]
+
+    def rows(self) -> list[np.ndarray]:
+        """Flat positions of the tokens of each segment that no other continues, with all before it."""
+        return [self.tokens(self.chain(one)) for one in np.setdiff1d(np.arange(len(self.contexts)), self.contexts)]
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Rows as one flat sequence. input_ids, positions: [T] int64. last: [S] int64, flat position of the last prompt
-    token of each row; first: [S] int64, of its first response token."""
+    """Rows as one flat sequence. input_ids, positions: [T] int64. places: of each row, [L] flat positions."""
 
     input_ids: np.ndarray
     positions: np.ndarray
     segments: Segments
-    last: np.ndarray
-    first: np.ndarray
-
-    def source(self, row: int, acts: np.ndarray) -> np.ndarray:
-        """Flat positions whose output predicts response tokens `acts` (from 0) of a row."""
-        return np.where(acts == 0, self.last[row], self.first[row] + acts - 1)
+    places: list[np.ndarray]
 
 
-def flatten(rows: Sequence[Row], groups: Sequence[int]) -> Flat:
-    """Joins rows; those of one group of `groups` [S] share their prompt, which is then followed by the responses."""
-    tokens: list[np.ndarray] = []
-    positions: list[np.ndarray] = []
-    contexts: list[int] = []
-    places = np.zeros((2, len(rows)), np.int64)
-    end = 0
+class Prefixes:
+    """The rows of a batch in lexicographic order, and the first tokens that neighbours share: of a row that is the
+    beginning of the next one all of them. Rows in between decide how much any two share."""
 
-    def add(more: Sequence[int], begin: int, context: int = -1) -> None:
-        nonlocal end
-        tokens.append(np.asarray(more, np.int64))
-        positions.append(np.arange(begin, begin + len(more)))
-        contexts.append(context)
-        end += len(more)
+    def __init__(self, rows: Sequence[Row], cost: float | None):
+        """cost: of continuing a segment (prefixes.py); 0: every common prefix is shared; None: none is."""
+        self.rows = rows
+        self.lengths = np.array([len(row.tokens) for row in rows], np.int64)
+        order, self.shared = range(len(rows)), np.zeros(len(rows) - 1, np.int64)
+        if cost is not None:
+            tokens = [np.asarray(row.tokens, ">i8") for row in rows]  # whose bytes sort as the numbers do
+            order = sorted(order, key=[one.tobytes() for one in tokens].__getitem__)
+            self.shared[:] = [common_prefix(tokens[a], tokens[b]) for a, b in pairwise(order)]
+            lengths = self.lengths[order]
+            whole = _whole(lengths, self.shared)
+            self.shared[whole[:-1]] = worthwhile(lengths[whole], self.shared[whole[:-1]], cost)
+        self.rank = np.argsort(order)
 
-    for members in _members(groups):
-        prompt = rows[members[0]].prompt_length
-        if len(members) == 1:
-            places[:, members[0]] = end + prompt - 1, end + prompt
-            add(rows[members[0]].tokens, 0)
-            continue
-        last, context = end + prompt - 1, len(contexts)
-        add(rows[members[0]].tokens[:prompt], 0)
-        for member in members:
-            places[:, member] = last, end
-            add(rows[member].tokens[prompt:], prompt, context)
-    bounds = np.cumsum([0, *map(len, tokens)]).astype(np.int32)
-    return Flat(np.concatenate(tokens), np.concatenate(positions), Segments(bounds, np.array(contexts)), *places)
+    def _ordered(self, indices: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        """Some rows in order, [S], and the first tokens that neighbours share, [S - 1]."""
+        order = sorted(indices, key=self.rank.__getitem__)
+        ranks = self.rank[order]
+        return order, np.minimum.reduceat(self.shared[: ranks[-1]], ranks[:-1]) if len(order) > 1 else self.shared[:0]
+
+    def count(self, indices: Sequence[int]) -> int:
+        """Tokens of a micro-batch of these rows, at most the sum of those of its parts."""
+        return int(self.lengths[indices].sum() - self._ordered(indices)[1].sum()) if indices else 0
+
+    def parts(self, unit: int) -> list[list[list[int]]]:
+        """Ways to cut the rows into lists of indices that stay in one micro-batch, neighbours in the tree: each `unit`
+        rows alone, then at most 2, 4, ... units together, up to all that share a prefix. Each unit goes by its first
+        row."""
+        order, shared = self._ordered(range(0, len(self.rows), unit))
+        return [[[first + i for first in order[begin:end] for i in range(unit)] for begin, end in way]
+                for way in runs(shared)]
+
+    def flatten(self, indices: Sequence[int]) -> Flat:
+        """Joins rows in the order of their tree; places of them are in that of `indices`."""
+        order, shared = self._ordered(indices)
+        lengths = self.lengths[order]
+        whole = _whole(lengths, shared)
+        before = [0, *shared[whole[:-1]].tolist()]
+        tokens, positions, contexts, bounds, path, found = [], [], [], [0], [], {}
+        for row, begin, cuts in zip(whole.tolist(), before, _cuts(before, lengths[whole].tolist()), strict=True):
+            path = [(end, segment) for end, segment in path if end <= begin]
+            for end in cuts:
+                contexts.append(path[-1][1] if path else -1)
+                path.append((end, len(contexts) - 1))
+                tokens.append(np.asarray(self.rows[order[row]].tokens[begin:end], np.int64))
+                positions.append(np.arange(begin, end))
+                bounds.append(bounds[-1] + end - begin)
+                begin = end
+            places = np.concatenate([np.arange(bounds[segment], bounds[segment + 1]) for _, segment in path])
+            found |= {one: places[: self.lengths[one]] for one in order[len(found) : row + 1]}
+        segments = Segments(np.array(bounds, np.int32), np.array(contexts))
+        return Flat(np.concatenate(tokens), np.concatenate(positions), segments, [found[one] for one in indices])
 
 
-def groups_of(rows: Sequence[Row], share: bool) -> list[int]:
-    """The number of the group of each row: rows with equal prompts are one where they share them."""
-    if not share:
-        return list(range(len(rows)))
-    numbers: dict[bytes, int] = {}
-    return [numbers.setdefault(np.asarray(row.tokens[: row.prompt_length], np.int64).tobytes(), len(numbers))
-            for row in rows]
+def _whole(lengths: np.ndarray, shared: np.ndarray) -> np.ndarray:
+    """Those of ordered rows that are not the beginning of the next one. lengths: [S]; shared: [S - 1]."""
+    return np.flatnonzero(np.append(shared < lengths[:-1], True))
 
 
-def count(rows: Sequence[Row], groups: Sequence[int], indices: Sequence[int]) -> int:
-    """Tokens of a micro-batch of these rows."""
-    prompts = {groups[i]: rows[i].prompt_length for i in indices}
-    return sum(len(rows[i].tokens) - rows[i].prompt_length for i in indices) + sum(prompts.values())
-
-
-def parts(groups: Sequence[int], unit: int) -> list[list[list[int]]]:
-    """Ways to cut rows into lists of indices that stay in one micro-batch: each `unit` rows alone, then 2, 4, ...
-    units of a group together, up to whole groups. groups: [R], of which each unit has that of its first row."""
-    units = [list(range(i, i + unit)) for i in range(0, len(groups), unit)]
-    together = [[units[place] for place in members] for members in _members([groups[one[0]] for one in units])]
-    largest, ways, size = max(map(len, together)), [units], 1
-    while size < largest:
-        size *= 2
-        ways.append([list(chain(*members[i : i + size])) for members in together
-                     for i in range(0, len(members), size)])
-    return ways
-
-
-def _members(groups: Sequence[int]) -> list[list[int]]:
-    """Places of each group, in the order of their first ones."""
-    found: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
-        found.setdefault(group, []).append(place)
-    return list(found.values())
+def _cuts(before: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Where the segments end that begin with each row of a tree, in its tokens. before: the first tokens of each row
+    that are in segments of earlier ones."""
+    found, ahead = [], []  # ahead: where later rows leave this one, the last on top
+    for begin, length in zip(reversed(before), reversed(lengths), strict=True):
+        ends = [length]
+        while ahead and ahead[-1] > begin:
+            ends.append(ahead.pop())
+        found.append(ends[::-1])
+        if begin and (not ahead or ahead[-1] < begin):
+            ahead.append(begin)
+    return found[::-1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipeline.settings.trainer import shares_prompts
+from pipeline.settings.trainer import shares_prefixes
 from pipeline.store.errors import ModelError
 from stages.learner.engine import attention
 from stages.learner.engine.packing import Fill
@@ -25,12 +25,13 @@ from workflows.protocol.hugging_face import set_exact_attention
 
 @dataclass
 class Way:
-    """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share equal prompts.
-    single: each row is a forward of its own. why: rows are not packed, for the log. recurrent: layers with a state.
-    sequence: the ranks that share a micro-batch."""
+    """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share prefixes;
+    every: also where that costs more. single: each row is a forward of its own. why: rows are not packed, for the log.
+    recurrent: layers with a state. sequence: the ranks that share a micro-batch."""
 
     packed: str | None
     share: bool = False
+    every: bool = False
     single: bool = False
     why: str = ""
     recurrent: Recurrent | None = None
@@ -43,7 +44,7 @@ class Way:
     @property
     def fill(self) -> Fill:
         if self.packed:
-            return Fill.SHARED if self.share else Fill.FLAT
+            return Fill.FLAT if not self.share else Fill.SHARED if self.every else Fill.CHEAPEST
         return Fill.SINGLE if self.single else Fill.PADDED
 
     def by_rows(self, model: nn.Module, why: str) -> None:
@@ -72,8 +73,8 @@ def choose(model: nn.Module, settings, device: str, obstacle: str | None, recurr
 
     settings: the section `trainer`. obstacle: why its layers cannot be packed. recurrent: those with a state.
     """
-    way = Way(attention.choose(settings.attention, device), shares_prompts(settings, device != "cpu"),
-              sequence=sequence)
+    way = Way(attention.choose(settings.attention, device), shares_prefixes(settings, device != "cpu"),
+              settings.share_prompts is True, sequence=sequence)
     if settings.packing == "rows":
         way.by_rows(model, "it is rows")
     elif obstacle:
