@@ -44,8 +44,6 @@ REASONS = {
     "product files that name a loss (sapo)": "one of them is the importer's special case",
     "rooms": "joining six pairs gives 22 rooms with 112 arrows, and rooms of 45 files (settings with its arguments)",
     "arrows between rooms": "two thirds lead to store, settings, job and protocol, which everything reads",
-    "assertions on wording: match=, texts of four words":
-        "prompts, observations and lines of logs are what their tests are about; `match=` where engines start",
     "lines of Python, templates apart": "features took more lines than was foreseen",
     "lines of tests": "tests of the features since then: no size was foreseen for them",
     "lines of bridges": "tables of 164 more keys, whose values are translated",

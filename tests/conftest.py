@@ -24,6 +24,7 @@ TABLES = ("kill", "adapters", "wide", "slurm")  # marks whose make targets print
 def pytest_configure(config):
     """Gives each worker that runs stages its own cores: two stages with one thread each beat threads that wait."""
     RECORD.writes = config.option.golden
+    RECORD.chosen = bool(config.option.keyword) or any("[" in arg for arg in config.args)
     worker = getattr(config, "workerinput", None)
     if worker and not config.option.markexpr.startswith("not "):
         cores = sorted(os.sched_getaffinity(0))

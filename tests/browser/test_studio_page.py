@@ -171,7 +171,7 @@ def test_a_sweep_is_of_one_recipe(page):
 
 def test_strangers_are_told_to_use_the_address(address, opened):
     page = opened(address.partition("?")[0])
-    assert "address that its command printed" in page.inner_text("body")
+    assert "its command printed" in page.inner_text("body")
 
 
 def test_the_keyboard_alone_changes_and_saves(page, project):

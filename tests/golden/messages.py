@@ -45,10 +45,13 @@ VARIABLE = [(re.compile(pattern), steady) for pattern, steady in (
 
 
 class Record:
-    """What tests of this process are told. writes: the page is made again, nothing is compared."""
+    """What tests of this process are told.
+
+    writes: the page is made again, nothing is compared. chosen: single cases of tests were asked for, f[a] or by -k.
+    """
 
     def __init__(self):
-        self.test, self.told, self.writes, self.page, self.tests = "", [], False, read(), set()
+        self.test, self.told, self.writes, self.chosen, self.page, self.tests = "", [], False, False, read(), set()
 
     def begin(self, test: str) -> None:
         self.test, self.told = test, []
@@ -72,8 +75,9 @@ class Record:
             self.page[test] = told
 
     def there(self) -> dict[str, list[str]]:
-        """Returns the page without tests that are gone: their function, or, where it ran, their parameters."""
-        ran = {test.partition("[")[0] for test in self.tests}
+        """Returns the page without tests that are gone: their function, or, where all its cases ran, their parameters.
+        """
+        ran = set() if self.chosen else {test.partition("[")[0] for test in self.tests}
         return {test: told for test, told in self.page.items() if told and is_there(test)
                 and (test in self.tests or test.partition("[")[0] not in ran)}
 

@@ -46,7 +46,7 @@ def test_a_message_is_held_by_the_page_and_names_what_the_test_asserts(record):
 
 
 def test_lines_that_name_something_are_held_by_the_page(record):
-    messages.wording("all else\nseed: no\n", "seed")
+    messages.wording("else\nseed: no\n", "seed")
     for said, name in (("seed: no\nno", "no"), ("", "")):
         record.begin("a.py::test_b[1]")
         with pytest.raises(AssertionError):
@@ -77,6 +77,8 @@ def test_tests_that_are_gone_leave_the_page(record):
     record.ran(f"{here}[1]", None)
     record.ran(f"{here}[2]", ["new"])
     assert record.there() == {f"{here}[1]": ["y"], f"{here}[2]": ["new"], other: ["z"]}
+    record.chosen = True  # TESTS=…[1]
+    assert record.there() == {f"{here}[old]": ["x"], f"{here}[1]": ["y"], f"{here}[2]": ["new"], other: ["z"]}
 
 
 def test_the_page_has_no_path_of_a_machine_and_no_test_that_is_gone(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from pipeline.store.digests import digest_code
 from pipeline.store.errors import ConfigError
 from pipeline.store.project_imports import taken_in
+from tests.golden.messages import refuses
 
 
 @pytest.fixture
@@ -84,5 +85,5 @@ def test_what_has_not_changed_is_read_once(project, monkeypatch):
 
 def test_a_mistake_in_a_module_that_is_taken_in_is_named(project):
     (project / "mine" / "weights.py").write_text("ONE = = 1\n")
-    with pytest.raises(ConfigError, match=r"weights\.py, line 1: invalid syntax"):
+    with refuses(ConfigError, "weights.py", "line 1"):
         digest_code("mine.rewards:f")

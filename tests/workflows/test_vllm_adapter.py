@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tests.configs import TINY, lora, overridden
+from tests.golden.messages import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +58,9 @@ def test_each_version_answers_as_itself_and_the_one_before_is_gone(engine, tiny_
 def test_an_engine_with_another_adapter_than_the_file_is_found_out(engine, tiny_model, tmp_path):
     (first, _), (second, _) = versions(tiny_model, tmp_path, 2)
     engine.load_weights(first)
-    with pytest.raises(RuntimeError, match=r"the engine's adapter for .* is another"):
+    with refuses(RuntimeError, "the engine's adapter"):
         engine._llm.collective_rpc("compare_adapter", args=(engine._versions, str(second)))
-    with pytest.raises(RuntimeError, match=f"loaded as adapter 77, but the engine has .*{engine._versions}"):
+    with refuses(RuntimeError, "adapter 77", engine._versions):
         engine._llm.collective_rpc("compare_adapter", args=(77, str(first)))
 
 
@@ -69,5 +70,5 @@ def test_an_adapter_of_a_larger_rank_than_there_is_room_for_is_refused(engine, t
 
     base = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
     get_peft_model(base, LoraConfig(r=20, target_modules=["q_proj"])).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="rank"):
+    with refuses(ValueError, "rank"):
         engine.load_weights(tmp_path)

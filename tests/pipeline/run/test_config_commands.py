@@ -24,7 +24,7 @@ def test_config_explain_a_setting(capsys):
     assert cli.main(["config", "explain", "algorithm.optimizer.lr", "algorithm.optimizer.lr=0.5"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert {"type float", "default 1e-06", "value now 0.5"} <= set(lines)
-    wording(lines, ">= 0, <= 1", "sft 0.001", "algorithm.optimizer.lr=0.5", "(conf/recipe/countdown.yaml)")
+    wording(lines, ">= 0", "<= 1", "sft 0.001", "algorithm.optimizer.lr=0.5", "(conf/recipe/countdown.yaml)")
 
 
 def test_the_page_of_settings_is_what_the_settings_say(capsys):
@@ -61,8 +61,9 @@ def test_config_explain_a_setting_of_one_stage(capsys):
     assert cli.main(["config", "explain", "stages.sft.buffer.batch_size"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "stages.sft.buffer.batch_size"
-    assert lines[-4:] == ["value now 64", "comes from conf/recipe/countdown.yaml", "in stage sft 256",
-                          "comes from the stage's own entry (conf/recipe/countdown.yaml)"]
+    now, place, in_stage, own = lines[-4:]
+    assert [now.split()[-1], *in_stage.split()[-2:]] == ["64", "sft", "256"]
+    wording([place, own], "conf/recipe/countdown.yaml", "own entry")
 
 
 @pytest.mark.parametrize(("key", "words"), [

@@ -36,7 +36,7 @@ def test_another_stage_or_part_leaves_the_others():
     assert FULL.of(["rft"]).stages == ("rft",)
     other = FULL.but(key="seed", found=UNSAID, file=None, line=None)
     wording(other, "'sft', 'rft'", "least 1")
-    assert (other.needed, other.do, FULL.key) == ("needed at least 1.", "Raise it.", "trainer.ranks")
+    assert (other.needed, other.do, FULL.key) == (FULL.needed, FULL.do, "trainer.ranks")
 
 
 def test_no_part_shows_a_secret(monkeypatch):
@@ -48,7 +48,7 @@ def test_no_part_shows_a_secret(monkeypatch):
 
 
 def test_the_parts_are_those_that_are_known_and_a_value_may_be_null():
-    assert FULL.parts() == {"key": "trainer.ranks", "found": "0", "needed": "needed at least 1.", "do": "Raise it.",
+    assert FULL.parts() == {"key": "trainer.ranks", "found": "0", "needed": FULL.needed, "do": FULL.do,
                             "stages": ["sft", "rft"], "file": "r.yaml", "line": 4, "text": str(FULL)}
     assert Problem("seed", "no.", found=None).parts() == {"key": "seed", "found": "null", "needed": "no.",
                                                           "text": "seed=null: no."}
@@ -107,9 +107,11 @@ def test_a_problem_has_the_file_and_line_of_its_value(checked, path):
     assert {key: (one.get("file"), one.get("line")) for key, one in found.items()} == {
         "trainer.zero_stage": (path, 2), "buffer.batch_size": (path, 8),
         "buffer.explorer_input.eval_tasksets.1.limit": (path, 15), "seed": (None, None), "trainer.ranks": (None, None)}
-    assert found["buffer.batch_size"] == {
-        "key": "buffer.batch_size", "found": "0", "needed": "needed at least 1.", "stages": ["sft"], "file": path,
-        "line": 8, "text": f"stage 'sft': buffer.batch_size=0: needed at least 1. ({path}, line 8)"}
+    size = found["buffer.batch_size"]
+    assert size == {"key": "buffer.batch_size", "found": "0", "needed": size["needed"], "stages": ["sft"],
+                    "file": path, "line": 8, "text": size["text"]}
+    wording([size["needed"]], "at least 1")
+    wording([size["text"]], "stage 'sft'", "buffer.batch_size=0", size["needed"], f"({path}, line 8)")
 
 
 def test_a_problem_that_only_the_whole_check_finds_has_its_place_too(checked):
