@@ -11,7 +11,7 @@ from types import ModuleType
 from operators import advantage, correction, entropy, kl, loss, priority, sampling, selection, shaping
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import needed_columns
-from pipeline.settings.algorithms import DIRECTORY
+from pipeline.store.files import CONF
 
 CHOSEN = "chosen"  # a column that a loss makes by itself where it is not given one (operators/selection.py)
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
@@ -47,7 +47,7 @@ def _types() -> list[str]:
     import yaml
 
     rows = [f"| algorithm_type | repeat_times | {' | '.join(PARTS)} |", "|---" * (len(PARTS) + 2) + "|"]
-    for path in sorted(DIRECTORY.glob("*.yaml")):
+    for path in sorted((CONF / "algorithm").glob("*.yaml")):
         found = yaml.safe_load(path.read_text())
         if found["algorithm_type"] != path.stem:
             rows.append(f"| `{path.stem}` | another name of `{found['algorithm_type']}` |{' |' * len(PARTS)}")

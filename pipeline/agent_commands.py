@@ -35,7 +35,8 @@ def serve(model, overrides, root, stage, engine, token, token_env, without_feedb
     of OpenAI's interface, up to and with /v1, which is asked then. key=value are settings of model and explorer. Ctrl-C
     ends it.
     """
-    from stages.serving.model import model_of, model_of_server, settings_of, settings_of_server
+    from pipeline.results.models import model_of
+    from stages.serving.model import model_of_server, settings_of, settings_of_server
     from stages.serving.server import Options, serve
 
     if math.isnan(given["wait"]):
@@ -71,7 +72,7 @@ def debug():
 @click.option("--url", help="ask the server of OpenAI's interface at this address (…/v1), with --model")
 @click.option("--model", metavar="NAME", help="as the server calls it")
 @click.option("--api-key-env", metavar="NAME", help="environment variable with the server's API key")
-def workflow(recipe, overrides, root, checkpoint, url, model, api_key_env, **given):
+def workflow(recipe, overrides, root, stage, checkpoint, url, model, api_key_env, **given):
     """Run one attempt at one task and show its calls, tool calls, tokens, masks, reward and times.
 
     RECIPE is a name in conf/recipe/ or a file; key=value are overrides. Writes nothing. Exits with 1 when the attempt
@@ -79,15 +80,16 @@ def workflow(recipe, overrides, root, checkpoint, url, model, api_key_env, **giv
     """
     sys.path.insert(0, os.getcwd())  # a project's own code, as in the process of a stage
     from pipeline.check.judge import compose
+    from pipeline.compose.recipe import Recipe
+    from pipeline.results.models import model_of
     from stages.debug import Asked, debug
-    from stages.serving.model import model_of
 
     if bool(url) != bool(model) or sum(map(bool, (url, checkpoint, given["script"]))) > 1:
         raise click.UsageError("--url goes with --model; and --url, --checkpoint and --script exclude each other.")
     server = {"base_url": url, "model_name": model, "api_key_env": api_key_env} if url else None
     directory = model_of(checkpoint, None, root) if checkpoint else None
-    config = compose([f"recipe={recipe.removeprefix('recipe=')}", *overrides])
-    return 0 if debug(config, Asked(checkpoint=directory, server=server, **given)) else 1
+    settings = Recipe(compose([f"recipe={recipe.removeprefix('recipe=')}", *overrides])).one_attempt(stage)
+    return 0 if debug(settings, Asked(checkpoint=directory, server=server, **given)) else 1
 
 
 debug.add_command(workflow)

@@ -14,12 +14,11 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from pipeline.compose.recipe import Recipe
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
 from pipeline.store import checkpoints, files, weights
 from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, DataError, nearest
+from pipeline.store.errors import ConfigError, DataError
 from pipeline.store.records import RawTask, Task
 from stages import model as model_stage
 from stages import tasks as tasks_stage
@@ -27,7 +26,6 @@ from workflows.attempts.isolated import Isolated
 from workflows.attempts.schedule import roll_out
 from workflows.attempts.traced import Traced
 from workflows.attempts.user_reward import Rule
-from workflows.endpoint.conversation import FORMATS, Conversation
 from workflows.engines import openai_engine
 from workflows.engines.open import open_one
 from workflows.engines.vllm_tools import import_parsers
@@ -36,7 +34,7 @@ from workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_r
 from workflows.protocol.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
 from workflows.rewards import Rewards
 from workflows.single_turn import load_workflows
-from workflows.task_at_hand import TaskAtHand, bound, unwritable
+from workflows.task_at_hand import TaskAtHand, bound, calls_in, unwritable
 from workflows.template_rows import task_prompts
 
 ANSWER = "answer"  # a script of one reply: the task's own solution, or its truth
@@ -51,7 +49,6 @@ class Asked:
     """
 
     task: int = 0
-    stage: str | None = None
     taskset: str | None = None
     checkpoint: Path | None = None
     script: str | None = None
@@ -122,9 +119,8 @@ class _TracedRewards(Rewards):
                 for one in super().of(taskset)]
 
 
-def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -> bool:
-    """Runs the attempt and shows it; returns whether it has a reward."""
-    settings = _settings(config, asked.stage)
+def debug(settings: Config, asked: Asked, show: Callable[[str], object] = print) -> bool:
+    """Runs the attempt by the settings of a stage, and shows it; returns whether it has a reward."""
     if asked.server:
         settings = settings.merged({"explorer": {"rollout_model": {"engine_type": "openai", "external": asked.server}}})
         if problems := list(settings.explorer.rollout_model.external.broken_rules("external")):
@@ -149,15 +145,6 @@ def debug(config: Config, asked: Asked, show: Callable[[str], object] = print) -
         for line in [*_calls(watched, tokenizer, settings), *_rows(outcome), *_ending(outcome, watched, seconds)]:
             show(line)
     return outcome.reward is not None
-
-
-def _settings(config: Config, stage: str | None) -> Config:
-    """The settings of a stage: the named one, else the first that explores or evaluates."""
-    recipe = Recipe(config)
-    able = [name for name, kind in recipe.kinds.items() if kind.engine]
-    if stage is not None and stage not in recipe.kinds:
-        raise ConfigError(f"no stage '{stage}'.{nearest(stage, recipe.kinds)} Stages: {', '.join(recipe.kinds)}.")
-    return recipe.settings[stage or next(iter(able), next(iter(recipe.kinds)))]
 
 
 def _taskset(settings: Config, name: str | None) -> tuple[str, Taskset]:
@@ -256,18 +243,9 @@ def _calls(watched: Watched, tokenizer, settings: Config) -> list[str]:
         lines.append(f"[reply] {len(call.reply.tokens)} tokens, {call.reply.finish_reason}, {call.seconds:.2f} s\n"
                      f"{_short(tokenizer.decode(call.reply.tokens))}")
         said = tokenizer.decode([one for one in call.reply.tokens if one != turn_end(tokenizer)])
-        lines += [f"[tool call] {name}({arguments})" for name, arguments in _tools(said, tokenizer, settings)]
+        lines += [f"[tool call] {name}({arguments})" for name, arguments in calls_in(said, tokenizer, settings)]
         before = [*prompt, *call.reply.tokens]
     return lines
-
-
-def _tools(text: str, tokenizer, settings: Config) -> list[tuple[str, str]]:
-    named = settings.explorer.tool_call_parser
-    if not (named or any(mark in text for mark in FORMATS)):  # vLLM's parsers take seconds to import
-        return []
-    from workflows.engines.vllm_tools import tool_calls
-
-    return Conversation(tokenizer, settings.model, named, tool_calls).tool_calls(text)
 
 
 def _rows(outcome: Outcome) -> list[str]:

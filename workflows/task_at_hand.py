@@ -79,6 +79,18 @@ class TaskAtHand:
         return len(prompt) + self._model.max_response_tokens <= longest_sequence(self._model)
 
 
+def calls_in(text: str, tokenizer, settings) -> list[tuple[str, str]]:
+    """Returns (name, arguments) of the tool calls in a reply, as an agent would be given them."""
+    from workflows.endpoint.conversation import FORMATS, Conversation
+
+    named = settings.explorer.tool_call_parser
+    if not (named or any(mark in text for mark in FORMATS)):  # vLLM's parsers take seconds to import
+        return []
+    from workflows.engines.vllm_tools import tool_calls
+
+    return Conversation(tokenizer, settings.model, named, tool_calls).tool_calls(text)
+
+
 def bound(workflow: Callable[..., Attempt] | Isolated, make: Callable[[], TaskAtHand]
           ) -> Callable[[list[int]], Attempt] | Isolated:
     """The workflow with `make()` bound to its parameter `task`, if it has one."""

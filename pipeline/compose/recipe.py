@@ -20,7 +20,7 @@ from pipeline.settings.kinds import Kind
 from pipeline.settings.model import Model
 from pipeline.settings.setting import at
 from pipeline.store.digests import StageModel
-from pipeline.store.errors import Problem
+from pipeline.store.errors import ConfigError, Problem, nearest
 
 ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
@@ -167,6 +167,14 @@ class Recipe:
         """Returns the stage that generated that experience."""
         found = self.source(name)
         return self.explored(found) if found and not self.kinds[found].explores else found
+
+    def one_attempt(self, name: str | None) -> Config:
+        """Returns the settings for an attempt: of the named stage, else of the first that explores or evaluates. Raises
+        ConfigError for an unknown stage."""
+        if name is not None and name not in self.kinds:
+            raise ConfigError(f"no stage '{name}'.{nearest(name, self.kinds)} Stages: {', '.join(self.kinds)}.")
+        able = (one for one, kind in self.kinds.items() if kind.engine)
+        return self.settings[name or next(able, next(iter(self.kinds)))]
 
     def servers(self) -> list[str]:
         """Returns the stages whose tasks the model of a server answers."""

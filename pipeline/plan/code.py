@@ -61,7 +61,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
     "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,
     "workflows.attempts.pace": lambda settings: settings.explorer.dynamic_timeout.enable,
-    "workflows.engines.continued": lambda settings: settings.explorer.partial_rollout,
+    "workflows.attempts.continued": lambda settings: settings.explorer.partial_rollout,
     "workflows.engines.auxiliary": lambda settings: settings.explorer.auxiliary_models,
     "workflows.reward_model": lambda settings: (settings.explorer.auxiliary_models
                                                 or settings.algorithm.algorithm_type in SCORING),

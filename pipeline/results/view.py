@@ -187,6 +187,14 @@ class State:
     note: str | None = None
 
 
+def state_of_run(run: View) -> tuple[str, int]:
+    """Returns complete, running, failed or waiting, and how many stages are complete; reads no tables."""
+    left = [stage.directory for stage in run.stages if not files.is_complete(stage.directory)]
+    word = ("complete" if not left else "running" if any(is_locked(place / ".lock") for place in left) else
+            "failed" if any(map(recorded_error, left)) else "waiting")
+    return word, len(run.stages) - len(left)
+
+
 def state(stage: Node) -> State:
     """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed) or waiting."""
     locked = is_locked(stage.directory / ".lock")  # first, because a stage may complete in between

@@ -5,8 +5,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pipeline.job.error_file import recorded_error
-from pipeline.job.holders import is_locked
 from pipeline.results import view
 from pipeline.results.query import plain
 from pipeline.results.view import Node, View
@@ -25,16 +23,9 @@ def runs(root: Path) -> list[dict[str, Any]]:
 
 
 def _brief(run: View) -> dict[str, Any]:
-    complete = [files.is_complete(stage.directory) for stage in run.stages]
-    left = [stage.directory for stage, done in zip(run.stages, complete, strict=True) if not done]
-    if not left:
-        state = "complete"
-    elif any(is_locked(place / ".lock") for place in left):
-        state = "running"
-    else:
-        state = "failed" if any(recorded_error(place) for place in left) else "waiting"
-    return {"run": run.run, "launched": run.launched / 1e9, "stages": len(complete), "complete": sum(complete),
-            "state": state}
+    word, complete = view.state_of_run(run)
+    return {"run": run.run, "launched": run.launched / 1e9, "stages": len(run.stages), "complete": complete,
+            "state": word}
 
 
 def run(shown: View) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from stages.explorer.prompts import Prompts
 from stages.explorer.resample import Filled, Group, fill
 from stages.explorer.selections import Selections
 from workflows.attempts.concurrency import concurrency_of
+from workflows.attempts.continued import ContinuedEngine, NewerWeights
 from workflows.attempts.pace import Pace
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
-from workflows.engines.continued import ContinuedEngine, NewerWeights
 from workflows.protocol.engine import Engine
 from workflows.protocol.outcomes import Outcome, Sampling, decode
 from workflows.protocol.prompts import task_turns

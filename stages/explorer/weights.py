@@ -1,7 +1,7 @@
 """The weights of an explorer's engine: waited for, loaded, and verified by the trainer's log-probs of a probe.
 
 With explorer.partial_rollout, a step loads newer ones as soon as they are published, with sync_style=fixed those of the
-next step, and its answers go on under them (workflows/engines/continued.py).
+next step, and its answers go on under them (workflows/attempts/continued.py).
 """
 
 import time
@@ -107,7 +107,7 @@ class Weights:
 
 
 class NextWeights:
-    """Newer weights for the answers of an explorer step (workflows.engines.continued.NewerWeights)."""
+    """Newer weights for the answers of an explorer step (workflows.attempts.continued.NewerWeights)."""
 
     def __init__(self, weights: Weights, syncs: Scheduled, step: int, journal: Journal):
         """journal: of this step. Loads them at once if it says that a killed explorer had done so."""

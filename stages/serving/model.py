@@ -1,26 +1,22 @@
-"""Which model `ouro serve` answers with, and the settings by which it does.
+"""The settings by which `ouro serve` answers with a model, or with a server as one.
 
 A server of OpenAI's interface is passed on to: it is asked for replies, and what is said is recorded as of any model.
 """
 
 import contextlib
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.results import sweep_view
 from pipeline.settings import schema
 from pipeline.settings.config import Config
-from pipeline.settings.kinds import MODEL
 from pipeline.settings.remote import UNTOLD
 from pipeline.settings.setting import at
 from pipeline.store import files
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.model_shape import is_classifier, read_config
-from pipeline.store.weights import whole_model
+from pipeline.store.errors import ConfigError
+from pipeline.store.model_shape import read_config
 from workflows.engines.open import limited
 from workflows.engines.openai_engine import write_model
 
@@ -28,35 +24,6 @@ from workflows.engines.openai_engine import write_model
 KEPT = ("model.dtype", "model.enable_thinking", "model.temperature", "model.top_p", "model.top_k",
         "model.min_p", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len",
         "model.trust_remote_code", "explorer.tool_call_parser")
-
-
-def model_of(named: str, stage: str | None, root: Path) -> Path:
-    """The Hugging Face directory of a directory (a model, a stage, a checkpoint) or of a stage of a run.
-
-    stage: default: the last one that made a model that writes. Raises DataError or ModelError.
-    """
-    place = Path(os.path.expanduser(named))
-    if place.is_dir() and not any((place / plan).is_file() for plan in sweep_view.PLANS):
-        return _writing(whole_model(place, "CHECKPOINT"))
-    if place.exists() and not place.is_dir():
-        raise DataError(f"{named} is no directory; needed a model directory, a stage or checkpoint of the store, or "
-                        "the name of a run.")
-    shown = sweep_view.find(root, named)
-    nodes = [node for one in sweep_view.runs_of(shown)[:1] for node in one.stages
-             if (node.directory / "model" / "config.json").exists() or node.kind == MODEL]
-    chosen = [node for node in nodes if node.name == stage or not (stage or _scores(node.directory))]
-    if not chosen:
-        raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "
-                        f"{', '.join(node.name for node in nodes) or 'none'}.")
-    return _writing(whole_model(chosen[-1].directory, "CHECKPOINT"))
-
-
-def _writing(directory: Path) -> Path:
-    """The directory of a model. Raises DataError for one that writes nothing."""
-    if is_classifier(directory, "CHECKPOINT"):
-        raise DataError(f"{directory} is a sequence classifier, which scores texts and writes none; needed a language "
-                        "model. Explorers ask it by explorer.auxiliary_models.")
-    return directory
 
 
 @contextlib.contextmanager
@@ -78,11 +45,6 @@ def settings_of_server(address: str, overrides: Sequence[str]) -> Config:
         raise ConfigError(f"model.{odd[0]} is no sampling parameter of OpenAI's interface, so the server would not be "
                           "told of it. Leave it out.")
     return limited(config)
-
-
-def _scores(stage: Path) -> bool:
-    """Whether a stage trained a reward model."""
-    return (stage / "model").is_dir() and is_classifier(stage / "model", "CHECKPOINT")
 
 
 def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:

@@ -77,7 +77,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("workflows/engines/vllm_worker.py", "WeightLoader", "formula", GRPO | {"evaluate_sft"}),
     ("workflows/engines/transformers_engine.py", "TransformersEngine", "formula", PPO_ONLY),
     ("workflows/engines/engine_pool.py", "EnginePool", "formula", NOTHING),  # responses do not depend on the number
-    ("workflows/engines/continued.py", "ContinuedEngine", "formula", NOTHING),  # answers end under their weights
+    ("workflows/attempts/continued.py", "ContinuedEngine", "formula", NOTHING),  # answers end under their weights
     ("workflows/reward_model.py", "RewardModel", "formula", NOTHING),
     ("stages/explorer/groups.py", "Groups.of_step", "formula", RFT),
     ("stages/explorer/resample.py", "fill", "formula", RFT),

@@ -35,7 +35,7 @@ def test_what_points_up_or_back_is_beyond_the_limits(edge, changed):
 
 def test_the_code_keeps_the_limits_or_does_not_move_away_from_them():
     """Lower what is here with every move; `make house` fails until house.LIMITS are kept."""
-    not_yet = {"rooms": 29, "arrows between rooms": 150}  # pipeline/web came with the page and the studio
+    not_yet = {"rooms": 29, "arrows between rooms": 144}  # pipeline/web came with the page and the studio
     contract = tomllib.loads((house.HOME / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     excused = sorted(tuple(line.split(" -> ")) for line in contract.get("ignore_imports", ()))
     files = house.import_graph()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pipeline.check.judge import compose
+from pipeline.compose.recipe import Recipe
 from pipeline.store.errors import ConfigError, DataError
 from stages.debug import Asked, debug
 from tests.golden.messages import wording
@@ -16,7 +17,8 @@ COMMON = ("recipe=countdown", "model.max_response_tokens=16", "model.max_prompt_
 def shown(*overrides, **asked):
     """Whether the attempt has a reward, and the lines that were shown."""
     lines = []
-    return debug(compose([*COMMON, *overrides]), Asked(**asked), lines.append), "\n".join(lines)
+    settings = Recipe(compose([*COMMON, *overrides])).one_attempt(asked.pop("stage", None))
+    return debug(settings, Asked(**asked), lines.append), "\n".join(lines)
 
 
 def test_the_truth_as_the_reply_is_judged_like_a_response(tmp_path, monkeypatch):
@@ -43,7 +45,7 @@ def test_a_script_plays_an_environment_through_the_chat_template_of_the_recipe(t
     script = tmp_path / "script.json"
     script.write_text(json.dumps(['[move(direction="left")]', "done"]))
     lines = []
-    assert debug(compose(["recipe=frozen_lake"]), Asked(script=str(script)), lines.append)
+    assert debug(Recipe(compose(["recipe=frozen_lake"])).one_attempt(None), Asked(script=str(script)), lines.append)
     text = "\n".join(lines)
     assert "mask 1x25 0x20 1x5" in text or "mask 1x25 0x25 1x5" in text  # a lake of 4x4, or with ` wall`
     assert "reward 0 (accuracy=0)" in text

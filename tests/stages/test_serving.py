@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from pipeline.results.models import model_of
 from pipeline.store import files, records, tables
 from pipeline.store.checkpoints import model_directory
 from pipeline.store.errors import ConfigError, DataError, StageError
@@ -25,7 +26,7 @@ from stages import recorded
 from stages.serving import server
 from stages.serving.attempts import Attempt, Feedback, Reply, Source
 from stages.serving.engine_loop import EngineLoop
-from stages.serving.model import model_of, settings_of_server
+from stages.serving.model import settings_of_server
 from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
 from tests import models

@@ -8,10 +8,10 @@ import pytest
 
 from tests import agents
 from tests.workflows.test_isolated import SAMPLING
+from workflows.attempts.continued import ContinuedEngine, continuation, sampled_versions
 from workflows.attempts.isolated import Isolated
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
-from workflows.engines.continued import ContinuedEngine, continuation, sampled_versions
 from workflows.protocol.engine import INTERRUPTED, Engine, Reply, Request
 from workflows.protocol.kept import Kept
 from workflows.protocol.outcomes import Sampling

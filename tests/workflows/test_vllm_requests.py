@@ -15,8 +15,8 @@ from stages.model import character_tokenizer
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
 from tests.workflows.test_guided import asked, assert_all_satisfy
+from workflows.attempts.continued import continuation
 from workflows.attempts.schedule import roll_out
-from workflows.engines.continued import continuation
 from workflows.engines.open import open_engine
 from workflows.engines.vllm_engine import VllmEngine
 from workflows.protocol.engine import INTERRUPTED, STOP_TEXT, Reply, Request, Stop

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workflows.attempts.concurrency import Concurrency
+from workflows.attempts.continued import origins, sampled_versions
 from workflows.attempts.interleaved import InterleavedAttempt
 from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
 from workflows.attempts.pace import Pace
 from workflows.attempts.recording import Event, Journal, Replayed
-from workflows.engines.continued import origins, sampled_versions
 from workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
 from workflows.protocol.kept import Kept
 from workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
