@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -25,6 +26,7 @@ from benchmarks.gpu_path import PROMPT_TOKENS, make_model, make_tasks
 WAYS = {"full": ["synchronizer.publish=full"], "delta": ["synchronizer.publish=delta"],
         "auto": ["synchronizer.publish=auto"]}
 EVERY = 3  # steps from one checkpoint to the next
+PROBE = [*range(5, 133)]  # tokens
 
 
 def settings(given, response: int) -> list[str]:
@@ -66,12 +68,9 @@ def measure_parts(given) -> dict:
     """Seconds of each part of publishing, loading and saving, without an engine."""
     import logging
 
-    import torch
-
     from pipeline.check.judge import compose
     from pipeline.job.context import Context
     from pipeline.job.syncs import Unasked
-    from pipeline.store import tensor_files, versions
     from stages.learner.actor import Actor
     from stages.learner.engine.process import Process
     from stages.learner.publishing import Publishing
@@ -84,45 +83,70 @@ def measure_parts(given) -> dict:
     context = Context("gpu/publish", "rft", "0", given.root / "parts", config, {}, logging.getLogger("parts"))
     process = Process.start(1)
     actor = Actor(given.model, config, process)
-    publishing, host = Publishing(context, actor, Unasked()), HostWeights()
+    publishing, host, clock = Publishing(context, actor, Unasked()), HostWeights(), Clock()
     saved: list[float] = []
     saving = Saving(context, given.model, process, actor, None, {}, saved.append)
-    found: dict[str, list[float]] = {}
+    for version in range(given.steps):
+        _change(actor)
+        _publish(version, context.directory, actor, publishing, host, clock)
+        _parts(given.root / "whole.safetensors", actor, publishing, clock)
+    for step in range(1, 4):
+        clock.timed("checkpoint, blocking", saving.take, step)
+        saving.start(step)
+        saving.finish()
+    process.stop()
+    sizes = {path.name: path.stat().st_size for path in sorted((context.directory / "weights").glob("*/*.safetensors"))}
+    return {"seconds": {**clock.found, "checkpoint, in all": saved}, "bytes": sizes}
 
-    def timed(name: str, work, *arguments):
+
+class Clock:
+    """Seconds of calls, by the name of what is measured, until the GPU is done."""
+
+    def __init__(self):
+        self.found: dict[str, list[float]] = {}
+
+    def timed(self, name: str, work: Callable, *arguments):
+        """Returns what the call returns."""
+        import torch
+
         begin = time.perf_counter()
         made = work(*arguments)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        found.setdefault(name, []).append(time.perf_counter() - begin)
+        self.found.setdefault(name, []).append(time.perf_counter() - begin)
         return made
 
-    for version in range(given.steps):
-        with torch.no_grad():
-            for parameter in actor.zero.module.parameters():
-                flat = parameter.data.view(-1)
-                flat[torch.randint(len(flat), (len(flat) // 100 + 1,), device=flat.device)] *= 1.01
-        kind = "publish, full" if version == 0 else "publish, delta"
-        timed(kind, publishing.publish, version, list(range(5, 133)))
-        directory = versions.version_directory(context.directory, version)
-        timed(kind.replace("publish", "load"), _load, host, directory)
-        state = actor.trainable_state()
-        old = publishing._last
-        timed("  probe", actor.score, list(range(5, 133)))
-        tensors = timed("  copy to host memory", publishing._copied, {n: t.detach() for n, t in state.items()})
-        publishing._buffers.reverse()  # as if it had not been called
-        timed("  compare with the last", versions.changes, old, old)
-        timed("  hash", tensor_files.hashes_of, old)
-        timed("  write, full", tensor_files.write, given.root / "whole.safetensors", old)
-        del tensors
-    for step in range(1, 4):
-        timed("checkpoint, blocking", saving.take, step)
-        saving.start(step)
-        saving.finish()
-    found["checkpoint, in all"] = saved
-    process.stop()
-    sizes = {path.name: path.stat().st_size for path in sorted((context.directory / "weights").glob("*/*.safetensors"))}
-    return {"seconds": found, "bytes": sizes}
+
+def _change(actor) -> None:
+    """Changes 1% of the elements of each parameter."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in actor.zero.module.parameters():
+            flat = parameter.data.view(-1)
+            flat[torch.randint(len(flat), (len(flat) // 100 + 1,), device=flat.device)] *= 1.01
+
+
+def _publish(version: int, stage: Path, actor, publishing, host, clock: Clock) -> None:
+    """Publishes a version, the first one whole, and loads it."""
+    from pipeline.store import versions
+
+    form = "delta" if version else "full"
+    clock.timed(f"publish, {form}", publishing.publish, version, PROBE)
+    clock.timed(f"load, {form}", _load, host, versions.version_directory(stage, version))
+    clock.timed("  probe", actor.score, PROBE)
+
+
+def _parts(whole: Path, actor, publishing, clock: Clock) -> None:
+    """Does single parts of a publication again. whole: the file to write."""
+    from pipeline.store import tensor_files, versions
+
+    state, old = actor.trainable_state(), publishing._last
+    clock.timed("  copy to host memory", publishing._copied, {name: one.detach() for name, one in state.items()})
+    publishing._buffers.reverse()  # as if it had not been called
+    clock.timed("  compare with the last", versions.changes, old, old)
+    clock.timed("  hash", tensor_files.hashes_of, old)
+    clock.timed("  write, full", tensor_files.write, whole, old)
 
 
 def _load(host, directory: Path) -> None:

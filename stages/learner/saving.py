@@ -116,7 +116,7 @@ def _removed_on_error(temporary: Path) -> Iterator[None]:
     """Deletes the directory if the block fails, most likely because of a full disk: its space is then free again."""
     try:
         yield
-    except Exception:
+    except Exception:  # any: it is raised again
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 

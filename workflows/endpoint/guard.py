@@ -51,7 +51,7 @@ class Gate:
             return await app(scope, receive, sending)
         except asyncio.CancelledError:
             answer = refused(503, "the server was asked to end", "ending", CLOSING)
-        except Exception:
+        except Exception:  # any error of the application is one request's: the server goes on, and its log has it
             logging.getLogger(__name__).exception("%s %s failed", scope["method"], scope["path"][:200])
             answer = refused(500, "the request failed in the server, whose log has the reason", "failed", CLOSING)
         return None if begun else await answer(scope, receive, send)
