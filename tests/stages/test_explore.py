@@ -59,7 +59,8 @@ def test_a_function_that_ended_the_process_before_fails_its_rows_again_and_again
     for _ in range(2):  # as after a resume
         step(publish_model(context, 0))
         made.append(rows_of_step(context))
-    assert made[0] == made[1]
+    near = [row | {"rollout_logprobs": pytest.approx(row["rollout_logprobs"], abs=2e-4)} for row in made[0]]
+    assert made[1] == near  # the last digit of log-probs depends on which requests share a batch
     found = {row["task_id"]: (row["status"], row["reason"]) for row in made[0]}
     assert (found["t0"], found["t3"]) == (("ok", None), (status, reason))
 
