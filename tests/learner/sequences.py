@@ -23,14 +23,17 @@ from workflows.protocol.kept import Kept
 
 
 def rows() -> list[Row]:
-    """Eight rows of three prompts, 83 tokens where these are shared: no multiple of two. Every second one is sampled
-    from a part of the vocabulary."""
+    """Eight rows of three prompts, of which two begin as an earlier row does: 83 tokens where these are shared, no
+    multiple of two. Every second one is sampled from a part of the vocabulary."""
     source, made = torch.Generator().manual_seed(2), []
     prompts = [torch.randint(3, 90, (length,), generator=source).tolist() for length in (4, 9, 2)]
     for i, length in enumerate((9, 4, 16, 1, 7, 12, 10, 9)):
-        tokens = prompts[i % 3] + torch.randint(3, 90, (length,), generator=source).tolist()
-        kept = Kept.of([np.unique([token, *range(5 + i, 60, 9)]) for token in tokens[-length:]]) if i % 2 else None
-        made.append(Row(f"r{i}", tokens, len(prompts[i % 3]), [1] * length, {}, kept=kept))
+        prompt = prompts[i % 3]
+        response = torch.randint(3, 90, (length,), generator=source).tolist()
+        if i >= 6:  # all of 1 token, and 6 of 7
+            response = made[i - 3].tokens[len(prompt) : len(prompt) + 6] + response
+        kept = Kept.of([np.unique([token, *range(5 + i, 60, 9)]) for token in response]) if i % 2 else None
+        made.append(Row(f"r{i}", prompt + response, len(prompt), [1] * len(response), {}, kept=kept))
     return made
 
 
