@@ -12,7 +12,7 @@ from stages.learner.critic import ValueModel
 from stages.learner.engine import attention, continued, policy
 from stages.learner.engine.batch import Row
 from stages.learner.engine.packing import Aggregation, Fill, pack
-from stages.learner.engine.prefixes import runs, worthwhile
+from stages.learner.engine.prefixes import NOTHING, Cost, runs, worthwhile
 from stages.learner.engine.sharing import Prefixes
 from stages.learner.engine.way import Way
 from tests import families, zoo
@@ -146,22 +146,22 @@ def test_rows_of_a_tree_are_cut_where_they_share_least():
 
 
 @pytest.mark.parametrize(("prompt", "response", "each", "wanted"), [
-    (128, 512, 8, 0),  # saves 7 x 128 = 896; costs (8 x 512 + 128) / 4 = 1,056
+    (128, 512, 8, 0),  # saves 7 x 128 = 896; costs 8 x 512 / 4 + 0.1 x 128 = 1,037
     (256, 512, 8, 256), (2048, 512, 8, 2048), (16384, 64, 8, 16384),
-    (512, 512, 2, 512), (512, 800, 2, 0)])  # saves 512; costs 384 and 528
+    (512, 512, 2, 512), (512, 1000, 2, 0)])  # saves 512; costs 256 + 51 and 500 + 51
 def test_a_prompt_is_shared_where_that_saves_more_than_it_costs(prompt, response, each, wanted):
-    shared = worthwhile(np.full(each, prompt + response), np.full(each - 1, prompt), 0.25)
+    shared = worthwhile(np.full(each, prompt + response), np.full(each - 1, prompt), Cost(0.25, 0.1))
     assert shared.tolist() == [wanted] * (each - 1)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_shared_prefixes_are_the_cheapest(seed):
     """Against all sets of nodes that may be shared."""
-    rows = Prefixes(conversations(6, seed, words=5), 0.0)
+    rows = Prefixes(conversations(6, seed, words=5), NOTHING)
     order = [len(rows.rows[one].tokens) for one in np.argsort(rows.rank)]
     whole = np.flatnonzero(np.append(rows.shared < order[:-1], True))
     lengths, common = np.array(order)[whole], rows.shared[whole[:-1]]
-    for cost in (0.05, 0.25, 1.0):
+    for cost in (Cost(0.05, 0.05), Cost(0.25, 0.1), Cost(1.0, 0.5)):
         found = worthwhile(lengths, common, cost)
         nodes = [(end, first, last) for end in sorted(set(common.tolist()) - {0})
                  for first, last in stretches(common, end)]
@@ -178,14 +178,14 @@ def stretches(shared, end: int) -> list[tuple[int, int]]:
     return [(first, last) for first, last in pairwise(edges) if end in shared[first : last - 1]]
 
 
-def priced(lengths, nodes, cost: float) -> float:
+def priced(lengths, nodes, cost: Cost) -> float:
     """Tokens of the nodes, behind the last node around each; then those of the rows."""
     total = 0.0
     for end, first, last in [*nodes, *((length, i, i + 1) for i, length in enumerate(lengths.tolist()))]:
         before = max((other for other, begin, behind in nodes if other < end and begin <= first and last <= behind),
                      default=0)
-        total += (end - before) * (1 + cost * (before > 0))
-    return total + sum(cost * end for end, *_ in nodes)
+        total += (end - before) * (1 + cost.continued * (before > 0))
+    return total + sum(cost.gathered * end for end, *_ in nodes)
 
 
 class Norm(torch.nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor
 from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.batch import Row
-from stages.learner.engine.prefixes import CONTINUED
+from stages.learner.engine.prefixes import MEASURED, NOTHING, Cost
 from stages.learner.engine.sharing import Prefixes, Segments
 from workflows.protocol.kept import Kept
 
@@ -36,9 +36,9 @@ class Fill(Enum):
         return self in (Fill.PADDED, Fill.SINGLE)
 
     @property
-    def cost(self) -> float | None:
+    def cost(self) -> Cost | None:
         """Of continuing a shared prefix (prefixes.py); None: none is shared."""
-        return {Fill.SHARED: 0.0, Fill.CHEAPEST: CONTINUED}.get(self)
+        return {Fill.SHARED: NOTHING, Fill.CHEAPEST: MEASURED}.get(self)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,24 @@ them, or be left to the nodes and rows below it, which then compute its tokens e
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-# What a token of a continuing segment, and one of the keys that it continues, costs beside its own computation, in
-# tokens. Measured on an H100 (docs/gpu-update.md): 0.20 to 0.22 where the second part of attention is small.
-CONTINUED = 0.25
+
+class Cost(NamedTuple):
+    """What sharing costs, in tokens that are computed. continued: a token of a segment that continues others, whose
+    attention is merged from two parts; gathered: a key of a prefix that is continued."""
+
+    continued: float
+    gathered: float
+
+
+NOTHING = Cost(0.0, 0.0)
+# On an H100 (docs/gpu-update.md): 0.20 to 0.31 for a token where the second part of attention is small, and 0.06 for a
+# key, by the last fork of conversations, which saves 16,384 tokens of a batch and gathers 81,920 keys. A key counts as
+# more, because it takes memory that no estimate counts: at most ten keys for each token saved.
+MEASURED = Cost(0.25, 0.1)
 
 
 def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
@@ -22,12 +34,12 @@ def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     return int(differ[0]) if len(differ) else least
 
 
-def worthwhile(lengths: np.ndarray, common: np.ndarray, cost: float) -> np.ndarray:
+def worthwhile(lengths: np.ndarray, common: np.ndarray, cost: Cost) -> np.ndarray:
     """The tokens that neighbouring rows share in the cheapest tree, [R - 1], at most `common`.
 
     lengths: [R] of rows in lexicographic order, none of which is the beginning of another. common: [R - 1] first
-    tokens that neighbours have in common. A segment of n tokens costs n, and cost * n more if it continues others; a
-    prefix of p tokens that is continued costs cost * p more, as its keys are gathered for those that continue it.
+    tokens that neighbours have in common. A segment of n tokens costs n, and cost.continued * n more if it continues
+    others; a prefix of p tokens that is continued costs cost.gathered * p more.
     """
     ends, parents, nodes = _radix_tree(common.tolist())
     order = np.argsort(ends, kind="stable")  # a parent ends before its children
@@ -40,11 +52,12 @@ def worthwhile(lengths: np.ndarray, common: np.ndarray, cost: float) -> np.ndarr
     for node in order[1:]:
         chains[node] = np.append(chains[parents[node]], ends[node])
     # of all below a node, for each node of its chain as the last one that is shared
-    below = {node: (totals[node] - counts[node] * chain) * (1 + cost * (chain > 0)) for node, chain in chains.items()}
+    below = {node: (totals[node] - counts[node] * chain) * (1 + cost.continued * (chain > 0))
+             for node, chain in chains.items()}
     shares = {}
     for node in order[:0:-1]:
         above, end = chains[node][:-1], ends[node]
-        shared = (end - above) * (1 + cost * (above > 0)) + cost * end + below[node][-1]
+        shared = (end - above) * (1 + cost.continued * (above > 0)) + cost.gathered * end + below[node][-1]
         shares[node] = shared < below[node][:-1]
         below[parents[node]] += np.where(shares[node], shared, below[node][:-1])
     last = {0: 0}  # place in the chain of a node of the last one that is shared

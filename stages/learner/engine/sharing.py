@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from stages.learner.engine.batch import Row
-from stages.learner.engine.prefixes import common_prefix, runs, worthwhile
+from stages.learner.engine.prefixes import Cost, common_prefix, runs, worthwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Prefixes:
     """The rows of a batch in lexicographic order, and the first tokens that neighbours share: of a row that is the
     beginning of the next one all of them. Rows in between decide how much any two share."""
 
-    def __init__(self, rows: Sequence[Row], cost: float | None):
-        """cost: of continuing a segment (prefixes.py); 0: every common prefix is shared; None: none is."""
+    def __init__(self, rows: Sequence[Row], cost: Cost | None):
+        """cost: of sharing (prefixes.py); NOTHING: every common prefix is shared; None: none is."""
         self.rows = rows
         self.lengths = np.array([len(row.tokens) for row in rows], np.int64)
         order, self.shared = range(len(rows)), np.zeros(len(rows) - 1, np.int64)
