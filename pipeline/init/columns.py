@@ -14,7 +14,16 @@ from operators.formats import ABSENT, as_text, look_up
 from operators.reward import unmatched
 from operators.turns import Unusable
 from pipeline.check.data_sample import Row
-from pipeline.init.rewriting import SPEAKERS, TOOLS, choice_rows, of_alpaca, of_talk, with_truth
+from pipeline.init.rewriting import (
+    SPEAKERS,
+    TOOLS,
+    choice_rows,
+    is_accepted,
+    of_alpaca,
+    of_talk,
+    with_accepted,
+    with_truth,
+)
 from pipeline.settings.config import Buffer
 from pipeline.store.errors import DataError, nearest
 
@@ -32,6 +41,7 @@ ANSWER, LONGEST = 6, 16  # words of half of the answers, and of the longest: mor
 PAIR = {"chosen", "rejected"}
 CONTEXTS, OUTPUTS = ("input", "context"), ("output", "response")  # beside `instruction`
 ALLOWED = Buffer.model_fields["max_rejected_ratio"].default  # share of the rows that may be otherwise
+WORDS = "reward.py, which compares words"
 TASKS = "rft"  # a kind of Guess
 SHOWN = 40  # characters of a value in a note
 Table = dict[str, list]  # column, nested ones dotted -> its non-null values
@@ -43,7 +53,8 @@ class Guess:
 
     reward: its function (rft). demonstrated: the column whose length is the response length. warmup: the column
     of solutions for an sft stage before rft. convert: rewrites a row where stages cannot read the file directly, and
-    raises an error for one that is to be left out. is_choice: whether answers are letters of choices.
+    raises an error for one that is to be left out. is_choice: whether answers are letters of choices. is_list: whether
+    an answer is a list of those that count.
     """
 
     kind: str
@@ -54,6 +65,7 @@ class Guess:
     warmup: str = ""
     convert: Callable[[Row], Row] | None = None
     is_choice: bool = False
+    is_list: bool = False
 
 
 @dataclass
@@ -198,6 +210,11 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
     if answer != "label" and "label" in table and all(isinstance(value, bool) for value in table["label"]):
         raise _unclear(table, f"label says which texts of {answer} are good; all of them would teach the bad ones too. "
                        "Keep the rows whose label is true, or write pairs (chosen, rejected).")
+    tasks = columns | ({"solution_key": None} if "solution" in table else {})  # its rows would be demonstrations
+    if drawn.mostly(answer, is_accepted):
+        write = partial(with_accepted, answer) if drawn.odd(answer, is_accepted) else None
+        said = [f"tasks: prompt {prompt}, answers {answer}, each of which counts", f"reward: {WORDS}"]
+        return Guess(TASKS, tasks, said, "reward:score", convert=write, is_list=True)
     odd = drawn.odd(answer, lambda value: not _text(value) or bool(GRADED.search(_text(value))))
     texts = [text for text in map(_text, table[answer]) if text]
     graded = len(odd) <= ALLOWED * len(texts)
@@ -206,8 +223,7 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
     if drawn.mostly(answer, _has_roles) or (not graded and texts and (median(usual) > ANSWER or usual[-1] > LONGEST)):
         return Guess("sft", columns, [f"demonstrations: {answer} is a text to imitate (neither a number nor an answer "
                                       f"behind ####); prompt: {prompt}"], demonstrated=answer)
-    columns |= {"solution_key": None} if "solution" in table else {}  # otherwise its rows would be demonstrations
-    reward = "accuracy_reward, for numbers and formulas" if graded else "reward.py, which compares words"
+    reward = "accuracy_reward, for numbers and formulas" if graded else WORDS
     notes = [f"tasks: prompt {prompt}, answer {answer}", f"reward: {reward}"]
     if graded and odd:
         notes.append(f"{len(odd)} of {len(drawn.rows)} sampled answers are neither ({drawn.named(odd)}), such as "
@@ -217,7 +233,7 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
     if worked:
         notes.append(f"demonstrations: {worked}, for a warmup (stage sft) before rft")
     useless = drawn.odd(answer, lambda value: bool(_text(value)) and not (graded and unmatched(_text(value))))
-    return Guess(TASKS, columns, notes, "accuracy_reward" if graded else "reward:score", worked or answer, worked,
+    return Guess(TASKS, tasks, notes, "accuracy_reward" if graded else "reward:score", worked or answer, worked,
                  partial(with_truth, prompt, answer, graded) if useless else None)
 
 

@@ -157,11 +157,15 @@ SHAPES = {
     "digits that are no number": (
         lambda root: lines(root / "a.jsonl", [{"question": q, "answer": f"0{a}"} for q, a in SUMS]),
         "grpo", {"prompt_key": "question", "response_key": "answer"}),
+    "lists of answers that count": (
+        lambda root: parquet(root / "a.parquet", [{"question": q, "answer": [a] * 30 + ["none"]} for q, a in SUMS]),
+        "grpo", {"prompt_key": "question", "response_key": "answer"}),
     "short answers": (
         lambda root: lines(root / "a.jsonl", [{"question": q, "label": "even"} for q, _ in SUMS]),
         "grpo", {"prompt_key": "question", "response_key": "label"}),
 }
-OWN_REWARD = ("messages alone", "short answers", "digits that are no number")  # no answer to compare numbers with
+# no answer to compare numbers with
+OWN_REWARD = ("messages alone", "short answers", "lists of answers that count", "digits that are no number")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -192,6 +196,19 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
         # `23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4
         limits = config.model.max_prompt_tokens, config.model.max_response_tokens  # of a small model
         assert (limits, config.buffer.batch_size, config.algorithm.optimizer.lr) == ((16, 64), 4, 5e-4)
+
+
+def test_each_answer_of_a_list_counts(tmp_path, in_process, init, capsys):
+    """The reward reads the JSON that it is given of a list; a row with an empty list is left out."""
+    rows = [{"question": q, "answer": [a, f"{a}.0"]} for q, a in SUMS] + [{"question": "nothing?", "answer": []}]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 0
+    assert len(Path("data/train.jsonl").read_text().splitlines()) == len(SUMS)
+    written: dict = {}
+    exec(Path("reward.py").read_text(), written)
+    exec(Path("test_reward.py").read_text().replace("from reward import score", ""), written)
+    written["test_each_answer_counts"]()
+    truth = json.dumps(rows[5]["answer"])
+    assert [written["score"](text, truth)["accuracy"] for text in (*rows[5]["answer"], truth)] == [1, 1, 0]
 
 
 def test_the_studio_makes_the_recipe_of_init_and_overwrites_nothing(tmp_path, in_process, init, model, monkeypatch):
