@@ -67,10 +67,10 @@ def _about(path: Path) -> str:
     with contextlib.suppress(OSError):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
-        if not line.startswith("# "):
+        if not line.startswith("# ") or line.startswith("#  "):  # commands are indented
             break
         said += [] if line.startswith(("# @package", "# yaml-language-server")) else [line[2:]]
-    return re.split(r"(?<=[.:]) ", " ".join(said))[0]
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(said))[0]  # not behind "et al."
 
 
 def opened(root: Path, file: str) -> dict[str, Any]:

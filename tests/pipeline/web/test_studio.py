@@ -314,3 +314,12 @@ def test_what_is_no_sweep_starts_nothing(client, words):
     drafts.save(studio.Path(), "mine.yaml", "name: a\n", None)
     assert client.post("/api/studio/start", json={"file": "mine.yaml", "words": words}).status_code == 400
     assert not studio.Path("runs").exists()
+
+
+def test_a_recipe_is_described_by_its_first_sentence(tmp_path):
+    """Whole: an abbreviation ends no sentence, and commands below it are no part of it."""
+    (tmp_path / "conf/recipe").mkdir(parents=True)
+    (tmp_path / "conf/recipe/mine.yaml").write_text(
+        "# GRPO on sums (Cobbe et al. 2021): small, on GPUs\n#   ouro run recipe=mine\n# More.\n")
+    (own,) = [one for one in drafts.recipes(tmp_path) if not one["shipped"]]
+    assert own["about"] == "GRPO on sums (Cobbe et al. 2021): small, on GPUs"
