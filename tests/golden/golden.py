@@ -43,11 +43,20 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
     settings = {"notes": notes, "settings": yaml.safe_load(shown)}
     made = {stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
                          "waits": [names[d] for d in stage.waits], "identity": used[stage.identity]["settings"],
-                         "stage.json": stage.specification()["config"]} for stage in stages}
+                         "stage.json": _renamed(stage.specification()["config"], names)} for stage in stages}
     if whole:
         return {"overrides": overrides, "show": settings, "stages": made}
     return {"overrides": overrides, "show": _digest(settings),
             "stages": {name: f"{stage['kind']} {_digest(stage)}" for name, stage in made.items()}}
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    """Settings with the names of stages for their directories, whose hashes change with code."""
+    if isinstance(value, dict):
+        return {key: _renamed(one, names) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_renamed(one, names) for one in value]
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def problems_of(overrides: list[str]) -> list[dict[str, Any]]:
