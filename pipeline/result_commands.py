@@ -138,6 +138,8 @@ def replay(given, root, step, stage, form):
                         f"{', '.join(entry.view.run for entry in shown.entries)}.")
     chosen = counterfactual.choose_stage(shown, stage)
     request = counterfactual.prepare(shown, chosen, step, overrides)
+    print(f"stage {chosen.name}: trainer step {request['step']} is computed again, in a process that loads the model "
+          "first", file=sys.stderr, flush=True)
     found = counterfactual.ask(request)
     title = f"{shown.run}, stage {chosen.name}, trainer step {request['step']}"
     print("\n".join([title, *counterfactual.proof_lines(found["proof"]), ""]),

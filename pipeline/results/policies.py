@@ -46,5 +46,6 @@ def table(stage: Node) -> str:
     rows = [(one.step, one.form, f"{one.size / 2**20:,.1f}") for one in found]
     places = [versions.version_directory(stage.directory, version) for version in versions.numbers(stage.directory)]
     taken = sum(map(size, places)) / 2**20
-    return "\n".join([f"stage {stage.name}: {len(found)} steps", tabulate(rows, ["step", "form", "MiB"]),
+    steps = "1 step" if len(found) == 1 else f"{len(found)} steps"
+    return "\n".join([f"stage {stage.name}: {steps}", tabulate(rows, ["step", "form", "MiB"]),
                       f"weights/ takes {taken:,.1f} MiB (synchronizer.keep)"])
