@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 FIRST_REQUEST = textwrap.dedent("""
-    import json, os, sys, threading
+    import asyncio, json, os, sys, threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
     import openai
     from workflows.attempts.warm import COMPLETION, warm_clients
@@ -28,6 +28,7 @@ FIRST_REQUEST = textwrap.dedent("""
 
     if sys.argv[1] == "warm":
         warm_clients()
+    asyncio.get_event_loop().run_until_complete(asyncio.sleep(0))  # as agents do that are plain functions
     threads = len(os.listdir("/proc/self/task"))
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -40,4 +40,8 @@ def _requests() -> None:
         async with openai.AsyncOpenAI(**given, http_client=httpx2.AsyncClient(transport=transport)) as client:
             await client.chat.completions.create(**REQUEST)
 
-    asyncio.run(request())
+    loop = asyncio.new_event_loop()  # asyncio.run would leave asyncio.get_event_loop() of an attempt without one
+    try:
+        loop.run_until_complete(request())
+    finally:
+        loop.close()
