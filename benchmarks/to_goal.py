@@ -4,9 +4,9 @@
     python -m benchmarks.to_goal passes --root /tmp/passes          # grpo and ppo, one and four passes over a batch
 
 Each run is the countdown recipe with one way for the rft stage. Runs are made side by side, two cores each; what is
-complete is not made again, so an interrupted benchmark goes on where it was. `offline_easy2hard` reads the avg@8 that
-the warmed-up policy had on each task, `difficulty_based` its avg@8 as the weak and its pass@8 as the strong rate. The
-tokens of such a profile are not counted: a column shows them.
+complete is not made again, so an interrupted benchmark goes on where it was; rows join the saved results.
+`offline_easy2hard` reads the avg@8 that the warmed-up policy had on each task, `difficulty_based` its avg@8 as the weak
+and its pass@8 as the strong rate. The tokens of such a profile are not counted: a column shows them.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import statistics
 from pathlib import Path
 
 from benchmarks.lanes import required
-from benchmarks.measurement import Measurement, table
+from benchmarks.measurement import RESULTS, Measurement, table
 from pipeline.results.view import find_view
-from pipeline.store import tables
+from pipeline.store import files, tables
 
 GOAL = 0.8
 STEPS, EVERY = 300, 10  # of rft; steps between evaluations
@@ -62,6 +62,14 @@ def measured(root: Path, name: str) -> list:
         return [tokens, last, session.execute(TOKENS, [10**6]).fetchone()[0]]
 
 
+def joined(group: str, found: dict[tuple[str, int], list]) -> dict[tuple[str, int], list]:
+    """The saved rows of other ways and seeds with these, in the order of seeds and ways."""
+    saved = RESULTS / f"{group}.json"
+    rows = files.read_json(saved)["result"]["rows"] if saved.exists() else []
+    both = {(way, seed): cells for way, seed, *cells in rows} | found
+    return dict(sorted(both.items(), key=lambda one: (one[0][1], list(WAYS[group]).index(one[0][0]))))
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("group", choices=WAYS)
@@ -75,14 +83,16 @@ def main() -> None:
     required(root, {run_name(way, seed): (
         "recipe=countdown", f"project={given.group}", f"seed={seed}", "monitor=none", f"buffer.total_steps={STEPS}",
         f"explorer.eval_interval={EVERY}", stages(ways[way])) for way, seed in cases})
-    found = {(way, seed): measured(root, f"{given.group}/{run_name(way, seed)}") for way, seed in cases}
+    found = joined(given.group, {(way, seed): measured(root, f"{given.group}/{run_name(way, seed)}")
+                                 for way, seed in cases})
+    seeds = sorted({seed for _, seed in found})
     said.add(table([given.group, "seed", "tokens", "accuracy at the end", "tokens of the profile"],
                    [[way, seed, *cells] for (way, seed), cells in found.items()]))
     first = next(iter(ways))
-    for way in given.only or ways:
-        ratios = [found[way, seed][0] / found[first, seed][0] for seed in given.seeds
-                  if found.get((first, seed), [None])[0] and found[way, seed][0]]
-        reached = len(ratios) == len(given.seeds)
+    for way in ways:
+        ratios = [found[way, seed][0] / found[first, seed][0] for seed in seeds
+                  if all(found.get((one, seed), [None])[0] for one in (first, way))]
+        reached = len(ratios) == len(seeds)
         said.add(f"{way}: {statistics.mean(ratios):.2f} of the tokens of {first}" if reached else
                  f"{way}: not every run reached the goal")
     said.save({"rows": [[way, seed, *cells] for (way, seed), cells in found.items()]})
