@@ -16,6 +16,7 @@ from tests.workflows.test_endpoint import SAMPLING, TASK, TOKENIZER, Scripted, r
 from tests.workflows.test_isolated import PROMPTS, Seeded, rows
 from tests.workflows.test_isolated import SAMPLING as OF_TOKENS
 from workflows.attempts.isolated import Isolated
+from workflows.attempts.pace import Pace
 from workflows.attempts.recording import Journal
 from workflows.attempts.schedule import roll_out
 from workflows.single_turn import load_workflow
@@ -76,6 +77,20 @@ def test_no_recorded_reply_is_asked_again(tmp_path, workflow):
     found = roll(Isolated(workflow), path, Silent())
     assert rows(found) == rows(expected)
     assert calls(found) == calls(expected)
+
+
+def test_attempts_that_are_replayed_say_nothing_of_the_time_that_attempts_take(tmp_path):
+    workflow, path, times = Isolated(partial(agents.chat, turns=3, seconds=0.0)), tmp_path / "journal", []
+    for _ in range(2):
+        journal, pace = Journal(path, HEAD), Pace(3.0, 1)
+        roll_out(Seeded(), [workflow] * len(PROMPTS), PROMPTS, range(100, 100 + len(PROMPTS)),
+                 [OF_TOKENS] * len(PROMPTS), journal=journal, pace=pace)
+        journal.close()
+        pace.begin_step()
+        pace.begin_step()
+        times.append(pace.limit)
+    assert times[0] > 0.0
+    assert times[1] is None
 
 
 def test_an_interrupted_step_asks_only_for_what_is_missing(tmp_path):

@@ -202,7 +202,7 @@ class _Place:
         self.same: Counter[str] = Counter()  # calls with equal prompts
         self.calls: list[Call] = []
         self.said: list[tuple[list[int], Reply]] = []  # prompts and replies with weights versions or experts
-        self.turns, self.last, self.begun = 0, None, 0.0
+        self.turns, self.last, self.begun, self.replayed = 0, None, 0.0, False
         kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
         self.attempt = kind(workflow, prompt, self)
         self.recording = schedule.journal.recording(name) if isinstance(workflow, Isolated) else None
@@ -261,6 +261,7 @@ class _Place:
             except Replayed as error:
                 return self.fail(str(error))
         if recorded:
+            self.replayed = True
             self._note(request, recorded[0])
             self.calls.append(Call(position, request, *recorded, origin))
             return self.attempt.answer(call, recorded[0])
@@ -313,7 +314,7 @@ class _Place:
     def _end(self, outcome: Outcome) -> None:
         self.outcome, now = outcome, monotonic()
         self.schedule.ends.append(now)
-        if self.schedule.pace and outcome.status == "ok":
+        if self.schedule.pace and outcome.status == "ok" and not self.replayed:  # a replay takes no time
             self.schedule.pace.ended(now - self.begun)
         outcome.calls = sorted(self.calls, key=lambda call: call.position)
         outcome.tool_calls = self.recording.tool_calls if self.recording else []
