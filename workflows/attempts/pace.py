@@ -1,9 +1,8 @@
 """A limit on the time of an attempt that follows the attempts before it (`explorer.dynamic_timeout`).
 
 An attempt fails once it has taken `ratio` times the mean time of the successful ones, from its start to its end, with
-what it waits for engine and tools. Replayed attempts of a step that was killed take no time, and say nothing of it. With
-fewer places than attempts (`explorer.runner_concurrency`) it starts when it
-has a place.
+what it waits for engine and tools. Attempts that are replayed after a kill take no time, and do not count. With fewer
+places than attempts (`explorer.runner_concurrency`) an attempt starts when it has a place.
 """
 
 
