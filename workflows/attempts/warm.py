@@ -21,11 +21,15 @@ REQUEST = {"model": "-", "messages": [{"role": "user", "content": "-"}],
 def warm_clients() -> None:
     """Makes a request that leaves the process by no socket, once, if a module has imported the package openai."""
     if "openai" in sys.modules:
-        with contextlib.suppress(Exception):  # a release made otherwise: slower attempts, no other ones
-            _requests()
+        _once()
 
 
 @cache
+def _once() -> None:
+    with contextlib.suppress(Exception):  # a release made otherwise, or a proxy's malformed address: slower attempts
+        _requests()
+
+
 def _requests() -> None:
     import httpx2
     import openai
