@@ -59,8 +59,7 @@ def test_a_function_that_ended_the_process_before_fails_its_rows_again_and_again
     for _ in range(2):  # as after a resume
         step(publish_model(context, 0))
         made.append(rows_of_step(context))
-    near = [row | {"rollout_logprobs": pytest.approx(row["rollout_logprobs"], abs=2e-4)} for row in made[0]]
-    assert made[1] == near  # the last digit of log-probs depends on which requests share a batch
+    assert made[1] == near(made[0])
     found = {row["task_id"]: (row["status"], row["reason"]) for row in made[0]}
     assert (found["t0"], found["t3"]) == (("ok", None), (status, reason))
 
@@ -173,7 +172,7 @@ def test_a_killed_step_goes_on_from_its_journal(stage, bounds):
     answer = again.engine.answer
     again.engine.answer = lambda requests: asked.extend(requests) or answer(requests)
     step(again)
-    assert rows_of_step(context) == expected
+    assert rows_of_step(context) == near(expected)
     assert len(asked) == 8 - 3
     assert not journal.exists()
 
@@ -190,10 +189,13 @@ def failing_after(number, answer):
 
 
 def rows_of_step(context):
-    """The rows of step 1, log-probs rounded: other requests were computed together."""
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
-    return [{**row, "unix_seconds": 0, "rollout_logprobs": [round(one, 4) for one in row["rollout_logprobs"]]}
-            for row in found]
+    return [{**row, "unix_seconds": 0} for row in found]
+
+
+def near(rows):
+    """Rows to compare others with that were computed in other batches: their log-probs are rounded otherwise."""
+    return [row | {"rollout_logprobs": pytest.approx(row["rollout_logprobs"], abs=1e-4)} for row in rows]
 
 
 def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):

@@ -318,8 +318,8 @@ def test_what_is_no_sweep_starts_nothing(client, words):
 
 def test_a_recipe_is_described_by_its_first_sentence(tmp_path):
     """Whole: an abbreviation ends no sentence, and commands below it are no part of it."""
+    about = "GRPO on sums (Cobbe et al. 2021): small, on GPUs"
     (tmp_path / "conf/recipe").mkdir(parents=True)
-    (tmp_path / "conf/recipe/mine.yaml").write_text(
-        "# GRPO on sums (Cobbe et al. 2021): small, on GPUs\n#   ouro run recipe=mine\n# More.\n")
+    (tmp_path / "conf/recipe/mine.yaml").write_text(f"# {about}\n#   ouro run recipe=mine\n# More.\n")
     (own,) = [one for one in drafts.recipes(tmp_path) if not one["shipped"]]
-    assert own["about"] == "GRPO on sums (Cobbe et al. 2021): small, on GPUs"
+    assert own["about"] == about
