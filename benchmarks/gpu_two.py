@@ -4,7 +4,7 @@
     python -m benchmarks.gpu_two --root /tmp/long --out long.jsonl --long Qwen2.5-0.5B --tokens 32768 --tokens 65536
 
 The first: random bfloat16 models in the shape of Qwen2.5-0.5B, 64 tasks x 8 rollouts of 128 + 512 tokens a step, vllm
-(VARIANTS); beside each the largest memory in use on its GPUs by NVML, the estimate of `ouro config check` and the
+(VARIANTS, MORE); beside each the largest memory in use on its GPUs by NVML, the estimate of `ouro config check` and the
 largest difference of a log-prob at a hand-over of weights. `killed and resumed` ends every process after its first
 checkpoint and starts the stage again. The second: sft updates of a single row (or with `--lora 7B LoRA`), without an
 engine, layers recomputed, on one GPU and split between two (`trainer.ulysses_sequence_parallel_size=2`). Each result is
@@ -51,6 +51,8 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {  # name -> shape, settings
     "one GPU, truncated sampling": (SMALL, ["model.top_p=0.9", "model.top_k=50"]),
     "trainer_driven": (SMALL, [*DRIVEN, "synchronizer.sync_style=trainer_driven"]),
     "explorer_driven": (SMALL, [*DRIVEN, "synchronizer.sync_style=explorer_driven"]),
+}
+MORE = {  # those that take three or four GPUs
     "mode=both, engines on two more": (SMALL, ["mode=both", *AHEAD[:1], "explorer.rollout_model.engine_num=2"]),
     "mode=both, engines on three more": (SMALL, ["mode=both", *AHEAD[:1], "explorer.rollout_model.engine_num=3"]),
     "four, in turns": (SMALL, FOUR),
@@ -82,8 +84,9 @@ def rollouts(given, name: str) -> dict:
     """One variant: its steps, memory and estimate."""
     from pipeline.store import records, tables
 
-    shape, overrides = VARIANTS[name]
-    model, root = given.root / shape, given.root / f"v{list(VARIANTS).index(name)}"
+    variants = VARIANTS | MORE
+    shape, overrides = variants[name]
+    model, root = given.root / shape, given.root / f"v{list(variants).index(name)}"
     if not model.exists():
         make_model(model, shape)
     plan, stage = planned(root, model, given.steps, [*overrides, *given.overrides])
@@ -202,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="an empty directory for models and results")
     parser.add_argument("--out", type=Path, required=True, help="file to which a JSON line is added for each result")
-    parser.add_argument("--only", action="append", choices=VARIANTS, help="default: those of one and two GPUs")
+    parser.add_argument("--only", action="append", choices=VARIANTS | MORE, help="default: those of one and two GPUs")
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps, the first of which warms up")
     parser.add_argument("--limit", type=float, default=240, help="seconds after which a process is ended")
     parser.add_argument("--long", choices=SHAPES, help="measure long rows of this shape instead")
@@ -229,7 +232,7 @@ def main() -> None:
                 told(found := long_row(given, cards, tokens), found)
                 if "failed" in found:
                     break
-    for name in () if given.long else given.only or list(VARIANTS)[:-4]:
+    for name in () if given.long else given.only or VARIANTS:
         found = rollouts(given, name)
         told(found, line(found))
     return None

@@ -59,14 +59,15 @@ class Weights:
         directory = versions.version_directory(self.context.directory, version)
         config = self.context.config.synchronizer
 
-        since: list[float] = []  # when they were first seen to be gone
+        passed_at = None  # when the trainer was first seen to have passed them
 
         def check_both() -> None:
+            nonlocal passed_at
             check()
             if not tables.step_file(self.context.directory, "steps", version + 1).exists():
                 return
-            since.append(time.monotonic())
-            if since[-1] - since[0] > SETTLED_SECONDS and not files.is_complete(directory):
+            passed_at = passed_at or time.monotonic()
+            if time.monotonic() - passed_at > SETTLED_SECONDS and not files.is_complete(directory):
                 raise SyncError(f"{directory} is gone: it was published, and the trainer has made step {version + 1} "
                                 "since. Run the same command again: the stage goes on from a checkpoint before it.")
 

@@ -45,7 +45,7 @@ VARIABLE = [(re.compile(pattern), steady) for pattern, steady in (
 
 
 class Record:
-    """What tests of this process are told.
+    """The messages that tests of this process record.
 
     writes: the page is made again, nothing is compared. chosen: single cases of tests were asked for, f[a] or by -k.
     """

@@ -37,8 +37,8 @@ def grouped(groups: int, each: int, seed: int, longest: int = 12) -> list[Row]:
 
 
 def conversations(count: int, seed: int, words: int = 90, longest: int = 12) -> list[Row]:
-    """Rows that each continue some of an earlier one, or begin anew: forks, beginnings of others, equal rows. Actions
-    are anywhere behind a prompt of any length."""
+    """Random rows, most of which fork from an earlier one: also equal rows, and rows that are the beginning of others.
+    Actions are anywhere behind a prompt of any length."""
     source, made = random.Random(seed), []
     for index in range(count):
         tokens = [source.randrange(3, words) for _ in range(source.randint(2, longest))]
