@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 FIRST_REQUEST = textwrap.dedent("""
-    import asyncio, json, os, sys, threading
+    import asyncio, json, os, sys, threading, time
     from http.server import BaseHTTPRequestHandler, HTTPServer
     import numpy, openai  # numpy, whose threads are none of the client's, as the process that forks has it
     from workflows.attempts.warm import COMPLETION, warm_clients
@@ -30,7 +30,9 @@ FIRST_REQUEST = textwrap.dedent("""
     if sys.argv[1] == "warm":
         warm_clients()
     asyncio.get_event_loop().run_until_complete(asyncio.sleep(0))  # as agents do that are plain functions
-    threads = len(os.listdir("/proc/self/task")) - before_threads
+    late = time.monotonic() + 5  # the kernel lists a thread that was joined a moment longer
+    while (threads := len(os.listdir("/proc/self/task")) - before_threads) and time.monotonic() < late:
+        time.sleep(0.01)
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     before = set(sys.modules)

@@ -48,4 +48,5 @@ def _requests() -> None:
     try:
         loop.run_until_complete(request())
     finally:
+        loop.run_until_complete(loop.shutdown_default_executor())  # its thread, too, is gone before a fork
         loop.close()
