@@ -43,6 +43,21 @@ def sharing(size: int, at: int) -> dict[str, list[int]]:
     return {name: [cell for cell in cells if cell != at] for name, cells in groups.items()}
 
 
+def seen(grid: Grid, at: int) -> str:
+    """The digits of the row, column and box of a cell, in order, such as `134`."""
+    cells = set().union(*sharing(round(len(grid) ** 0.5), at).values())
+    return "".join(map(str, sorted({grid[one] for one in cells} - {0})))
+
+
+def place(grid: Grid, at: int, digit: int) -> str:
+    """Writes a digit into a cell and returns the grid as text; returns which rule it breaks, and writes nothing."""
+    for name, cells in sharing(round(len(grid) ** 0.5), at).items():
+        if any(grid[one] == digit for one in cells):
+            return f"{digit} is already in the {name}"
+    grid[at] = digit
+    return show(grid)
+
+
 def solutions(grid: Grid) -> Iterator[Grid]:
     """Every full grid that agrees with a grid, by depth-first search."""
     size = round(len(grid) ** 0.5)
@@ -69,9 +84,10 @@ def is_unique(grid: Grid) -> bool:
 
 def sudoku(seed: int, tasks: int, demonstrations: int, size=DEFAULTS.size, blanks=DEFAULTS.blanks,
            guesses=DEFAULTS.guesses) -> Iterator[RawTask]:
-    """Puzzles with `blanks` empty cells, and demonstrations that fill them from the top.
+    """Puzzles with `blanks` empty cells, and demonstrations that fill them from the top, and look before each digit.
 
-    A share `guesses` of the demonstrated digits is drawn at random; those that the rules forbid are left out.
+    A share `guesses` of the demonstrations does not look: it draws digits at random, and ends at the first that breaks
+    a rule.
     """
     def draw(source: random.Random) -> Game:
         grid = _full(source, size)
@@ -111,12 +127,13 @@ def _thinned(source: random.Random, grid: Grid, blanks: int) -> Grid:
 
 def _played(source: random.Random, puzzle: Grid, grid: Grid, guesses: float) -> list[tuple[str, str]]:
     size, filled, turns = round(len(grid) ** 0.5), list(puzzle), []
-    for at, digit in enumerate(grid):
-        if puzzle[at]:
-            continue
-        placed = source.randint(1, size) if source.random() < guesses else digit
-        if any(filled[one] == placed for cells in sharing(size, at).values() for one in cells):
-            continue
-        filled[at] = placed
-        turns.append((call("place", row=at // size + 1, column=at % size + 1, digit=placed), show(filled)))
+    guessing = source.random() < guesses
+    for at in (one for one, digit in enumerate(puzzle) if not digit):
+        cell = {"row": at // size + 1, "column": at % size + 1}
+        if not guessing:
+            turns.append((call("look", **cell), seen(filled, at)))
+        digit = source.randint(1, size) if guessing else grid[at]
+        turns.append((call("place", **cell, digit=digit), place(filled, at, digit)))
+        if not filled[at]:
+            break
     return turns

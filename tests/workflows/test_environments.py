@@ -92,7 +92,8 @@ def test_arguments_out_of_bounds_are_refused(name, wrong):
 @pytest.mark.parametrize("name", WORLDS)
 def test_all_methods_are_described_and_effects_can_be_repeated(name):
     tools = methods_of(WORLDS[name])
-    assert {one.name for one in tools} == {"frozen_lake": {"move"}, "sudoku": {"place"}, "shop": {"query", "submit"},
+    assert {one.name for one in tools} == {"frozen_lake": {"move"}, "sudoku": {"look", "place"},
+                                           "shop": {"query", "submit"},
                                            "folder": {"list", "read", "write", "move"}}[name]
     assert all(one.definition["function"]["description"] for one in tools)
     assert all(one.declaration.idempotent for one in tools)
@@ -135,8 +136,7 @@ def test_a_sudoku_counts_the_right_digits():
     world = begun(Sudoku, {"puzzle": PUZZLE, "solution": SOLVED})
     assert world.place(3, 2, 2) == "1.34 34.. .2.. 4321"  # allowed, but the solution has 1 there
     assert world.reward() == {"accuracy": 0.0, "cells": 0.0}
-    with refuses(ValueError, "2 is"):
-        world.place(1, 2, 2)
+    assert world.place(1, 2, 2) == "2 is already in the column"
     assert world.place(3, 2, 1) == "1.34 34.. .1.. 4321"
     assert world.reward() == {"accuracy": 0.0, "cells": 1 / 7}
     for row, column, digit in ((1, 2, 2), (2, 3, 1), (2, 4, 2), (3, 1, 2), (3, 3, 4), (3, 4, 3)):
@@ -146,12 +146,39 @@ def test_a_sudoku_counts_the_right_digits():
 
 @pytest.mark.parametrize(("cell", "why"), [
     ((0, 1, 1), "row 0"), ((1, 5, 1), "column 5"), ((1, 2, 9), "digit 9"), ((1, 2, -1), "digit -1"),
-    ((1, 1, 2), "given digit 1"), ((1, 2, 3), "in the row"), ((3, 1, 4), "in the column"), ((2, 3, 3), "in the")])
-def test_what_breaks_the_rules_is_refused_and_changes_nothing(cell, why):
+    ((1, 1, 2), "given digit 1")])
+def test_what_is_no_empty_cell_or_digit_is_refused(cell, why):
     world = begun(Sudoku, {"puzzle": PUZZLE, "solution": SOLVED})
     with refuses(ValueError, why):
         world.place(*cell)
     assert world.place(1, 2, 2) == "1234 34.. .... 4321"
+
+
+@pytest.mark.parametrize(("cell", "group"), [((1, 4), "row"), ((4, 1), "column"), ((2, 2), "box")])
+def test_what_breaks_a_rule_is_not_written(cell, group):
+    world = begun(Sudoku, {"puzzle": "1... .... .... ....", "solution": SOLVED})
+    assert world.place(*cell, 1) == f"1 is already in the {group}"
+    assert world.place(*cell, 2).count("2") == 1
+
+
+def test_a_look_shows_the_digits_of_row_column_and_box():
+    world = begun(Sudoku, {"puzzle": PUZZLE, "solution": SOLVED})
+    assert [world.look(1, 2), world.look(3, 3), world.look(2, 4)] == ["134", "123", "134"]
+    world.place(2, 3, 1)
+    assert world.look(3, 3) == "123"
+    with refuses(ValueError, "row 5"):
+        world.look(5, 1)
+
+
+def test_demonstrations_without_a_look_end_at_the_first_rule_they_break():
+    ends = [row for row in GENERATORS["sudoku"](1, 1, 200, blanks=3) if row.solution == "done"]
+    calls = [[turn["content"] for turn in row.context if turn["role"] == "assistant"] for row in ends]
+    guessed = [one for one in calls if not any(call.startswith("[look") for call in one)]
+    assert 70 < len(guessed) < 130  # half of 200: five standard deviations are 35
+    for row, said in zip(ends, calls, strict=True):
+        broken = row.question.endswith(("in the row", "in the column", "in the box"))
+        assert broken or "." not in row.question
+        assert not (broken and said not in guessed)
 
 
 def test_a_sudoku_has_one_solution():

@@ -30,10 +30,10 @@ class FrozenLake(World):
 
 
 class Sudoku(World):
-    """Sudokus with one solution, and demonstrations that fill them from the top."""
+    """Sudokus with one solution, and demonstrations that look at each empty cell and fill it."""
     size: Literal[4, 9] = Field(4, description="rows and columns")
     blanks: int = Field(4, ge=1, validate_default=True, description="empty cells: at most 10 of 16, or 50 of 81")
-    guesses: float = Field(0.25, ge=0, le=1, description="share of demonstrated digits that are drawn at random")
+    guesses: float = Field(0.5, ge=0, le=1, description="share of demonstrations that draw digits at random")
 
     @field_validator("blanks")
     @classmethod
