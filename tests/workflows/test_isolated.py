@@ -20,7 +20,7 @@ from tests.golden.messages import refuses, wording
 from tests.workflows.test_retry import TASK, Characters, rated
 from workflows.attempts.isolated import Isolated, host
 from workflows.attempts.schedule import roll_out
-from workflows.protocol.engine import BatchEngine, Reply
+from workflows.protocol.engine import BatchEngine, Failed, Reply
 from workflows.protocol.outcomes import Sampling
 from workflows.protocol.seeds import request_seed
 from workflows.single_turn import load_workflow, simple_workflow
@@ -107,6 +107,25 @@ def test_parallel_calls_have_the_seeds_of_their_turns():
     (outcome,) = roll([Isolated(agents.in_parallel)], [[5]])
     late = request_seed(100, 1, 0)
     assert [turn.response_tokens for _, turn, _ in outcome.turns] == [[100 % 89, 100 % 83], [late % 89, late % 83]]
+
+
+class Down(Seeded):
+    """A server that refuses two requests at once, which are of one attempt."""
+
+    def answer(self, requests):
+        return [Failed(f"refused {request.prompt_tokens}") for request in requests]
+
+    def advance(self, seconds=0.2):
+        return super().advance(seconds) if len(self._waiting) == 2 else {}
+
+    def cancel(self, numbers):
+        assert set(numbers) <= set(self._waiting)  # what has ended cannot be cancelled
+        super().cancel(numbers)
+
+
+def test_an_attempt_whose_parallel_calls_are_refused_at_once_fails_by_the_first_of_them():
+    (outcome,) = roll([Isolated(agents.in_parallel)], [[5]], Down())
+    assert (outcome.status, outcome.reason) == ("workflow_failed", "refused [5, 3]")
 
 
 def test_every_reply_is_a_call_of_its_attempt():

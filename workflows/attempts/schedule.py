@@ -124,9 +124,10 @@ class _Schedule:
                 self.journal.commit()  # once for all calls of tools that began or ended meanwhile
             if self.flying:
                 replies = self.engine.advance(LISTEN_SECONDS if self.isolated else WAIT_SECONDS)
-                for number, reply in replies.items():
-                    place, call = self.flying.pop(number)
-                    place.answer(call, reply)
+                landed = [(*self.flying.pop(number), reply) for number, reply in replies.items()]
+                for place, call, reply in landed:
+                    if call in place.pending:  # an earlier one may have ended the attempt
+                        place.answer(call, reply)
             if self.pace:
                 self._time_out(self.pace)
 
@@ -175,7 +176,7 @@ class _Schedule:
         numbers = {call: place.pending.pop(call, None) for call in calls}
         if None in numbers.values():
             self.new = [one for one in self.new if one[0] is not place or one[1] not in numbers]
-        if submitted := [number for number in numbers.values() if number is not None]:
+        if submitted := [number for number in numbers.values() if number in self.flying]:
             self.engine.cancel(submitted)
             for number in submitted:
                 del self.flying[number]
