@@ -61,11 +61,12 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
     "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,
     "workflows.attempts.pace": lambda settings: settings.explorer.dynamic_timeout.enable,
-    "workflows.attempts.continued": lambda settings: settings.explorer.partial_rollout,
+    "workflows.attempts.continued:ContinuedEngine": lambda settings: settings.explorer.partial_rollout,
     "workflows.engines.auxiliary": lambda settings: settings.explorer.auxiliary_models,
     "workflows.reward_model": lambda settings: (settings.explorer.auxiliary_models
                                                 or settings.algorithm.algorithm_type in SCORING),
 }
+EXPLORING = {"workflows.attempts.pace"}  # what evaluations, which attempt tasks by the same code, never use
 
 
 def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
@@ -74,6 +75,7 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
     settings: all of the stage. used: those in its identity, as a file holds them.
     """
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
+    stops |= set() if kind.explores else EXPLORING
     named = [(key, name) for key, name in _named(used)
              if not {table.partition(":")[0] for table in NAMED[key][:1]} & stops]
     starts = list(kind.entries)

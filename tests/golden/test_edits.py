@@ -78,6 +78,8 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("workflows/engines/transformers_engine.py", "TransformersEngine", "formula", PPO_ONLY),
     ("workflows/engines/engine_pool.py", "EnginePool", "formula", NOTHING),  # responses do not depend on the number
     ("workflows/attempts/continued.py", "ContinuedEngine", "formula", NOTHING),  # answers end under their weights
+    ("workflows/attempts/continued.py", "origins", "formula", ANSWERING),  # whose experts and kept tokens rows have
+    ("workflows/attempts/pace.py", "Pace.ended", "formula", NOTHING),  # no attempt has a limit by the others' time
     ("workflows/reward_model.py", "RewardModel", "formula", NOTHING),
     ("stages/explorer/groups.py", "Groups.of_step", "formula", RFT),
     ("stages/explorer/resample.py", "fill", "formula", RFT),
@@ -86,6 +88,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("stages/learner/actor.py", "Actor.step", "formula", TRAINED),
     ("stages/learner/actor.py", "Actor.step", "log", NOTHING),
     ("stages/learner/engine/packing.py", "pack", "formula", TRAINED),
+    ("stages/learner/engine/prefixes.py", "worthwhile", "formula", TRAINED),
     ("stages/learner/objective.py", "Objective", "formula", TRAINED),
     ("stages/learner/objective.py", "refuse_parameters", "error", NOTHING),
     ("stages/learner/critic.py", "Critic", "formula", PPO_ONLY),
@@ -105,6 +108,10 @@ SETTINGS = [
     ("stages.grpo.algorithm.optimizer.lr", 1e-4, GRPO),
     ("stages.sft.algorithm.optimizer.lr", 1e-4, TRAINED),
     ("explorer.rollout_model.engine_num", 2, NOTHING),
+    ("explorer.dynamic_timeout.enable", True, RFT),
+    ("explorer.dynamic_timeout.ratio", 5.0, NOTHING),  # of what is off
+    ("explorer.partial_rollout", True, RFT),
+    ("trainer.share_prompts", True, NOTHING),
     ("trainer.save_interval", 5, NOTHING),
     ("log.level", "DEBUG", NOTHING),
     ("monitor.monitor_type", "none", NOTHING),
