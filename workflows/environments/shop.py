@@ -6,6 +6,8 @@ rows and text. What depends on the clock (`now()`) is not the same when recorded
 
 import json
 
+import duckdb  # here, so that it is loaded before attempts are forked: 0.04 s of each
+
 from operators.worlds.shop import SCHEMA, as_lines, connect
 from pipeline.store import read_only
 from workflows.protocol.tools import Environment
@@ -30,8 +32,6 @@ class Shop(Environment):
 
     def query(self, sql: str) -> str:
         """Runs one SELECT of DuckDB over the tables. Returns the names of the columns, then the rows."""
-        import duckdb
-
         if (found := read_only.refused_statements(self._connection, sql)) is not None:
             raise ValueError(f"found {found or 'no statement'}; needed exactly one SELECT")
         with read_only.interrupted_after(self._connection, SECONDS):
