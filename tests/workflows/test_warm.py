@@ -48,3 +48,30 @@ def test_a_first_request_imports_nothing_after_warming_and_warming_leaves_no_thr
     ended = subprocess.run([sys.executable, "-c", FIRST_REQUEST, how], capture_output=True, check=True, text=True)
     late, threads = json.loads(ended.stdout)
     assert ((late > 0), threads) == (imports, 0)
+
+
+TRACED = textwrap.dedent("""
+    import functools, openai
+    from openai.resources.chat.completions import AsyncCompletions, Completions
+    from workflows.attempts import warm
+
+    traced = []
+
+    def tracing(create):
+        @functools.wraps(create)
+        def called(*arguments, **named):
+            traced.append(named["model"])
+            return create(*arguments, **named)
+        return called
+
+    for kind in (Completions, AsyncCompletions):
+        kind.create = tracing(kind.create)
+    warm.warm_clients()
+    warm._requests()  # raises what warm_clients leaves out
+    print(len(traced))
+""")
+
+
+def test_a_module_that_traces_requests_sees_none_of_warming():
+    ended = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, check=True, text=True)
+    assert ended.stdout.split() == ["0"]
