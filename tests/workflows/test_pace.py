@@ -29,6 +29,12 @@ def test_without_a_successful_attempt_there_is_no_limit():
     assert pace.limit is None
 
 
+def test_times_of_long_attempts_are_readable():
+    pace = Pace(ratio=3.0, warmup_min_steps=1)
+    pace.ended(1234.0)  # 20 min 34 s
+    wording(pace.reason(4000.0), "1:06:40", "20:34")
+
+
 class Second(Recording):
     """Each call of the engine takes a second of `now`."""
 
@@ -70,7 +76,7 @@ def test_an_attempt_over_the_limit_fails_alone_and_its_time_is_not_in_the_mean()
     slow, *others = step(pace, asking(2), [[7], [5], [6]])
     assert [one.status for one in others] == ["ok", "ok"]
     assert slow.status == "workflow_failed"
-    wording(slow.reason, "explorer.dynamic_timeout.ratio=2", "took 6 s", "2.5 s")  # over 2 x (3 + 3 + 2 + 2) / 4 s
+    wording(slow.reason, "explorer.dynamic_timeout.ratio=2", "took 6.0 s", "2.5 s")  # over 2 x (3 + 3 + 2 + 2) / 4 s
     assert pace.limit is not None
     assert pace.limit == 5.0
 

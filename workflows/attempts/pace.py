@@ -5,6 +5,8 @@ what it waits for engine and tools. Attempts that are replayed after a kill take
 places than attempts (`explorer.runner_concurrency`) an attempt starts when it has a place.
 """
 
+from pipeline.job.progress import duration
+
 
 class Pace:
     """The times of the successful attempts of a stage since it was started, and the limit that follows from them."""
@@ -32,5 +34,5 @@ class Pace:
 
     def reason(self, seconds: float) -> str:
         """Why an attempt that has taken so long has failed."""
-        return (f"took {seconds:.3g} s and was not waited for longer: successful attempts took {self._mean:.3g} s in "
-                f"the mean (explorer.dynamic_timeout.ratio={self._ratio:g})")
+        return (f"took {duration(seconds)} and was not waited for longer: successful attempts took "
+                f"{duration(self._mean)} in the mean (explorer.dynamic_timeout.ratio={self._ratio:g})")
