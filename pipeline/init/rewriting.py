@@ -56,14 +56,15 @@ def with_truth(prompt: str, answer: str, is_graded: bool, row: Row) -> Row:
 
 
 def is_accepted(value: Any) -> bool:
-    """Whether a value is a list of answers, each of which counts: texts or numbers."""
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str | int | float) for one in value)
+    """Whether a value is a list of answers, each of which counts: texts or numbers, not all of them blank."""
+    return isinstance(value, list) and all(isinstance(one, str | int | float) for one in value) and any(
+        str(one).strip() for one in value)
 
 
 def with_accepted(answer: str, row: Row) -> Row:
     """A row whose answers can be compared."""
     if not is_accepted(look_up(row, answer)):
-        raise ValueError(f"its answer (column {answer}) is no list of texts or numbers, as in other rows")
+        raise ValueError(f"its answer (column {answer}) is no list of texts or numbers, or all of them are blank")
     return row
 
 

@@ -199,8 +199,10 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
 
 
 def test_each_answer_of_a_list_counts(tmp_path, in_process, init, capsys):
-    """The reward reads the JSON that it is given of a list; a row with an empty list is left out."""
-    rows = [{"question": q, "answer": [a, f"{a}.0"]} for q, a in SUMS] + [{"question": "nothing?", "answer": []}]
+    """The reward reads the JSON that it is given of a list, in which a blank is no answer; rows without one are left
+    out."""
+    rows = [{"question": q, "answer": [a, f"{a}.0", ""]} for q, a in SUMS]
+    rows += [{"question": "nothing?", "answer": answers} for answers in ([], [" "])]
     assert init(lines(tmp_path / "a.jsonl", rows)) == 0
     assert len(Path("data/train.jsonl").read_text().splitlines()) == len(SUMS)
     written: dict = {}
@@ -208,7 +210,7 @@ def test_each_answer_of_a_list_counts(tmp_path, in_process, init, capsys):
     exec(Path("test_reward.py").read_text().replace("from reward import score", ""), written)
     written["test_each_answer_counts"]()
     truth = json.dumps(rows[5]["answer"])
-    assert [written["score"](text, truth)["accuracy"] for text in (*rows[5]["answer"], truth)] == [1, 1, 0]
+    assert [written["score"](text, truth)["accuracy"] for text in (*rows[5]["answer"], ".", truth)] == [1, 1, 0, 0, 0]
 
 
 def test_the_studio_makes_the_recipe_of_init_and_overwrites_nothing(tmp_path, in_process, init, model, monkeypatch):
