@@ -1,4 +1,4 @@
-"""Rows of tasks in an environment, and of demonstrations: one row for each reply of a player.
+"""Rows of tasks in an environment, and of demonstrations: one row for all replies of a player.
 
 Calls are written as Python, `[move(direction="left")]`, which vLLM's tool parser `pythonic` reads and the chat template
 conf/chat_template/pythonic.jinja writes.
@@ -35,7 +35,7 @@ def call(name: str, **arguments: str | int) -> str:
 
 def games(world: str, seed: int, tasks: int, demonstrations: int, draw: Callable[[random.Random], Game]
           ) -> Iterator[RawTask]:
-    """Distinct tasks without a solution, and the replies of other distinct ones, in random order.
+    """Distinct tasks without a solution, and conversations of other distinct ones, in random order.
 
     Raises ConfigError when `draw` has fewer.
     """
@@ -51,15 +51,16 @@ def games(world: str, seed: int, tasks: int, demonstrations: int, draw: Callable
                               f"{len(drawn)} distinct ones turned up; ask for fewer, or for a larger world.")
     found = list(drawn.values())
     rows = [RawTask(0, game.question, game.answer, None) for game in found[:tasks]]
-    rows += [row for game in found[tasks:] for row in _replies(game)]
+    rows += [_conversation(game) for game in found[tasks:]]
     source.shuffle(rows)
     for position, row in enumerate(rows):
         yield dataclasses.replace(row, row=position)
 
 
-def _replies(game: Game) -> Iterator[RawTask]:
+def _conversation(game: Game) -> RawTask:
+    """The last reply, after all others."""
     seen, context = f"{game.question}\n{game.shown}" if game.shown else game.question, []
-    for said, returned in [*game.turns, (DONE, "")]:
-        yield RawTask(0, seen, game.answer, said, context)
-        context = [*context, {"role": "user", "content": seen}, {"role": "assistant", "content": said}]
+    for said, returned in game.turns:
+        context += [{"role": "user", "content": seen}, {"role": "assistant", "content": said}]
         seen = returned
+    return RawTask(0, seen, game.answer, DONE, context)

@@ -1,7 +1,10 @@
 """Rules on where rows come from: sets without a source, or without a split that anything makes."""
 
+from collections.abc import Iterator
 
+from pipeline.settings import arguments
 from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.arguments.worlds import World
 from pipeline.settings.config import Config
 from pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, ExplorerInput, Taskset, eval_places, train_places
 from pipeline.store.errors import Problem
@@ -9,7 +12,7 @@ from pipeline.store.errors import Problem
 
 def without_rows(c: Config) -> list[Problem]:
     """Lists sets of a stage without rows; a run with no data at all: check/stage_rules.py."""
-    return [*([] if no_file(c) else rowless(c)), *_without_split(c)]
+    return [*([] if no_file(c) else rowless(c)), *_without_split(c), *_of_last_replies(c)]
 
 
 def _train_sets(source: ExplorerInput) -> list[tuple[str, Taskset]]:
@@ -37,6 +40,24 @@ def _without_split(c: Config) -> list[Problem]:
     return [Problem(f"{key}.path", f"is not set, and of the rows of {PIPELINE} none are {what}: without curation "
                     f"nothing splits them.", f"Set {PIPELINE}.config_path to a recipe with split_by_hash_mapper "
                     "(conf/data_juicer/), or the path.") for key, what in wanted]
+
+
+def _of_last_replies(c: Config) -> Iterator[Problem]:
+    """Yields buffers of the pool's demonstrations with the wrong number of trained turns: a generator of a world makes
+    conversations, whose last reply is the same in all; other rows of the pool are one turn, or end with the one that is
+    trained on."""
+    if c.stages:
+        return
+    pool, given = c.data_processor.task_pipeline, c.buffer.trainer_input
+    talks = pool.generator in arguments.GENERATORS and issubclass(arguments.GENERATORS[pool.generator], World)
+    buffers = [(SHOWN, given.experience_buffer)] if c.algorithm.algorithm_type == "sft" else []
+    for key, one in buffers + [(f"{EXPERTS}.{name}", one) for name, one in given.auxiliary_buffers.items()]:
+        place, every = f"{key}.format.enable_concatenated_multi_turn", one.format.enable_concatenated_multi_turn
+        if one.path is None and every != talks:
+            yield (Problem(place, f"the demonstrations of generator={pool.generator} are conversations that end with "
+                           "the same reply, and no other would be trained on.", "Set true.", found=every) if talks else
+                   Problem(place, f"of files (path), or of a generator of conversations; the rows of {PIPELINE} are "
+                           "others.", "Leave it out.", found=every))
 
 
 def no_file(c: Config) -> bool:

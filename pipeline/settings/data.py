@@ -84,13 +84,8 @@ class BufferFormat(Format):
                                               "operators of task_pipeline may judge; may be absent: the response "
                                               "stands for it")
     enable_concatenated_multi_turn: bool = setting(
-        False, "train on every assistant turn of a conversation, not on the last alone; of sft on messages")
-
-    @rule
-    def _has_turns(self):
-        if self.enable_concatenated_multi_turn and self.prompt_type == "plaintext":
-            yield Problem("enable_concatenated_multi_turn", "a plain prompt is one turn.",
-                          "Set prompt_type=messages, or leave it out.", found=True)
+        False, "train on every assistant turn of a conversation, not on the last alone; of sft on messages, and "
+               "on the demonstrations of a generator of conversations")
 
 
 def format_of(purpose: str) -> type[Format]:
@@ -264,23 +259,34 @@ class ReplayBuffer(Section):
            "by which no run could be repeated)", ge=1)
 
 
-class ExperienceBuffer(Rows):
+class Demonstrated(Rows):
+    """Demonstrations or pairs."""
+
+    format: BufferFormat = section(BufferFormat)
+
+    @rule
+    def _has_turns(self):
+        if self.path is not None and self.format.enable_concatenated_multi_turn and (
+                self.format.prompt_type == "plaintext"):
+            yield Problem("format.enable_concatenated_multi_turn", "a plain prompt is one turn.",
+                          "Set prompt_type=messages, or leave it out.", found=True)
+
+
+class ExperienceBuffer(Demonstrated):
     name: str = setting("experience_buffer", "name of the buffer in tables")
     path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
                               "data_processor.task_pipeline. mode=train of an algorithm that learns from rollouts, "
                               "without a stage before it that explored: a directory of ouro serve --record")
-    format: BufferFormat = section(BufferFormat)
     held_out_ratio: float = setting(
         0.1, "share of the prompts, by hash, whose pairs reward_model does not train on: how often it scores their "
              "chosen response higher is measured after the training (metric pair_accuracy)", ge=0, le=0.5)
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
 
 
-class AuxiliaryBuffer(Rows):
+class AuxiliaryBuffer(Demonstrated):
     """Demonstrations for sample_strategy mix."""
 
     path: Any = setting(None, f"{PATH}; null: the curated demonstrations of data_processor.task_pipeline")
-    format: BufferFormat = section(BufferFormat)
 
 
 class TrainerInput(Section):

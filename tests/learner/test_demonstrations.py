@@ -103,6 +103,11 @@ def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model)
     with refuses(DataError, "(split sft)", "buffer.trainer_input.exp"):
         source(f"{buffer}.name=nobody")
 
+    rows[0].taskset = None  # of the pool, as those of a generator of conversations
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows[:1])
+    (generated,) = source(f"{buffer}.path=null", f"{buffer}.format.enable_concatenated_multi_turn=true").rows
+    assert (generated.prompt_length, generated.mask) == (all_.prompt_length, all_.mask)
+
 
 def with_calls(count, of):
     """`of` demonstrations, the first `count` with a call that the template of the tiny model does not read."""

@@ -34,8 +34,8 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
     from workflows.protocol.prompts import load_tokenizer
 
     limits = context.config.model
-    every_turn = source.path is not None and source.format.enable_concatenated_multi_turn
-    made = demonstrations(load_tokenizer(model, limits), tasks, context.config, every_turn)
+    made = demonstrations(load_tokenizer(model, limits), tasks, context.config,
+                          source.format.enable_concatenated_multi_turn)
     rejected = rejected_rows(context, tasks, made, name)
     layouts = [(task, place, layout) for task, rows in zip(tasks, made, strict=True) if not isinstance(rows, str)
                for place, layout in enumerate(rows)]

@@ -19,6 +19,7 @@ def a_set(**given):
     return element(Taskset, given)
 
 
+EVERY = f"{BUFFER}.format.enable_concatenated_multi_turn"
 TASKS, EVAL = f"{SOURCE}.taskset", f"{SOURCE}.eval_tasksets.0"
 
 
@@ -47,6 +48,17 @@ TASKS, EVAL = f"{SOURCE}.taskset", f"{SOURCE}.eval_tasksets.0"
 ])
 def test_one_problem(values, expected):
     assert problems(values) == [expected]
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["recipe=sudoku", f"stages.sft.{EVERY}=false"], [f"sft: {EVERY}"]),  # each ends with the reply `done`
+    (["recipe=products", f"stages.sft.{EVERY}=true"], [f"sft: {EVERY}"]),  # its rows are one reply each
+    ([f"{PIPELINE}.generator=null", f"{PIPELINE}.inputs=[a.jsonl]", f"stages.sft.{EVERY}=true"], [f"sft: {EVERY}"]),
+    (["recipe=sudoku"], []),
+    ([f"stages.sft.{BUFFER}.path=a.jsonl", f"stages.sft.{BUFFER}.format.prompt_type=messages",
+      f"stages.sft.{EVERY}=true"], [])])
+def test_generated_conversations_are_trained_on_whole_and_other_rows_are_not(words, expected):
+    assert broken(*words) == expected
 
 
 def test_preference_training_needs_pairs():
