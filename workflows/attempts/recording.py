@@ -206,8 +206,8 @@ class Recording:
         elif idempotent:
             then((key, None))
         else:
-            raise Replayed(f"outcome unknown: the tool {name} was at work when the explorer was killed, and it is not "
-                           "declared idempotent")
+            raise Replayed(f"outcome unknown: the tool {name} was called, no result was recorded before the explorer "
+                           "was killed, and it is not declared idempotent")
 
     def result(self, key: str, answer: tuple, then: Callable[[None], None]) -> None:
         """Records the result of a tool call. then: called when it is on the disk."""
