@@ -112,6 +112,7 @@ def test_every_row_is_in_one_micro_batch_within_the_budget(make, budget, ranks, 
     micros = [micro for of_rank in packed for micro in of_rank]
     assert sorted(index for micro in micros for index in micro.rows) == list(range(24))
     assert all(len(micro.input_ids) <= budget for micro in micros)
+    assert all(len(micro.source) <= budget or len(micro.rows) == unit for micro in micros)
     for micro in micros:
         assert all(micro.rows[i + 1] == micro.rows[i] + 1 for i in range(0, len(micro.rows), unit) if unit == 2)
         chains = [micro.segments.chain(segment) for segment in range(len(micro.segments.contexts))]
@@ -134,6 +135,17 @@ def test_groups_are_divided_where_ranks_would_wait():
     for rank in range(4):
         assert [len(micro.input_ids) for micro in pack(some, 100, rank, 4, fill=Fill.SHARED)] == [20]
     assert sum(len(micro.input_ids) for micro in pack(some, 15, 0, 1, fill=Fill.SHARED)) == 8 * 15
+
+
+def test_action_tokens_that_rows_share_count_for_each_row():
+    """Four equal rows of 2 + 6 tokens: 8 tokens to compute, of which the output head scores 24. 12 are two rows'."""
+    some = [row("r", [1, 2], [3, 4, 5, 6, 7, 8]) for _ in range(4)]
+    micros = pack(some, 12, 0, 1, fill=Fill.SHARED)
+    assert [(len(micro.input_ids), len(micro.source)) for micro in micros] == [(8, 12), (8, 12)]
+    (micro,) = pack(some, 24, 0, 1, fill=Fill.SHARED)
+    assert (len(micro.input_ids), len(micro.source)) == (8, 24)
+    pairs = pack(some, 8, 0, 1, aggregation=Aggregation(unit=2), fill=Fill.SHARED)  # which stay together
+    assert [(len(micro.input_ids), len(micro.source)) for micro in pairs] == [(8, 12), (8, 12)]
 
 
 def test_rows_of_a_tree_are_cut_where_they_share_least():

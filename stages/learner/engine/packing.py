@@ -1,7 +1,8 @@
 """Packs a train batch into micro-batches: a token budget, equally many on every rank.
 
-Rows are concatenated into flat micro-batches of at most `budget` tokens; `segments` keep attention within rows. Where a
-model pads them (way.py), rows of similar lengths are together, and the budget is of padded tokens.
+Rows are concatenated into flat micro-batches of at most `budget` tokens, and as many action tokens (rows may
+share them); `segments` keep attention within rows. Where a model pads them (way.py), rows of similar lengths are
+together, and the budget is of padded tokens.
 Every rank gets the same number of micro-batches (ZeRO-2 and 3 communicate in each), with weight-zero ones as filler.
 """
 
@@ -187,7 +188,8 @@ def pack(
     if fill.pads:
         chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
     else:
-        chosen = min(_distributed(prefixes, budget, ranks, unit), key=lambda bins: _busiest(prefixes, bins, ranks))
+        chosen = min(_distributed(prefixes, counts, budget, ranks, unit),
+                     key=lambda bins: _busiest(prefixes, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
     experts = experts and routed(rows)
     return [_pack_one(prefixes, indices, (weights, shares), share_of_token, columns, unit, experts)
@@ -209,12 +211,18 @@ def _padded(rows: list[Row], budget: int, ranks: int, unit: int, single: bool) -
     return [[place * unit + i for place in places for i in range(unit)] for places in units]
 
 
-def _distributed(prefixes: Prefixes, budget: int, ranks: int, unit: int) -> Iterator[list[list[int]]]:
-    """Row indices of the micro-batches of all ranks, for each way to keep rows of a tree together that fits."""
+def _distributed(prefixes: Prefixes, counts: np.ndarray, budget: int, ranks: int, unit: int
+                 ) -> Iterator[list[list[int]]]:
+    """Row indices of the micro-batches of all ranks, for each way to keep rows of a tree together that fits.
+
+    counts: action tokens of each row [R]. The output head has a position for each, also where rows share it, so they
+    are within the budget too.
+    """
     for number, way in enumerate(prefixes.parts(unit)):
-        tokens = [prefixes.count(part) for part in way]
-        if number == 0 or max(tokens) <= budget:
-            chosen = bins(tokens, budget, ranks, _what(unit))
+        tokens, scored = [prefixes.count(part) for part in way], [int(counts[part].sum()) for part in way]
+        if number == 0 or max(*tokens, *scored) <= budget:
+            sizes = [max(one, min(other, budget)) for one, other in zip(tokens, scored, strict=True)]
+            chosen = bins(sizes, budget, ranks, _what(unit))
             yield [sorted(i for place in places for i in way[place]) for places in chosen]
 
 
