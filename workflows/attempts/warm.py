@@ -7,6 +7,7 @@ forked that is 0.1 s of a core for each attempt, several times what a short agen
 import asyncio
 import contextlib
 import inspect
+import logging
 import sys
 from functools import cache, partial
 
@@ -27,8 +28,13 @@ def warm_clients() -> None:
 
 @cache
 def _once() -> None:
-    with contextlib.suppress(Exception):  # a release made otherwise, or a proxy's malformed address: slower attempts
-        _requests()
+    level = logging.root.manager.disable
+    logging.disable()  # a module that logs requests would log those of nobody
+    try:
+        with contextlib.suppress(Exception):  # a release made otherwise, a proxy's malformed address: slower attempts
+            _requests()
+    finally:
+        logging.disable(level)
 
 
 def _requests() -> None:
