@@ -337,6 +337,18 @@ def test_weights_are_kept_until_the_files_of_the_step_they_made_are_there(stage,
     assert not versions.version_directory(context.directory, 0).exists()
 
 
+def test_attempts_have_a_limit_by_the_time_of_others_from_the_second_step_on(stage):
+    """As many seconds as a million attempts take: none fails."""
+    limited = stage("explorer.dynamic_timeout.enable=true", "explorer.dynamic_timeout.ratio=1000000")
+    explorer, limits = publish_model(limited, 0, 1), []
+    for number in (1, 2):
+        explorer.step(number)
+        limits.append(explorer.groups.pace.limit)
+    assert limits[0] is None
+    assert limits[1] > 0
+    assert publish_model(stage(), 0).groups.pace is None
+
+
 def test_an_error_in_writing_a_step_is_raised_while_the_next_weights_are_waited_for(stage):
     """Else the explorer would wait for a trainer that waits for the step."""
     context = stage("explorer.max_failed_ratio=0")
