@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -57,6 +58,8 @@ def misbehaves(way: str) -> object:
         return "y" * (1 << 24)
     if way == "memory":
         return len(bytearray(8 << 30))
+    if way == "reserves":  # addresses, as V8 for WebAssembly and a JVM for its heap
+        return len(mmap.mmap(-1, 64 << 30, mmap.MAP_PRIVATE, prot=0))
     if way == "exits":
         os._exit(3)
     if way == "surrogate":

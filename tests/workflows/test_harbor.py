@@ -215,6 +215,7 @@ def test_the_time_of_a_task_is_the_sum_of_its_commands(world):
     ("head -c 3G /dev/zero > /dev/shm/f; stat -c %s /dev/shm/f | cut -c1-2", "6"),
     ("kill -9 $PPID; kill -9 1; kill -9 -1; echo alive", "alive"),
     ("python3 -c 'bytearray(3 << 30)' 2>&1 | tail -1", "MemoryError"),
+    ("python3 -c 'import mmap; print(len(mmap.mmap(-1, 64 << 30, mmap.MAP_PRIVATE, 0)))'", f"{64 << 30}"),
     ("yes | head -c 200M", "bytes) …"), ("head -c 100 /dev/urandom", ""), ("printf 'a\\0b'", "a\0b"),
     ("ls -A /tests /logs | tr -d '\\n'", "/logs:/tests:"), ("echo x > /logs/x", "Read-only"),
     ("touch /usr/x /etc/x /bin/x /opt/x", "Read-only"), ("mount -t tmpfs none /mnt", "exit code"),

@@ -71,8 +71,8 @@ def test_attempts_that_wait_for_a_tool_are_counted(monkeypatch):
 
 
 def test_a_tool_in_every_way_that_is_wrong(used):
-    ways = ["raises", "bytes", "prints", "long", "memory", "exits", "leaves", "surrogate", "raises surrogate",
-            "forks", "ok"]
+    ways = ["raises", "bytes", "prints", "long", "memory", "reserves", "exits", "leaves", "surrogate",
+            "raises surrogate", "forks", "ok"]
     begin = time.monotonic()
     found = dict(zip(ways, used([["misbehaves", {"way": way}] for way in ways], "misbehaves"), strict=True))
     wording(found["raises"], "KeyError: 'nothing there'")
@@ -81,6 +81,7 @@ def test_a_tool_in_every_way_that_is_wrong(used):
     assert len(found["long"]) < 70_000
     wording(found["long"], "(cut: 16777216 characters)")
     assert found["memory"].startswith("error: MemoryError")
+    assert found["reserves"] == str(64 << 30)
     wording(found["exits"], "code 3")
     assert found["leaves"].startswith("error: SystemExit: enough")
     wording(found["surrogate"], "ValueError")

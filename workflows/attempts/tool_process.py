@@ -157,10 +157,11 @@ def _confine(settings: ToolArguments, own: str) -> None:
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
     if settings.tool_gib is not None:
+        # not RLIMIT_AS: heaps, garbage collectors and each thread's arena reserve addresses that they never use
         with open("/proc/self/statm") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
+            used = int(file.read().split()[5]) * resource.getpagesize()
         limit = used + int(settings.tool_gib * 2**30)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _work(settings: ToolArguments, tools: dict[str, Tool], channel: socket.socket) -> None:

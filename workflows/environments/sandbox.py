@@ -180,11 +180,11 @@ class Sandbox:
                 *(VERIFIER if verifies else AGENT), "--chdir", "/", "--clearenv", *known]
 
     def _limited(self, seconds: float) -> list[str]:
-        own = resource.getrlimit(resource.RLIMIT_AS)[1]  # -1: none
+        own = resource.getrlimit(resource.RLIMIT_DATA)[1]  # -1: none
         wanted = int(self._memory * 2**20) if self._memory else own
         memory = min(wanted, own) if own >= 0 else wanted
         return ["prlimit", f"--cpu={max(int(seconds * self._cpus), 1)}", "--core=0", f"--nproc={PROCESSES}",
-                *([f"--as={memory}"] if memory >= 0 else []), "--"]
+                *([f"--data={memory}"] if memory >= 0 else []), "--"]
 
 
 def _refusal(said: str, has_image: bool) -> str:
