@@ -91,8 +91,13 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_json_if_new(path: Path, value: object) -> None:
-    """As `write_json`, unless the file has this content."""
-    if not path.exists() or path.read_bytes() != json_text(value).encode():
+    """As `write_json`, unless the file has this content; again if a stage that starts there removed the temporary file
+    as a leftover (remove_leftovers)."""
+    if path.exists() and path.read_bytes() == json_text(value).encode():
+        return
+    try:
+        write_json(path, value)
+    except FileNotFoundError:
         write_json(path, value)
 
 

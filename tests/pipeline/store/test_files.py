@@ -258,3 +258,18 @@ def test_any_other_byte_in_a_json_object_is_refused_or_changes_nothing(tmp_path)
             (tmp_path / "a.json").write_bytes(content[:place] + bytes([other]) + content[place + 1:])
             with suppress(StageError):
                 assert files.read_json(tmp_path / "a.json") == value
+
+
+def test_a_specification_is_written_again_if_a_stage_that_starts_removes_its_temporary_file(tmp_path, monkeypatch):
+    """Two runs that share a stage are launched at once: the stage of the one starts while the other writes."""
+    replace = os.replace
+
+    def starts(source, target):
+        monkeypatch.undo()
+        files.remove_leftovers(tmp_path)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", starts)
+    files.write_json_if_new(tmp_path / "stage.json", {"run": "b"})
+    assert files.read_json(tmp_path / "stage.json")["run"] == "b"
+    assert [one.name for one in tmp_path.iterdir()] == ["stage.json"]
