@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.store import sessions
 from pipeline.store.errors import DataError
 
 TRAINER, EXPLORER = "the trainer of this stage", "the explorer of the stage that made the rollouts"
@@ -62,8 +63,4 @@ def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:
 @cache
 def _database():
     """One connection per process: opening one takes longer than most queries."""
-    import duckdb
-
-    opened = duckdb.connect()
-    opened.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
-    return opened
+    return sessions.new(1)  # batches are small, and the trainer's cores are busy

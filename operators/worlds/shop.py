@@ -11,6 +11,7 @@ from functools import cache
 
 from operators.worlds.rows import Game, call, games
 from pipeline.settings.arguments.worlds import Shop as Arguments
+from pipeline.store import sessions
 from pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
@@ -32,13 +33,11 @@ QUESTIONS = (  # question, SQL, both with the column of `customers JOIN orders` 
 
 def connect(number: int):
     """A connection to the database of a shop, in memory, with one thread so that answers do not depend on time."""
-    import duckdb
-
     source = random.Random(f"shop {number}")
     customers = [(name, source.choice(CITIES)) for name in sorted(source.sample(NAMES, CUSTOMERS))]
     orders = [(source.choice(customers)[0], source.choice(ITEMS), source.randint(1, 9), source.randint(1, 99))
               for _ in range(ORDERS)]
-    connection = duckdb.connect(":memory:", config={"threads": 1})
+    connection = sessions.new(1)
     for table, rows in {"customers(name, city)": customers, "orders(customer, item, pieces, price)": orders}.items():
         connection.execute(f"CREATE TABLE {table} AS VALUES {', '.join(map(str, rows))}")  # our own words and numbers
     return connection

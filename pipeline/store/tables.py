@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.store import hashes, records
+from pipeline.store import hashes, records, sessions
 from pipeline.store.errors import DataError
 from pipeline.store.foreign_text import escaped_all
 from pipeline.store.locations import LOCATIONS, PER_STEP, step_file, steps_present  # noqa: F401  here for other modules
@@ -183,8 +183,9 @@ def read_steps(stage: Path, table: str, steps: Iterable[int]) -> Rows:
         return Rows(to_arrow([], record), record)
     scan = source(paths).removesuffix(")") + ", union_by_name=true, filename=file)"
     try:
-        found = duckdb.sql(f"SELECT * FROM {scan} ORDER BY "
-                           "regexp_extract(file, '.*step=([0-9]+)', 1)::BIGINT").to_arrow_table()
+        with sessions.new(2) as session:
+            found = session.sql(f"SELECT * FROM {scan} ORDER BY "
+                                "regexp_extract(file, '.*step=([0-9]+)', 1)::BIGINT").to_arrow_table()
     except duckdb.Error as error:
         refuse_damaged(error)
         raise
@@ -197,7 +198,7 @@ def read_steps(stage: Path, table: str, steps: Iterable[int]) -> Rows:
     return Rows(found.select(schema.names).cast(schema), record)
 
 
-def connect(stages: Iterable[tuple[str, Path]] = ()):
+def connect(stages: Iterable[tuple[str, Path]] = (), threads: int = 2):
     """Returns an in-memory DuckDB session with a view per table over the (run name, stage directory) pairs.
 
     Every view starts with a column `run`, those of DATA then have a column `stage`. A table without files is an empty
@@ -206,8 +207,7 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
     """
     import duckdb
 
-    session = duckdb.connect()
-    session.execute("SET threads TO 2")
+    session = sessions.new(threads)
     pairs = list(stages)
     for name, record in records.TABLES.items():
         session.register(f"_empty_{name}", to_arrow([], record))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.results.query import plain
-from pipeline.store import tables
+from pipeline.store import sessions, tables
 from pipeline.store.errors import QueryError, nearest
 from pipeline.store.records import TABLES
 
@@ -163,12 +163,9 @@ def _asked(stage: Path, table: str, steps: list[int], question: str, values: lis
 def ask(paths: list[Path], question: str, values: list[Any]) -> list[dict[str, Any]]:
     """Asks the rows of Parquet files, a table `rows` with the column `place`, the number of a row in its file; returns
     rows of JSON's types. Raises duckdb.Error."""
-    import duckdb
-
     named = ", ".join(map(tables.literal, paths))
     scan = f"read_parquet([{named}], hive_partitioning=false, file_row_number=true)"
-    with duckdb.connect() as session:
-        session.execute("SET threads TO 2")
+    with sessions.new(2) as session:
         done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
         names = [column[0] for column in done.description]
         return [dict(zip(names, map(plain, row), strict=True)) for row in done.fetchall()]

@@ -68,8 +68,7 @@ class Rollouts:
             "advantage_fn", algorithm.advantage_fn, function, algorithm.advantage_fn_args,
             "algorithm.advantage_fn_args"))
         self.penalty = KLTerm.of(algorithm, "kl_penalty_fn", kl_coef)
-        self.session = tables.connect()
-        self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+        self.session = tables.connect(threads=1)  # batches are small, and the trainer's cores are busy
         self.sampling = Sampling(context, self.session)
         self.curates = self._curates()
         self.lacking: set[str] = set()  # components with a weight, of which the log said that a batch lacks them
