@@ -125,7 +125,7 @@ class Trainer:
                              f"Resume with trainer.packing={saved['packing']} and the packages of before, or delete "
                              "the stage directory to start again.")
         self.context.made["packing"] = way.name
-        if not way.packed:
+        if not way.packed or way.unshared:
             self._log(str(way))
 
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:

@@ -6,7 +6,8 @@ other; layers that carry a state along the sequence, and attention that ignores 
 What changes with the length of a row (windows, sparse attention), and what a family's output head does to its logits,
 is found by comparing outputs with those of transformers' own forward.
 
-A model whose packed rows fail goes on by rows (way.py), unless `trainer.packing` is packed.
+A model whose packed rows fail goes on by rows (way.py), unless `trainer.packing` is packed. Rows that share prefixes
+are compared likewise; where they fail none are shared, unless `trainer.share_prompts` is true.
 """
 
 import re
@@ -105,6 +106,11 @@ class _Proof:
                     raise ModelError(f"{self.name}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto "
                                      "or rows.")
                 self.way.by_rows(self.model, obstacle)
+            if self.way.packed and self.way.share and (obstacle := self._difference(own, Fill.SHARED)):
+                if self.way.every:
+                    raise ModelError(f"{self.name}: trainer.share_prompts=true, and {obstacle}. Set "
+                                     "trainer.share_prompts=auto or false.")
+                self.way.share, self.way.unshared = False, obstacle
             if self.way.packed or not (wrong := self._difference(own)):
                 return
             if not self.way.single:
@@ -132,15 +138,18 @@ class _Proof:
                     f"to row 1's input embeddings is up to {across:.2g}, needed exactly 0")
         return self._difference(own)
 
-    def _difference(self, own: Callable[[Tensor], Tensor]) -> str | None:
-        """Returns how far the outputs of two rows in a micro-batch are from those of each alone, if too far."""
-        rows = self._rows(self._length(), SECOND)
+    def _difference(self, own: Callable[[Tensor], Tensor], fill: Fill | None = None) -> str | None:
+        """Returns how far the outputs of rows in a micro-batch are from those of each alone, if too far. fill: SHARED
+        compares three that share prefixes, unless experts are made the same, by row; None: two, none within another."""
+        rows = self._tree() if fill else self._rows(self._length(), SECOND)
         with torch.no_grad(), self._routers() as routers:
+            if routers and fill:
+                return None
             with self._own_forward():
                 alone, experts = self._alone(own, rows, routers)
             scored = []
-            fill = Fill.FLAT if self.way.packed else self.way.fill  # in the order of `rows`, none within another
-            for micro in pack(rows, 2 * self._length(), 0, 1, fill=fill):
+            fill = fill or (Fill.FLAT if self.way.packed else self.way.fill)
+            for micro in pack(rows, len(rows) * max(len(row.tokens) for row in rows), 0, 1, fill=fill):
                 if routers:
                     every = torch.arange(len(micro.input_ids), device=self.process.device)
                     part = self.way.part(every, len(every))
@@ -264,6 +273,12 @@ class _Proof:
         said = {**self.text.to_dict(), **(getattr(self.text, "rope_parameters", None) or {})}
         bounds = [value for key, value in said.items() if LENGTHS.search(key) and isinstance(value, int)]
         return min(self.longest, max([SHORT, *(bound + SECOND for bound in bounds if bound < self.longest)]))
+
+    def _tree(self) -> list[Row]:
+        """Three rows, of which two continue a half and three quarters of the first."""
+        first, *ends = self._rows(min(self.longest, SHORT), SECOND, SECOND)
+        return [first, *(Row(end.id, (tokens := first.tokens[:len(first.tokens) * part // 4] + end.tokens), 1,
+                             [1] * (len(tokens) - 1)) for part, end in zip((2, 3), ends, strict=True))]
 
     def _rows(self, *lengths: int) -> list[Row]:
         room = getattr(self.text, "max_position_embeddings", None) or max(lengths)

@@ -227,6 +227,25 @@ def test_a_teacher_is_judged_too(tmp_path, context_of, tiny_model, process, monk
         separation.prove_teacher(teacher, asked())
 
 
+@pytest.mark.parametrize(("every", "loses", "shares"), [(True, False, True), (False, False, True),
+                                                        (False, True, False), (True, True, None)])
+def test_attention_over_shared_prefixes_is_proved_too(tiny_model, process, monkeypatch, every, loses, shares):
+    """loses: attention sees nothing before a segment; every: trainer.share_prompts=true, which is refused then."""
+    actor = loaded(tiny_model, torch.float32, process)
+    way = actor.zero.module.way
+    way.share, way.every = True, every
+    layout = attention.layout
+    if loses:
+        monkeypatch.setattr(attention, "layout", lambda segments, *more: layout(
+            Segments(segments.bounds, np.full_like(segments.contexts, -1)), *more))
+    if shares is None:
+        with refuses(ModelError, "share_prompts=true"):
+            separation.prove_policy(actor, asked("auto"))
+        return
+    separation.prove_policy(actor, asked("auto"))
+    assert (way.packed is not None, way.share, bool(way.unshared)) == (True, shares, not shares)
+
+
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
 def test_a_stage_whose_rows_touch_does_not_start(tmp_path, context_of, tiny_model, process, monkeypatch, unbounded,
                                                  kind):

@@ -26,12 +26,14 @@ from workflows.protocol.hugging_face import set_exact_attention
 @dataclass
 class Way:
     """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share prefixes;
-    every: also where that costs more. single: each row is a forward of its own. why: rows are not packed, for the log.
+    every: also where that costs more; unshared: why they do not, for the log. single: each row is a forward of its own.
+    why: rows are not packed, for the log.
     recurrent: layers with a state. sequence: the ranks that share a micro-batch."""
 
     packed: str | None
     share: bool = False
     every: bool = False
+    unshared: str = ""
     single: bool = False
     why: str = ""
     recurrent: Recurrent | None = None
@@ -62,7 +64,8 @@ class Way:
 
     def __str__(self) -> str:
         if self.packed:
-            return "rows are packed into one sequence (trainer.packing)"
+            return "rows are packed into one sequence (trainer.packing)" + (
+                f"; they share no prefixes (trainer.share_prompts), because {self.unshared}" if self.unshared else "")
         return f"rows are not packed (trainer.packing), because {self.why}" + (
             "; each is a forward of its own, because padding changes them" if self.single else "")
 
