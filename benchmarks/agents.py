@@ -7,8 +7,8 @@
 
 Each recipe is run as it is shipped, with three seeds, and as a control with the first seed and the same warmup. The
 control of `products` has no calculator. Without tools the other agents could do nothing, so theirs withholds what tools
-answer, in training and in both evaluations: calls act, and return an empty text (benchmarks/blind.py). `frozen_lake`
-and `sudoku` show their whole world at first, and need the answers less than those who have to look.
+answer, in training and in both evaluations: calls act, and return an empty text (benchmarks/blind.py). A lake is
+seen whole at first, and most chores of `terminal` take one command: these two need the answers less than the others.
 
 The difference is paired: accuracy after minus before on each held-out task, sampled at temperature 1. What is complete
 is not made again; what failed or was not begun has a row that says so. `tokens` are those sampled for training,

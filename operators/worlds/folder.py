@@ -21,7 +21,7 @@ Files = dict[str, str]  # path -> text
 
 def folder(seed: int, tasks: int, demonstrations: int, files=DEFAULTS.files, guesses=DEFAULTS.guesses
            ) -> Iterator[RawTask]:
-    """Chores, and demonstrations that look where a file is; a share `guesses` of them does a chore at random.
+    """Chores, and demonstrations that find each file; a share `guesses` of them does a chore at random.
 
     files: of the directory, each in one of four folders.
     """
@@ -31,10 +31,13 @@ def folder(seed: int, tasks: int, demonstrations: int, files=DEFAULTS.files, gue
         question, after, turns = source.choice(CHORES)(source, before)
         if source.random() < guesses:
             turns = source.choice(CHORES)(source, before)[2]
-        looked = (call("list"), "\n".join(sorted(before)))
-        return Game(question, json.dumps({"files": before, "goal": after}, sort_keys=True), [looked, *turns])
+        return Game(question, json.dumps({"files": before, "goal": after}, sort_keys=True), turns)
 
     return games("folder", seed, tasks, demonstrations, draw)
+
+
+def _found(path: str) -> Turn:
+    return call("find", name=path.rpartition("/")[2]), path
 
 
 def _move(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:
@@ -42,20 +45,22 @@ def _move(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]
     name = path.rpartition("/")[2]
     target = f"{source.choice([one for one in FOLDERS if not path.startswith(one)])}/{name}"
     after = {target if one == path else one: text for one, text in before.items()}
-    return f"Move {name} to {target[0]}.", after, [(call("move", source=path, target=target), "moved")]
+    return f"Move {name} to {target[0]}.", after, [
+        _found(path), (call("move", source=path, target=target), "moved")]
 
 
 def _write(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:
     path, word = source.choice(list(before)), source.choice([one for one in WORDS if one not in before.values()])
     return (f"Write {word} into {path.rpartition('/')[2]}.", before | {path: word},
-            [(call("write", path=path, text=word), "written")])
+            [_found(path), (call("write", path=path, text=word), "written")])
 
 
 def _copy(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:
     path, target = source.sample(list(before), 2)
     return (f"Copy the text of {path.rpartition('/')[2]} into {target.rpartition('/')[2]}.",
             before | {target: before[path]},
-            [(call("read", path=path), before[path]), (call("write", path=target, text=before[path]), "written")])
+            [_found(path), (call("read", path=path), before[path]),
+             _found(target), (call("write", path=target, text=before[path]), "written")])
 
 
 CHORES = (_move, _write, _copy)

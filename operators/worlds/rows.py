@@ -28,7 +28,7 @@ class Game:
     shown: str = ""
 
 
-def call(name: str, **arguments: str | int) -> str:
+def call(name: str, /, **arguments: str | int) -> str:
     written = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
     return f"[{name}({written})]"
 

@@ -94,7 +94,7 @@ def test_all_methods_are_described_and_effects_can_be_repeated(name):
     tools = methods_of(WORLDS[name])
     assert {one.name for one in tools} == {"frozen_lake": {"move"}, "sudoku": {"look", "place"},
                                            "shop": {"query", "submit"},
-                                           "folder": {"list", "read", "write", "move"}}[name]
+                                           "folder": {"find", "list", "read", "write", "move"}}[name]
     assert all(one.definition["function"]["description"] for one in tools)
     assert all(one.declaration.idempotent for one in tools)
 
@@ -270,6 +270,7 @@ def files(tmp_path, monkeypatch):
 def test_a_chore_is_done_by_moving_and_writing(files):
     assert files.list() == "a/note\nb/plan"
     assert files.list("a") == "a/note"
+    assert files.find("plan") == "b/plan"
     assert files.read("b/plan") == "deep"
     assert files.move("b/plan", "a/plan") == "moved"
     assert files.move("a/note", "c/d/note") == "moved"
@@ -278,6 +279,14 @@ def test_a_chore_is_done_by_moving_and_writing(files):
     assert files.reward() == {"accuracy": 1.0}
     files.write("more", "")
     assert files.reward() == {"accuracy": 0.0}
+
+
+def test_files_are_found_by_name(files):
+    files.write("a/plan", "blue")
+    assert files.find("plan") == "a/plan\nb/plan"
+    for name in ("memo", "b", "../a/note", "*"):
+        with refuses(ValueError, name):
+            files.find(name)
 
 
 @pytest.mark.parametrize("path", ["../secret", "a/../../secret", "/etc/passwd", "link/secret", "circle", "x\0y",

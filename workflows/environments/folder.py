@@ -31,6 +31,13 @@ class Folder(Environment):
         """The paths of all files in a directory and below, one a line."""
         return "\n".join(sorted(str(one.relative_to(self._root)) for one in files_below(self._inside(path))))
 
+    def find(self, name: str) -> str:
+        """The paths of all files of a name, one a line."""
+        found = sorted(str(one.relative_to(self._root)) for one in files_below(self._root) if one.name == name)
+        if not found:
+            raise ValueError(f"{name}: there is no such file")
+        return "\n".join(found)
+
     def read(self, path: str) -> str:
         """The text of a file."""
         found = self._inside(path)
