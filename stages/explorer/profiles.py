@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.job.tasksets import PROFILE
 from pipeline.settings.profiles import profiled
-from pipeline.store import records, tables
+from pipeline.store import records, sessions, tables
 
 Rates = dict[str, dict[tuple[str, str], dict[str, Any]]]  # stage -> set and task_id -> its row
 
@@ -28,10 +28,9 @@ FROM rated GROUP BY taskset, task_id ORDER BY taskset, task_id"""
 
 def write_profile(stage: Path, repeats: int) -> int:
     """Writes the table of a stage; returns its number of tasks. repeats: attempts of a group, without a greedy one."""
-    import duckdb
-
     steps = [tables.step_file(stage, "experience", step) for step in tables.steps_present(stage, "rollouts")]
-    found = duckdb.sql(QUERY.format(tables.source(steps)), params=[repeats, stage.name]).to_arrow_table()
+    with sessions.new(2) as session:
+        found = session.sql(QUERY.format(tables.source(steps)), params=[repeats, stage.name]).to_arrow_table()
     tables.write(stage / tables.LOCATIONS["profile"], records.Profile, found)
     return len(found)
 
