@@ -139,8 +139,10 @@ class _Proof:
         return self._difference(own)
 
     def _difference(self, own: Callable[[Tensor], Tensor], fill: Fill | None = None) -> str | None:
-        """Returns how far the outputs of rows in a micro-batch are from those of each alone, if too far. fill: SHARED
-        compares three that share prefixes, unless experts are made the same, by row; None: two, none within another."""
+        """Returns how far the outputs of rows in a micro-batch are from those of each alone, if too far.
+
+        fill: SHARED compares three that share prefixes, but not of a model with `_routers`, whose choices are given row
+        by row; None: two, none within another."""
         rows = self._tree() if fill else self._rows(self._length(), SECOND)
         with torch.no_grad(), self._routers() as routers:
             if routers and fill:
@@ -275,10 +277,13 @@ class _Proof:
         return min(self.longest, max([SHORT, *(bound + SECOND for bound in bounds if bound < self.longest)]))
 
     def _tree(self) -> list[Row]:
-        """Three rows, of which two continue a half and three quarters of the first."""
+        """Three rows, of which two continue a half and three quarters of the first, and none is longer."""
         first, *ends = self._rows(min(self.longest, SHORT), SECOND, SECOND)
-        return [first, *(Row(end.id, (tokens := first.tokens[:len(first.tokens) * part // 4] + end.tokens), 1,
-                             [1] * (len(tokens) - 1)) for part, end in zip((2, 3), ends, strict=True))]
+        made, whole = [first], len(first.tokens)
+        for quarters, end in zip((2, 3), ends, strict=True):
+            tokens = (first.tokens[: whole * quarters // 4] + end.tokens)[:whole]
+            made.append(Row(end.id, tokens, 1, [1] * (len(tokens) - 1)))
+        return made
 
     def _rows(self, *lengths: int) -> list[Row]:
         room = getattr(self.text, "max_position_embeddings", None) or max(lengths)
