@@ -36,13 +36,17 @@ def folder(seed: int, tasks: int, demonstrations: int, files=DEFAULTS.files, gue
     return games("folder", seed, tasks, demonstrations, draw)
 
 
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 def _found(path: str) -> Turn:
-    return call("find", name=path.rpartition("/")[2]), path
+    return call("find", name=_name(path)), path
 
 
 def _move(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:
     path = source.choice(list(before))
-    name = path.rpartition("/")[2]
+    name = _name(path)
     target = f"{source.choice([one for one in FOLDERS if not path.startswith(one)])}/{name}"
     after = {target if one == path else one: text for one, text in before.items()}
     return f"Move {name} to {target[0]}.", after, [
@@ -51,13 +55,13 @@ def _move(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]
 
 def _write(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:
     path, word = source.choice(list(before)), source.choice([one for one in WORDS if one not in before.values()])
-    return (f"Write {word} into {path.rpartition('/')[2]}.", before | {path: word},
+    return (f"Write {word} into {_name(path)}.", before | {path: word},
             [_found(path), (call("write", path=path, text=word), "written")])
 
 
 def _copy(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:
     path, target = source.sample(list(before), 2)
-    return (f"Copy the text of {path.rpartition('/')[2]} into {target.rpartition('/')[2]}.",
+    return (f"Copy the text of {_name(path)} into {_name(target)}.",
             before | {target: before[path]},
             [_found(path), (call("read", path=path), before[path]),
              _found(target), (call("write", path=target, text=before[path]), "written")])

@@ -30,7 +30,7 @@ def read(text: str) -> Grid:
 
 
 def show(grid: Grid) -> str:
-    size = round(len(grid) ** 0.5)
+    size = _size(grid)
     return " ".join("".join(str(digit or ".") for digit in grid[at:at + size]) for at in range(0, len(grid), size))
 
 
@@ -43,15 +43,23 @@ def sharing(size: int, at: int) -> dict[str, list[int]]:
     return {name: [cell for cell in cells if cell != at] for name, cells in groups.items()}
 
 
+def _size(grid: Grid) -> int:
+    return round(len(grid) ** 0.5)
+
+
+def _peers(size: int, at: int) -> set[int]:
+    """All cells that `sharing` names."""
+    return set().union(*sharing(size, at).values())
+
+
 def seen(grid: Grid, at: int) -> str:
     """The digits of the row, column and box of a cell, in order, such as `134`."""
-    cells = set().union(*sharing(round(len(grid) ** 0.5), at).values())
-    return "".join(map(str, sorted({grid[one] for one in cells} - {0})))
+    return "".join(map(str, sorted({grid[one] for one in _peers(_size(grid), at)} - {0})))
 
 
 def place(grid: Grid, at: int, digit: int) -> str:
     """Writes a digit into a cell and returns the grid as text; returns which rule it breaks, and writes nothing."""
-    for name, cells in sharing(round(len(grid) ** 0.5), at).items():
+    for name, cells in sharing(_size(grid), at).items():
         if any(grid[one] == digit for one in cells):
             return f"{digit} is already in the {name}"
     grid[at] = digit
@@ -60,9 +68,8 @@ def place(grid: Grid, at: int, digit: int) -> str:
 
 def solutions(grid: Grid) -> Iterator[Grid]:
     """Every full grid that agrees with a grid, by depth-first search."""
-    size = round(len(grid) ** 0.5)
-    peers = [sorted(set().union(*sharing(size, at).values())) for at in range(len(grid))]
-    return _search(list(grid), size, peers)
+    size = _size(grid)
+    return _search(list(grid), size, [sorted(_peers(size, at)) for at in range(len(grid))])
 
 
 def _search(grid: Grid, size: int, peers: list[list[int]]) -> Iterator[Grid]:
@@ -126,7 +133,7 @@ def _thinned(source: random.Random, grid: Grid, blanks: int) -> Grid:
 
 
 def _played(source: random.Random, puzzle: Grid, grid: Grid, guesses: float) -> list[tuple[str, str]]:
-    size, filled, turns = round(len(grid) ** 0.5), list(puzzle), []
+    size, filled, turns = _size(grid), list(puzzle), []
     guessing = source.random() < guesses
     for at in (one for one, digit in enumerate(puzzle) if not digit):
         cell = {"row": at // size + 1, "column": at % size + 1}

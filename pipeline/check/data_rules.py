@@ -12,7 +12,7 @@ from pipeline.store.errors import Problem
 
 def without_rows(c: Config) -> list[Problem]:
     """Lists sets of a stage without rows; a run with no data at all: check/stage_rules.py."""
-    return [*([] if no_file(c) else rowless(c)), *_without_split(c), *_of_last_replies(c)]
+    return [*([] if no_file(c) else rowless(c)), *_without_split(c), *_of_turns(c)]
 
 
 def _train_sets(source: ExplorerInput) -> list[tuple[str, Taskset]]:
@@ -42,7 +42,7 @@ def _without_split(c: Config) -> list[Problem]:
                     "(conf/data_juicer/), or the path.") for key, what in wanted]
 
 
-def _of_last_replies(c: Config) -> Iterator[Problem]:
+def _of_turns(c: Config) -> Iterator[Problem]:
     """Yields buffers of the pool's demonstrations with the wrong number of trained turns: a generator of a world makes
     conversations, whose last reply is the same in all; other rows of the pool are one turn, or end with the one that is
     trained on."""
@@ -53,11 +53,14 @@ def _of_last_replies(c: Config) -> Iterator[Problem]:
     buffers = [(SHOWN, given.experience_buffer)] if c.algorithm.algorithm_type == "sft" else []
     for key, one in buffers + [(f"{EXPERTS}.{name}", one) for name, one in given.auxiliary_buffers.items()]:
         place, every = f"{key}.format.enable_concatenated_multi_turn", one.format.enable_concatenated_multi_turn
-        if one.path is None and every != talks:
-            yield (Problem(place, f"the demonstrations of generator={pool.generator} are conversations that end with "
-                           "the same reply, and no other would be trained on.", "Set true.", found=every) if talks else
-                   Problem(place, f"of files (path), or of a generator of conversations; the rows of {PIPELINE} are "
-                           "others.", "Leave it out.", found=every))
+        if one.path is not None or every == talks:
+            continue
+        why, advice = (f"of files (path), or of a generator of conversations; the rows of {PIPELINE} are others.",
+                       "Leave it out.")
+        if talks:
+            why, advice = (f"the demonstrations of generator={pool.generator} are conversations that end with the same "
+                           "reply, and no other would be trained on.", "Set true.")
+        yield Problem(place, why, advice, found=every)
 
 
 def no_file(c: Config) -> bool:

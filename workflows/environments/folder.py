@@ -6,7 +6,7 @@ inside, which calls these methods alone; it is no sandbox for other programs. Th
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from workflows.protocol.tools import Environment
@@ -29,14 +29,14 @@ class Folder(Environment):
 
     def list(self, path: str = ".") -> str:
         """The paths of all files in a directory and below, one a line."""
-        return "\n".join(sorted(str(one.relative_to(self._root)) for one in files_below(self._inside(path))))
+        return self._shown(files_below(self._inside(path)))
 
     def find(self, name: str) -> str:
         """The paths of all files of a name, one a line."""
-        found = sorted(str(one.relative_to(self._root)) for one in files_below(self._root) if one.name == name)
+        found = [one for one in files_below(self._root) if one.name == name]
         if not found:
             raise ValueError(f"{name}: there is no such file")
-        return "\n".join(found)
+        return self._shown(found)
 
     def read(self, path: str) -> str:
         """The text of a file."""
@@ -73,6 +73,9 @@ class Folder(Environment):
         return {"accuracy": float(there.keys() == self._goal.keys() and all(
             not one.is_symlink() and one.stat().st_size <= LARGEST
             and one.read_text(encoding="utf-8", errors="replace") == self._goal[path] for path, one in there.items()))}
+
+    def _shown(self, found: Iterable[Path]) -> str:
+        return "\n".join(sorted(str(one.relative_to(self._root)) for one in found))
 
     def _inside(self, path: str) -> Path:
         """Where a path leads. Raises ValueError outside the directory."""
