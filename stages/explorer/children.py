@@ -136,7 +136,8 @@ def _check(directory: Path, running: dict[str, Running], dogs: dict[str, Watchdo
             _end(running.pop(TRAINER).processes)
         raise error
     for name, each in list(running.items()):
-        code, where = ended_early(directory, name, each.processes) or (each.code, "")
+        ended = each.code  # asked first: what ends between the two questions is looked at the next time
+        code, where = ended_early(directory, name, each.processes) or (ended, "")
         function = None if code is None else called(directory, name)
         if code == 0 and not function and not where:
             del running[name]

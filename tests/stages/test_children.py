@@ -401,6 +401,20 @@ def test_a_trainer_that_ends_in_a_function_of_the_user_names_it(start, monkeypat
     assert not calls_file(start.directory, "trainer").exists()
 
 
+def test_a_trainer_that_ends_while_it_is_asked_about_is_asked_again(start, monkeypatch):
+    ask = children.ended_early
+
+    def slowly(stage, child, processes):
+        answer = ask(stage, child, processes)
+        if child == "trainer":
+            processes[0].wait()
+        return answer
+
+    monkeypatch.setattr(children, "ended_early", slowly)
+    message, _ = dies(start, trainer=OF_A_LOSS.format(body="os._exit(0)"), explorer=CALM)
+    assert "mine:loss" in message
+
+
 def test_a_function_in_another_thread_that_ends_the_trainer_is_named(start, monkeypatch):
     monkeypatch.setattr(children, "TOGETHER_SECONDS", 0.0)
     lost = f"{CALL}\nimport hashlib, threading\ndef lost():\n    with calling('mine:advantage'):\n        " \
