@@ -20,9 +20,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.algorithms import TOKENS, paired, trained
+from benchmarks.algorithms import TOKENS, trained
 from benchmarks.lanes import side_by_side
 from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
+from pipeline.results.learnt import changes
 from pipeline.results.view import View, find_view
 from pipeline.store import files, tables
 from pipeline.store.errors import OuroError
@@ -32,7 +33,6 @@ BLIND = {"file_agent": "Folder", "frozen_lake": "FrozenLake", "sudoku": "Sudoku"
          "terminal": "Terminal"}  # recipe -> class of benchmarks.blind
 RECIPES = ("products", *BLIND)
 COLUMNS = ("recipe", "seed", "tools answer", "before, 95%", "after, 95%", "points, 95%", "steps", "tokens", "seconds")
-SCORE = "SELECT value, low, high FROM scores WHERE metric = 'sampled_accuracy' AND run = ?"
 NOT_RUN = "not run"
 
 Case = tuple[str, int, bool]  # recipe, seed, whether it is the control
@@ -63,16 +63,14 @@ def row(root: Path, case: Case) -> list:
 
 
 def measured(view: View) -> list:
-    """The cells of a complete run after its first three."""
-    made = {stage.name: stage.directory for stage in view.stages}
-    with tables.connect([("before", made["evaluate_sft"]), ("after", made["evaluate_rft"])]) as session:
-        scores = [session.execute(SCORE, [run]).fetchone() for run in ("before", "after")]
-        difference, half, *_ = paired(session, "sampled")
-    cells = [f"{value:.0%} [{100 * low:.0f}, {100 * high:.0f}]" for value, low, high in scores]
-    cells += [f"{100 * difference:+.1f} [{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"]
+    """The cells of a complete run after its first three: scores and their change as `ouro run` prints them."""
+    [change] = [one for one in changes(view) if one.last.metric == "sampled_accuracy"]
+    cells = [f"{one.value:.0%} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in (change.first, change.last)]
+    cells += [f"{100 * change.value:+z.1f} [{100 * change.low:+z.1f}, {100 * change.high:+z.1f}]"]
     with tables.connect([("run", trained(view).directory)]) as session:
         cells += [session.execute(question).fetchone()[0] for question in ("SELECT count(*) FROM steps", TOKENS)]
-    return [*cells, round(sum(files.read_json(one / files.MANIFEST)["seconds"] for one in made.values()))]
+    made = (files.read_json(stage.directory / files.MANIFEST)["seconds"] for stage in view.stages)
+    return [*cells, round(sum(made))]
 
 
 def joined(rows: list[list]) -> list[list]:
