@@ -11,13 +11,12 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.store import dockerfiles, files
+from pipeline.store import dockerfiles, files, launch
 from pipeline.store.images import OWNER, Environment, Image
 
 APART = ("setpriv", "--pdeathsig", "KILL", "--",
@@ -26,8 +25,6 @@ POLICY = {"default": [{"type": "insecureAcceptAnything"}]}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLL_SECONDS = 0.5
 SHOWN = 300  # characters of a reason
-WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"  # names in layers: of what is deleted; all that lies below is
-
 
 UNPACKING = threading.Lock()  # builders have layers in common
 
@@ -164,39 +161,11 @@ def last_words(log: Path) -> str:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpacks a layer as overlayfs mounts it: all files of one owner without set-user-id, no devices, and marks for
-    what it deletes of the layers below. Raises NotBuilt for a file outside of it."""
-    marks: list[str] = []
-
-    def filtered(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        name = os.path.basename(member.name)
-        if name.startswith(WHITEOUT):
-            marks.append(member.name)
-            return None
-        if member.ischr() or member.isblk() or member.isfifo():
-            return None
-        return tarfile.tar_filter(member, path).replace(uid=OWNER, gid=OWNER, uname="", gname="",
-                                                        mode=member.mode & 0o1777, deep=False)
-
-    try:
-        with tarfile.open(archive) as opened:
-            opened.extractall(target, filter=filtered, numeric_owner=True)
-    except (tarfile.TarError, OSError) as error:
-        raise NotBuilt(f"a layer cannot be unpacked: {error}") from error
-    for mark in marks:
-        _delete(target / mark)
-    if target.stat().st_uid != OWNER:
-        os.chown(target, OWNER, OWNER)
-    target.chmod(0o755)
-
-
-def _delete(mark: Path) -> None:
-    """Marks what a layer deletes, as overlayfs reads it."""
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    if mark.name == OPAQUE:
-        os.setxattr(mark.parent, "user.overlay.opaque", b"y")
-    else:
-        os.mknod(mark.with_name(mark.name.removeprefix(WHITEOUT)), 0o020000, os.makedev(0, 0))
+    """Unpacks a layer (stages/image_layer.py). Raises NotBuilt."""
+    ended = subprocess.run(launch.command("stages.image_layer", str(archive), str(target)), stdin=subprocess.DEVNULL,
+                           capture_output=True, text=True, errors="replace", check=False)
+    if ended.returncode:
+        raise NotBuilt(f"a layer cannot be unpacked: {ended.stderr.strip()[-SHOWN:]}")
 
 
 def _user(named: str, layers: list[Path]) -> tuple[int, str]:
@@ -205,16 +174,19 @@ def _user(named: str, layers: list[Path]) -> tuple[int, str]:
     if name in dockerfiles.ROOT:
         return 0, "/root"
     lines = next((text.splitlines() for text in _texts(layers, "etc/passwd")), [])
-    for entry in (line.split(":") for line in lines):
-        if len(entry) > 5 and name in (entry[0], entry[2]):
-            return int(entry[2]), entry[5]
-    if name.isdigit():
-        return int(name), "/"
-    raise NotBuilt(f"USER {named}: the image has no such user")
+    entries = (line.split(":") for line in lines)
+    found = next((one for one in entries if len(one) > 5 and name in (one[0], one[2])), None)
+    if not found and not name.isdigit():
+        raise NotBuilt(f"USER {named}: the image has no such user")
+    number, home = (found[2], found[5]) if found else (name, "/")
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        raise NotBuilt(f"USER {named}: its number is {number[:SHOWN]!r}; needed 0 to 999999999")
+    return int(number), home
 
 
 def _texts(layers: list[Path], name: str) -> Iterator[str]:
-    """Yields the texts of a file, that of the topmost layer first."""
-    for file in (layer / name for layer in reversed(layers)):
-        if file.is_file() and not file.is_symlink():
+    """Yields the texts of a file, that of the topmost layer first. Links are not followed: they may leave the layer."""
+    for layer in reversed(layers):
+        file = layer.resolve() / name
+        if file.is_file() and file.resolve() == file:
             yield file.read_text(encoding="utf-8", errors="replace")

@@ -6,6 +6,7 @@ tasks are rejected rows of the stage `curate`. A kill loses the builds in progre
 """
 
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
@@ -49,10 +50,11 @@ def build_all(context: Context, distinct: list[Environment]) -> list[Row]:
 
         def build(one: Environment) -> None:
             builder, log = idle.get(), place_of(root, one.key).with_suffix(".log")
+            begin = time.monotonic()
             try:
                 builder.build(one, log).write(place_of(root, one.key))
             except NotBuilt as reason:
-                failed[one.key] = _row(one, root, str(reason))
+                failed[one.key] = _row(one, root, str(reason), time.monotonic() - begin)
                 context.log.warning("no image of %s: %s", one.task, reason)
             finally:
                 idle.put(builder)
@@ -63,11 +65,12 @@ def build_all(context: Context, distinct: list[Environment]) -> list[Row]:
     return [failed.get(one.key) or _row(one, root) for one in distinct]
 
 
-def _row(one: Environment, root: str, reason: str | None = None) -> Row:
+def _row(one: Environment, root: str, reason: str | None = None, seconds: float = 0.0) -> Row:
+    """reason: why it was not built, after `seconds`."""
     place = place_of(root, one.key)
     image = None if reason else read_image(place)
     return Row(one.key, one.source, str(one.task), image and image.digest, reason,
-               str(place.with_suffix(".log")), image.seconds if image else 0.0, image and image.bytes,
+               str(place.with_suffix(".log")), image.seconds if image else seconds, image and image.bytes,
                image and len(image.layers))
 
 

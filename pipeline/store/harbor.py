@@ -159,15 +159,21 @@ def _text(file: Path) -> str:
 
 
 def digest_of(directory: Path) -> str:
-    """Hashes paths, contents and rights to execute of all files below a directory."""
+    """Hashes paths, contents and the owner's rights of all files below a directory, and of directories that are empty
+    or lack a right. A umask changes none of these."""
     found = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
+        rights = path.lstat().st_mode
         if path.is_symlink() or path.is_file():
             content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            mode = path.lstat().st_mode & 0o120100  # of a link, and whether it can be executed
-            found.update(os.fsencode(path.relative_to(directory)) + f"\0{mode}\0{len(content)}\0".encode() + content)
-        elif not path.is_dir():
+            mode = rights & 0o120100 | ~rights & 0o600  # of a link; executable; what it lacks to read and write
+        elif path.is_dir():
+            if not ~rights & 0o700 and any(path.iterdir()):
+                continue
+            content, mode = b"", 0o040000 | ~rights & 0o700
+        else:
             raise DataError(f"{path} is a pipe, socket or device; a Harbor task has files and directories.")
+        found.update(os.fsencode(path.relative_to(directory)) + f"\0{mode}\0{len(content)}\0".encode() + content)
     return found.hexdigest()
 
 

@@ -164,7 +164,8 @@ def test_images_are_built_once_and_failures_are_rejected_rows(run, base):
     assert "why" in Path(images["fails"].log).read_text()
     assert "build_timeout_sec" in images["slow"].reason
     assert "images.max_gib" in images["large"].reason
-    assert images["slow"].seconds == images["large"].seconds == 0
+    assert images["slow"].seconds >= 5  # build_timeout_sec
+    assert min(images["large"].seconds, images["fails"].seconds) > 0
     rejected = {row.question: row.reason for row in run.rows("curate", "rejected", Rejected)}
     assert {name for name in rejected if name} == {"fails", "slow", "large"}
     assert images["fails"].reason in rejected["fails"]

@@ -165,7 +165,23 @@ def test_the_digest_is_of_names_contents_and_rights(two):
     digests.append(read_task(two / "one").digest)
     (two / "one" / "tests" / "expected").rename(two / "one" / "tests" / "expecte")
     digests.append(read_task(two / "one").digest)
-    assert len(set(digests)) == 3
+    (two / "one" / "tests" / "expecte").chmod(0o440)  # its owner may not write
+    digests.append(read_task(two / "one").digest)
+    (two / "one" / "tests" / "empty").mkdir()
+    digests.append(read_task(two / "one").digest)
+    (two / "one" / "tests" / "empty").chmod(0o500)
+    digests.append(read_task(two / "one").digest)
+    assert len(set(digests)) == 6
+
+
+def test_a_umask_does_not_change_the_digest(two):
+    before = read_task(two / "one").digest
+    for path in (two / "one").rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
+    assert read_task(two / "one").digest == before
+
+
+def test_tasks_are_directories_with_an_instruction(two):
     assert [file.parent.name for file in tasks_in(two)] == ["one", "two"]
     assert tasks_in(two / "one") == []
     assert set(FILES) >= {"task.toml"}
