@@ -11,8 +11,9 @@ answer, in training and in both evaluations: calls act, and return an empty text
 seen whole at first, and most chores of `terminal` take one command: these two need the answers less than the others.
 
 The difference is paired: accuracy after minus before on each held-out task, sampled at temperature 1. What is complete
-is not made again; what failed or was not begun has a row that says so. `tokens` are those sampled for training,
-`seconds` those of all stages of a run, with the warmup that a control shares.
+is not made again; what failed or was not begun has a row that says so. `greedy` is the accuracy before and after of
+greedy decoding, which has fewer of the guesses that a warmup learnt from half of its demonstrations. `tokens` are those
+sampled for training, `seconds` those of all stages of a run, with the warmup that a control shares.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from pathlib import Path
 from benchmarks.algorithms import TOKENS, trained
 from benchmarks.lanes import side_by_side
 from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
-from pipeline.results.learnt import changes
+from pipeline.results.learnt import changes, scores
 from pipeline.results.view import View, find_view
 from pipeline.store import files, tables
 from pipeline.store.errors import OuroError
@@ -32,7 +33,8 @@ PROJECT, SAVED = "agents", RESULTS / "agents.json"
 BLIND = {"file_agent": "Folder", "frozen_lake": "FrozenLake", "sudoku": "Sudoku", "sql_agent": "Shop",
          "terminal": "Terminal"}  # recipe -> class of benchmarks.blind
 RECIPES = ("products", *BLIND)
-COLUMNS = ("recipe", "seed", "tools answer", "before, 95%", "after, 95%", "points, 95%", "steps", "tokens", "seconds")
+COLUMNS = ("recipe", "seed", "tools answer", "tasks", "before, 95%", "after, 95%", "points, 95%", "greedy", "steps",
+           "tokens", "seconds")
 NOT_RUN = "not run"
 
 Case = tuple[str, int, bool]  # recipe, seed, whether it is the control
@@ -65,8 +67,11 @@ def row(root: Path, case: Case) -> list:
 def measured(view: View) -> list:
     """The cells of a complete run after its first three: scores and their change as `ouro run` prints them."""
     [change] = [one for one in changes(view) if one.last.metric == "sampled_accuracy"]
-    cells = [f"{one.value:.0%} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in (change.first, change.last)]
-    cells += [f"{100 * change.value:+z.1f} [{100 * change.low:+z.1f}, {100 * change.high:+z.1f}]"]
+    sampled = [f"{one.value:.0%} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in (change.first, change.last)]
+    greedy = [f"{one.value:.0%}" for one in scores(view) if one.metric == "greedy_accuracy"]
+    cells = [change.tasks, *sampled,
+             f"{100 * change.value:+z.1f} [{100 * change.low:+z.1f}, {100 * change.high:+z.1f}]",
+             " to ".join(greedy)]
     with tables.connect([("run", trained(view).directory)]) as session:
         cells += [session.execute(question).fetchone()[0] for question in ("SELECT count(*) FROM steps", TOKENS)]
     made = (files.read_json(stage.directory / files.MANIFEST)["seconds"] for stage in view.stages)
