@@ -108,7 +108,7 @@ class Harbor(Environment):
         with self._spending() as seconds:
             ended = self._run(["bash", "-c", command], seconds)
         if ended.code is None:
-            return f"{ended.output}\n(timed out after {seconds:g} s, and was ended)"
+            return f"{ended.output}\n({ended.why}, and was ended)"
         return ended.output + (f"\n(exit code {ended.code})" if ended.code else "")
 
     @contextmanager
@@ -131,7 +131,7 @@ class Harbor(Environment):
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
         ended = self._run(["bash", "-c", "chmod +x /tests/test.sh; /tests/test.sh"], seconds, True, **verifier.env)
         if ended.code is None:
-            raise Unverified(f"tests/test.sh timed out after {seconds:g} s (verifier.timeout_sec)")
+            raise Unverified(f"tests/test.sh {ended.why} (verifier.timeout_sec, environment.memory_mb)")
         found = self._sandbox.run(["sh", "-c", WHOLE], FILE_SECONDS, verifies=True, variables={"PATH": PATH}).output
         if not found:
             raise Unverified(f"tests/test.sh ended with exit code {ended.code} and wrote neither "

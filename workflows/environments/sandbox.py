@@ -6,17 +6,15 @@ users, …), from which nothing outlives it, and no capability. With an image it
 image, which stay as they are; without one it sees /usr, /etc and /opt of this machine, read-only. When this process is
 root, commands have the rights of `nobody`, who owns the unpacked files of images.
 
-Not isolated: the kernel and its faults, the machine's time, CPU and memory beyond the limits of each process, and
-without an image what the user may read below /usr, /etc and /opt.
+Not isolated: the kernel and its faults, the machine's time, CPU beyond the limits of each process, memory that /proc
+does not show (memory.py), and without an image what the user may read below /usr, /etc and /opt.
 """
 
 import contextlib
-import json
 import os
 import resource
 import select
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ from typing import IO
 
 from pipeline.store.errors import ConfigError
 from pipeline.store.images import OWNER
+from workflows.environments import memory
 
 TOOLS = ("bwrap", "unshare", "nsenter", "prlimit")
 NEEDED = ("Harbor tasks need Linux with user namespaces, bubblewrap (`apt-get install bubblewrap`) and util-linux: "
@@ -79,10 +78,12 @@ VERIFIER = ("--bind", "/sys/tests", "/tests", "--bind", "/sys/logs", "/logs")
 
 @dataclass(frozen=True)
 class Ended:
-    """code: None if the command was killed at its limit. output: standard output and error, cut in the middle."""
+    """code: None if the command was killed at a limit, and `why` then says at which. output: standard output and error,
+    cut in the middle."""
 
     code: int | None
     output: str
+    why: str = ""
 
 
 class Sandbox:
@@ -90,9 +91,9 @@ class Sandbox:
 
     def __init__(self, storage_mb: float, memory_mb: float | None = None, cpus: float = 1.0,
                  layers: Sequence[Path] = (), user: int = 0):
-        """storage_mb: of all files. memory_mb: of each process, if that is below the limit of this one. cpus: CPU
-        seconds of a process, as a multiple of its command's time. layers: directories of an image, the topmost last.
-        user: number that commands see as theirs. Raises ConfigError where this machine forbids it."""
+        """storage_mb: of all files. memory_mb: of all processes of a command together, if that is below the limit of
+        this one. cpus: CPU seconds of a process, as a multiple of its command's time. layers: directories of an image,
+        the topmost last. user: number that commands see as theirs. Raises ConfigError where this machine forbids it."""
         self._memory, self._cpus, self._as, self._user, self._layers = memory_mb, cpus, rights(), user, len(layers)
         self._read_only: list[str] = []
         if missing := [name for name in TOOLS if not shutil.which(name)]:
@@ -104,6 +105,9 @@ class Sandbox:
         if found != b"ready":
             self.close()
             raise ConfigError(_refusal(found.decode(errors="replace"), bool(layers)))
+        if reason := memory.refused(self._holder.pid):
+            self.close()
+            raise ConfigError(f"the memory of an attempt cannot be watched: {reason}. Root needs CAP_SYS_PTRACE.")
 
     def run(self, command: Sequence[str], seconds: float, cwd: str = "/", variables: Mapping[str, str] | None = None,
             verifies: bool = False, stdin: IO | int = subprocess.DEVNULL) -> Ended:
@@ -115,14 +119,17 @@ class Sandbox:
                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[write]) as process:
             os.close(write)
             begin = time.monotonic()
-            output = _drain(process.stdout, seconds)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(begin + seconds - time.monotonic(), 0))
-            if (code := process.poll()) is None:
-                # the first process of the namespace: bubblewrap ends once all others have ended with it
-                with contextlib.suppress(ValueError, ProcessLookupError):  # it ended at this moment
-                    os.kill(json.load(about)["child-pid"], signal.SIGKILL)
-        return Ended(code, output.decode(errors="replace"))
+            with memory.Namespace(about) as inside, inside.watched(self._most()) as held:
+                output = _drain(process.stdout, seconds)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(begin + seconds - time.monotonic(), 0))
+                if (code := process.poll()) is None:
+                    inside.kill()  # bubblewrap ends once all processes have
+        why = "" if code is not None else f"timed out after {seconds:g} s"
+        if held:
+            code, why = None, (f"had {held[0] / 2**20:.0f} MiB of memory, all processes together, beyond the limit of "
+                               f"{self._most() / 2**20:.0f} MiB")
+        return Ended(code, output.decode(errors="replace"), why)
 
     def restore(self, names: Sequence[str], workdir: str) -> None:
         """Puts directories of the image's root back, read-only for verification; the working directory stays as it is,
@@ -180,11 +187,15 @@ class Sandbox:
                 *(VERIFIER if verifies else AGENT), "--chdir", "/", "--clearenv", *known]
 
     def _limited(self, seconds: float) -> list[str]:
-        own = resource.getrlimit(resource.RLIMIT_DATA)[1]  # -1: none
-        wanted = int(self._memory * 2**20) if self._memory else own
-        memory = min(wanted, own) if own >= 0 else wanted
+        most = self._most()
         return ["prlimit", f"--cpu={max(int(seconds * self._cpus), 1)}", "--core=0", f"--nproc={PROCESSES}",
-                *([f"--data={memory}"] if memory >= 0 else []), "--"]
+                *([f"--data={most}"] if most >= 0 else []), "--"]
+
+    def _most(self) -> int:
+        """Bytes of memory that a command may have; -1: not limited."""
+        own = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        wanted = int(self._memory * 2**20) if self._memory else own
+        return min(wanted, own) if own >= 0 else wanted
 
 
 def _refusal(said: str, has_image: bool) -> str:

@@ -57,7 +57,7 @@ class Terminal(Harbor):
         ended = self._sandbox.run(["sh", "-c", script, "sh", *words], max(until - time.monotonic(), 0.0),
                                   self._task.workdir, {"PATH": self._path()}, **more)
         if ended.code is None:
-            raise ValueError("it took too long, and was ended")
+            raise ValueError(f"it {ended.why}, and was ended")
         if ended.code:
             raise ValueError(ended.output.strip() or f"exit code {ended.code}")
         return ended.output
