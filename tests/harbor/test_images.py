@@ -203,7 +203,8 @@ def test_an_attempt_has_the_files_the_variables_and_the_user_of_its_image(world)
     "rm -rf /usr/src; ln -s /etc /usr/src", "echo /tmp/evil.so > /etc/ld.so.preload",
     "mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt", "ln -s /proc/1/root/tests/expected sum.txt",
     "(while :; do echo 7 > sum.txt; done) & sleep 0.2; rm -f sum.txt", "head -c 1G /dev/zero > /tmp/full",
-    "seq 200000 | xargs touch", "f() { f | f & }; f", "ln -s / sum.txt; chmod 000 . /tmp /usr",
+    "seq 200000 | xargs touch", "f() { f | f & }; f", "mkfifo sum.txt",
+    "rm numbers.txt /etc/passwd; mkfifo numbers.txt", "ln -s / sum.txt; chmod 000 . /tmp /usr",
     "export PATH=/tmp; echo 'exit 7' > ~/.bashrc"])
 def test_what_an_agent_leaves_in_the_image_earns_nothing(world, left):
     one = world("whole")

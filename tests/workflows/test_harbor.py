@@ -168,11 +168,27 @@ def test_the_variables_of_the_verifier_are_its_own(world):
     "ln -s /dev/fd/../root/tests/expected sum.txt",
     "ln -s / r; ln -s r/tests t; ln -s t/expected sum.txt", "ln -s ../tests t; ln -s t/expected sum.txt",
     "ln -s /tests/expected sum.txt; chmod 111 .", "ln -s /tests/expected \"$(printf 'a\\nb')\"; ln -s a* sum.txt",
-    "head -c 1G /dev/zero > /tmp/full", "chmod -R 000 /app /tmp", "chmod 000 /",
+    "head -c 1G /dev/zero > /tmp/full", "chmod -R 000 /app /tmp", "chmod 000 /", "mkfifo sum.txt",
+    "mkfifo p; ln -s p sum.txt", "mkfifo /dev/shm/p; ln -s /dev/shm/p sum.txt",
+    "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sum.txt')\"", "mknod sum.txt c 0 0",
+    "ln -s /tests/expected /dev/shm/null; ln -s /dev/shm/null sum.txt",
+    "ln -s /tests /dev/shm/shm; ln -s /dev/shm/shm/expected sum.txt",
     "(while :; do echo 1 > /logs/verifier/reward.txt; done) & sleep 0.2"])
 def test_what_an_agent_leaves_does_not_earn_a_reward(world, left):
     one = world()
     one.bash(left)
+    assert one.reward() == {"accuracy": 0.0}
+
+
+@confined
+@pytest.mark.parametrize("begun", [
+    "setsid sh /app/go > /dev/null 2>&1 &", "(trap '' TERM HUP; sh /app/go) & disown",
+    "python3 -c \"import os\nfor _ in range(2):\n    os.fork() and os._exit(0)\n    os.setsid()\nos.system('sh go')\""])
+def test_no_program_of_the_agent_writes_a_reward_while_the_tests_run(world, begun):
+    """reward.json would count before reward.txt. The program ran, and would run for an hour."""
+    one = world(tests__test_dot_sh="cp alive old && sleep 1 && cmp alive old && echo 0 > /logs/verifier/reward.txt")
+    one.bash("echo 'for i in $(seq 36000); do mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.json; "
+             f"echo $i > /app/alive; sleep 0.1; done' > /app/go; {begun}\nsleep 0.5")
     assert one.reward() == {"accuracy": 0.0}
 
 

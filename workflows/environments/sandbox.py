@@ -69,7 +69,9 @@ if [ "$kept" ]; then mkdir -p "$kept" && rmdir "$kept" && mv ../kept "$kept" || 
 mount -t overlay -o "$options" none /sys/root && cd /sys/root || exit 1
 for one in "$@"; do if [ -d "$one" ] && [ ! -L "$one" ]; then echo "$one"; fi; done
 """
-LISTED = 'chmod 755 /sys/root && exec find "$0" -type l -print0'
+# neither files nor directories: links, and what a test that reads it would wait for. /dev/shm is outside of the root
+ODD = "! -type f ! -type d"
+LISTED = f'chmod 755 /sys/root && find /sys/own/shm {ODD} -delete && exec find "$0" {ODD} -print0'
 # process 1, as bubblewrap's own would be left to the machine's to reap; an agent may have moved the directory
 INIT = ("sh", "-c", 'mkdir -p "$0" 2>/dev/null; cd "$0" 2>/dev/null; "$@"; exit "$?"')
 AGENT = ("--ro-bind", "/sys/none", "/tests", "--ro-bind", "/sys/none", "/logs")  # mount points cannot be replaced
@@ -149,16 +151,17 @@ class Sandbox:
             self._read_only += ["--bind-try", f"/sys/root/{kept}", f"/{kept}"]
 
     def unlink(self) -> None:
-        """Deletes links of the attempt that lead to the tests, to what they write or into processes: a result that is a
-        link to the expected one would equal it. Gives the root its rights again. Raises OSError."""
+        """Deletes links of the attempt that lead to the tests, to what they write or into processes, as a result that
+        is a link to the expected one would equal it, and pipes, sockets and devices, for which a test that reads its
+        result would wait; in /dev/shm all of these. Gives the root its rights again. Raises OSError."""
         root, own = Path(f"/proc/{self._holder.pid}/root/sys/root"), "/sys/own/files/"
         # in the holder's namespaces, where no mode of a directory hides what is in it
         found = subprocess.run([*self._inside(), "sh", "-c", LISTED, own], stdin=subprocess.DEVNULL,
                                capture_output=True, check=False)
         if found.returncode:
-            raise OSError(f"links of the attempt could not be listed: {os.fsdecode(found.stderr)[-300:]}")
+            raise OSError(f"links and pipes of the attempt could not be listed: {os.fsdecode(found.stderr)[-300:]}")
         for place in (Path(one.removeprefix(own)) for one in os.fsdecode(found.stdout).split("\0")[:-1]):
-            if _leads_to(place, root) in OF_TESTS:
+            if not (root / place).is_symlink() or _leads_to(place, root) in OF_TESTS:
                 (root / place).unlink(missing_ok=True)
 
     def _inside(self) -> list[str]:
@@ -247,7 +250,7 @@ def _leads_to(place: Path, root: Path) -> str:
             at = at / name
             if at.parts[0] in OF_TESTS:
                 return at.parts[0]
-            if at.parts[0] == "dev" and len(at.parts) > 1 and name not in DEVICES:
+            if at.parts[0] == "dev" and len(at.parts) > 1 and at.parts[1] not in DEVICES:
                 return "proc"
             if (root / at).is_symlink():
                 target, followed = os.readlink(root / at), followed + 1
