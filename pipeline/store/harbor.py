@@ -19,7 +19,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.store import dockerfiles
-from pipeline.store.dockerfiles import Instruction
+from pipeline.store.dockerfile_owners import owners
+from pipeline.store.dockerfile_text import Instruction, instructions, is_json, words
 from pipeline.store.errors import DataError
 
 FILE = "task.toml"
@@ -149,11 +150,13 @@ def read_task(directory: Path) -> HarborTask:
     return task
 
 
-def _text(file: Path) -> str:
+def _text(file: Path, newline: str | None = None) -> str:
+    """newline: as of open()."""
     if file.exists() and not file.is_file():  # reading a pipe may never end
         raise DataError(f"{file} is not a file; a Harbor task needs it.")
     try:
-        return file.read_text(encoding="utf-8")
+        with open(file, encoding="utf-8", newline=newline) as opened:
+            return opened.read()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read ({error}); a Harbor task needs it, in UTF-8.") from error
 
@@ -195,8 +198,8 @@ def _build(task: HarborTask) -> None:
         if (source / name).exists():
             raise _Unsupported(f"environment/{name}")
     if (source / "Dockerfile").is_file():
-        task.dockerfile = _text(source / "Dockerfile")
-        _refuse_owners(task.dockerfile)
+        task.dockerfile = _text(source / "Dockerfile", newline="")
+        _refuse_dockerfile(task.dockerfile)
         try:
             _apply_all(task, source)
         except _Unsupported:
@@ -210,21 +213,18 @@ def _build(task: HarborTask) -> None:
         task.workdir = _placed(task, wanted.workdir)
 
 
-def _refuse_owners(text: str) -> None:
-    """Raises _Unsupported for a Dockerfile whose files have two owners, or that has no image to begin with."""
-    if not any(one.name == "FROM" for one in dockerfiles.instructions(text)):
-        raise _Unsupported("environment/Dockerfile has no FROM")
-    if len(found := dockerfiles.owners(text)) > 1:
+def _refuse_dockerfile(text: str) -> None:
+    """Raises _Unsupported for a Dockerfile that cannot be built, or whose files have two owners."""
+    if reason := dockerfiles.refusal(text):
+        raise _Unsupported(f"environment/Dockerfile: {reason}")
+    if len(found := owners(text)) > 1:
         raise _Unsupported(f"environment/Dockerfile: files and commands of {' and '.join(sorted(found))}: in an "
                            "attempt one user owns all files")
-    for one in dockerfiles.instructions(text):
-        if one.name in ("COPY", "ADD") and one.body:
-            raise _Unsupported(f"environment/Dockerfile: {one.name} {one.rest[:80]}: texts in place of files")
 
 
 def _apply_all(task: HarborTask, source: Path) -> None:
     """Raises _Unsupported where an image has to be built."""
-    found = list(dockerfiles.instructions(task.dockerfile))
+    found = list(instructions(task.dockerfile))
     if (source / ".dockerignore").exists() or sum(one.name == "FROM" for one in found) > 1:
         raise _Unsupported
     for one in found:
@@ -235,19 +235,24 @@ def _apply(task: HarborTask, source: Path, one: Instruction) -> None:
     rest = one.rest
     if one.name in IGNORED:
         return
-    if one.name not in ("WORKDIR", "COPY", "ENV") or not rest or "$" in rest or one.body:
+    if one.name not in ("WORKDIR", "COPY", "ENV") or not rest or "$" in rest or one.options:
         raise _Unsupported
+    quoted = any(character in rest for character in "'\"\\")
     try:
-        words = dockerfiles.words(rest)
+        found = words(rest)
     except ValueError as error:
         raise _Unsupported from error
-    if one.name == "WORKDIR":
+    if one.name == "WORKDIR" and not quoted:
         task.workdir = _placed(task, rest)
-    elif one.name == "ENV":
-        pairs = [one.partition("=")[::2] for one in words] if "=" in words[0] else [(words[0], " ".join(words[1:]))]
-        task.variables |= dict(pairs)
+    elif one.name == "ENV" and "=" in found[0]:
+        task.variables |= dict(one.partition("=")[::2] for one in found)
+    elif one.name == "ENV" and not quoted:
+        name, *value = rest.split(maxsplit=1)
+        task.variables[name] = "".join(value)
+    elif one.name == "COPY" and (is_json(rest) or not quoted):
+        task.copies += _copied(task, source, found)
     else:
-        task.copies += _copied(task, source, words)
+        raise _Unsupported
 
 
 def _copied(task: HarborTask, source: Path, words: list[str]) -> Iterator[tuple[Path, str]]:

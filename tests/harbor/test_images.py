@@ -72,32 +72,6 @@ TASKS = {  # of one image each; what the tests below ask
 
 
 @pytest.fixture(scope="session")
-def base() -> Path:
-    """An OCI archive with Python, pytest and apt, made once."""
-    place = REPOSITORY / ".harbor"
-    place.mkdir(exist_ok=True)
-    archive, tree = place / "base.tar", place / "tree.tar"
-    store = ["--root", place / "root", "--runroot", place / "run"]
-    if not archive.exists():
-        if not tree.exists():
-            subprocess.run(["mmdebstrap", "--variant=apt", "--include=python3-pytest", "bookworm", place / "tree.part"],
-                           check=True, stderr=subprocess.DEVNULL)
-            (place / "tree.part").rename(tree)
-
-        def buildah(*words) -> str:
-            done = subprocess.run(["buildah", *store, *words], check=True, capture_output=True, text=True)
-            return done.stdout.strip()
-
-        made = buildah("from", "scratch")
-        buildah("add", "--quiet", made, tree, "/")
-        buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", made)
-        buildah("commit", "--quiet", "--disable-compression", made, f"oci-archive:{place / 'part.tar'}")
-        (place / "part.tar").rename(archive)
-        shutil.rmtree(place / "root")
-    return archive
-
-
-@pytest.fixture(scope="session")
 def shapes(tmp_path_factory) -> Path:
     """20 shapes: the 12 most frequent ones, and every 56th of the others."""
     place, known = tmp_path_factory.mktemp("shapes"), shapes_of_tasks()

@@ -14,7 +14,7 @@ from pipeline.check.judge import compose
 from pipeline.check.row_counts import most_rows
 from pipeline.job.activity import Activity
 from pipeline.plan.plan import make_plan
-from pipeline.store import dockerfiles, tables
+from pipeline.store import tables
 from pipeline.store.errors import DataError
 from pipeline.store.harbor import read_task, tasks_in
 from pipeline.store.records import RawTask
@@ -215,18 +215,6 @@ def test_an_image_without_a_dockerfile_and_a_base_image_that_is_given_are_built(
     assert read_task(named).dockerfile == "FROM a/b:1\n"
     plain = read_task(write_task(tmp_path / "b"))
     assert (plain.is_built({}), plain.is_built({"ubuntu:24.04": "base.tar"})) == (False, True)
-
-
-def test_bases_are_named_with_their_registry_and_here_documents_are_scripts():
-    text = ("ARG TAG=24.04\n# c\nFROM ubuntu:${TAG} AS one\nRUN apt-get update && \\\n  # c\n  true\n"
-            "FROM --platform=linux/amd64 ghcr.io/a/b\nFROM one\nFROM scratch\nRUN cat > f <<'EOF'\nRUN $x\nEOF\n"
-            "RUN <<X\necho 1\nX\nCOPY a b\n")
-    assert dockerfiles.bases(text) == ["ubuntu:24.04", "ghcr.io/a/b"]
-    assert dockerfiles.rewritten(text, {}).splitlines() == [
-        "ARG TAG=24.04", "FROM docker.io/library/ubuntu:24.04 AS one", "RUN apt-get update &&    true",
-        "FROM ghcr.io/a/b", "FROM one", "FROM scratch",
-        'RUN ["/bin/sh", "-c", "cat > f <<\'EOF\'\\nRUN $x\\nEOF\\n"]', 'RUN ["/bin/sh", "-c", "echo 1"]', "COPY a b"]
-    assert "FROM localhost/x AS one" in dockerfiles.rewritten(text, {"ubuntu:24.04": "localhost/x"})
 
 
 def test_the_identity_of_images_is_that_of_dockerfile_context_and_base(two, tmp_path):
