@@ -6,6 +6,7 @@ other programs give (useradd -m, su, tar), and names that a shell computes are n
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from pipeline.store.dockerfile_text import Instruction, is_json, words
 from pipeline.store.dockerfiles import ROOT, VARIABLE, Stage, assigned, expanded, stages
@@ -17,28 +18,39 @@ PRINTS = ("echo", "printf", "#")
 INSTALL = re.compile(r"-[bcCdDpsTv]*o(.*)|--owner(?:=(.*))?")  # its option with an owner, here or in the next word
 
 
+@dataclass(frozen=True)
+class Owned:
+    """owners: of files. user: of the next command. environment: variables of ENV, which a stage leaves to the next."""
+
+    owners: frozenset[str]
+    user: str
+    environment: dict[str, str]
+
+
 def owners(text: str) -> set[str]:
     """Returns the users that files are given to, and those that commands run as, without root."""
-    last, known = None, {None: (set(), "")}
+    last, known = None, {None: Owned(frozenset(), "", {})}
     for last in stages(text):
-        known[last] = _of_stage(last, *known[last.parent])
-    given, user = known[last]
-    return (given | {user}) - ROOT
+        known[last] = _of_stage(last, known[last.parent])
+    return {*known[last].owners, known[last].user} - ROOT
 
 
-def _of_stage(stage: Stage, given: set[str], user: str) -> tuple[set[str], str]:
-    """Returns the owners in a stage, and its user at the end. given, user: of the stage that it begins with."""
-    found, known = set(given), {}
+def _of_stage(stage: Stage, begin: Owned) -> Owned:
+    """Returns what the end of a stage has. begin: what it begins with."""
+    found, user, environment, arguments = set(begin.owners), begin.user, dict(begin.environment), {}
     for one in stage.instructions:
+        known = arguments | environment
         if one.name == "USER":
             user = _name(one.rest, known)
-        elif one.name in ("ARG", "ENV"):
-            known |= assigned(one, known)
+        elif one.name == "ARG":
+            arguments |= assigned(one, known, stage.outer)
+        elif one.name == "ENV":
+            environment |= assigned(one, known, {})
         elif one.name == "RUN":
             found |= {user} | {_name(owner, known) for owner in _in_run(one)}
         elif one.name in ("COPY", "ADD"):
             found |= {_name(option.partition("=")[2], known) for option in one.options if option.startswith("--chown=")}
-    return found, user
+    return Owned(frozenset(found), user, environment)
 
 
 def _name(owner: str, known: Mapping[str, str]) -> str:

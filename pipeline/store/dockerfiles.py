@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from pipeline.store.dockerfile_text import Instruction, escape_of, instructions, is_json, words
+from pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
 
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 ROOT = {"", "root", "0"}
@@ -28,13 +28,14 @@ LONGEST = 2**16  # bytes of a line from which buildah leaves out the rest of the
 @dataclass(eq=False)
 class Stage:
     """name: behind AS, or empty. image: what FROM names. parent: the stage of that name, if it is one. behind:
-    words behind the image. shell: of RUN, at its end."""
+    words behind the image. outer: variables of ARG before the first stage. shell: of RUN, at its end."""
 
     name: str
     image: str
     parent: "Stage | None"
     options: list[str]
     behind: list[str]
+    outer: Mapping[str, str]
     shell: tuple[str, ...]
     instructions: list[Instruction] = field(default_factory=list)
 
@@ -55,7 +56,7 @@ def stages(text: str) -> list[Stage]:
             if one.name == "SHELL" and is_json(one.rest):
                 found[-1].shell = tuple(words(one.rest))
         elif one.name == "ARG":
-            known |= assigned(one, known)
+            known |= assigned(one, known, {})
     return found
 
 
@@ -63,7 +64,7 @@ def _begun(one: Instruction, before: list[Stage], known: Mapping[str, str]) -> S
     image, *behind = [expanded(word, known) for word in one.arguments.split()] or [""]
     parent = _stage(image, before)
     return Stage("".join(behind[1:2]), image, parent, [expanded(option, known) for option in one.options], behind,
-                 parent.shell if parent else SHELL)
+                 known, parent.shell if parent else SHELL)
 
 
 def _stage(name: str, among: list[Stage]) -> Stage | None:
@@ -88,8 +89,11 @@ def _is_of_this_machine(option: str) -> bool:
     return option == "--platform" and ARCHITECTURES.get(name, name) in ("linux", _architecture())
 
 
-def assigned(one: Instruction, known: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of ARG or ENV that have a value. Those of one ARG may use those before them."""
+def assigned(one: Instruction, known: Mapping[str, str], outer: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of ARG or ENV that have a value. Those of one ARG may use those before them.
+
+    outer: values of names that ARG has without one.
+    """
     try:
         found = words(one.rest)
     except ValueError:  # buildah tells that it is malformed
@@ -100,6 +104,8 @@ def assigned(one: Instruction, known: Mapping[str, str]) -> dict[str, str]:
     for name, sign, value in (word.partition("=") for word in found):
         if sign:
             made[name] = expanded(value, {**known, **made} if one.name == "ARG" else known)
+        elif name in outer:
+            made[name] = outer[name]
     return made
 
 
@@ -166,7 +172,7 @@ def rewritten(text: str, given: Mapping[str, str]) -> str:
     Images have the name of their registry, and stages the one that AS gave them, in its letters.
     """
     found, escape = stages(text), escape_of(text)
-    lines = [f"# escape={escape}"] if escape != "\\" else []
+    lines = [f"# escape={escape}"] if escape != ESCAPE else []
     lines += [one.source for one in takewhile(lambda one: one.name != "FROM", instructions(text))]
     for stage in found:
         image = stage.parent.name if stage.parent else stage.image

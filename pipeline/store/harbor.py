@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.store import dockerfiles
 from pipeline.store.dockerfile_owners import owners
-from pipeline.store.dockerfile_text import Instruction, instructions, is_json, words
+from pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
 from pipeline.store.errors import DataError
 
 FILE = "task.toml"
@@ -225,7 +225,8 @@ def _refuse_dockerfile(text: str) -> None:
 def _apply_all(task: HarborTask, source: Path) -> None:
     """Raises _Unsupported where an image has to be built."""
     found = list(instructions(task.dockerfile))
-    if (source / ".dockerignore").exists() or sum(one.name == "FROM" for one in found) > 1:
+    several = sum(one.name == "FROM" for one in found) > 1
+    if several or escape_of(task.dockerfile) != ESCAPE or (source / ".dockerignore").exists():
         raise _Unsupported
     for one in found:
         _apply(task, source, one)
@@ -244,9 +245,9 @@ def _apply(task: HarborTask, source: Path, one: Instruction) -> None:
         raise _Unsupported from error
     if one.name == "WORKDIR" and not quoted:
         task.workdir = _placed(task, rest)
-    elif one.name == "ENV" and "=" in found[0]:
+    elif one.name == "ENV" and all("=" in word for word in found):
         task.variables |= dict(one.partition("=")[::2] for one in found)
-    elif one.name == "ENV" and not quoted:
+    elif one.name == "ENV" and "=" not in found[0] and not quoted:
         name, *value = rest.split(maxsplit=1)
         task.variables[name] = "".join(value)
     elif one.name == "COPY" and (is_json(rest) or not quoted):

@@ -118,7 +118,8 @@ def _environment(task: harbor.HarborTask, given: Mapping[str, str], root: str) -
             raise DataError(f"environment.images.{name}: {path} does not exist (looked from {Path.cwd()}).")
     digests = {name: digest_input(path, root) for name, path in named.items()}
     seconds = task.settings.environment.build_timeout_sec or BUILD_SECONDS
-    return Environment(files.hash_json([task.source, digests]), task.source, task.directory, task.dockerfile,
+    text = dockerfiles.rewritten(task.dockerfile, {})  # what buildah reads changes with this code
+    return Environment(files.hash_json([task.source, digests, text]), task.source, task.directory, task.dockerfile,
                        task.environment, {name: resolve(path) for name, path in named.items()}, seconds)
 
 

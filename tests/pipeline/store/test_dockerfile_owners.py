@@ -37,3 +37,9 @@ def test_owners_are_those_of_the_stages_that_the_last_one_begins_with():
     text = "FROM x AS one\nRUN chown bob /a\nUSER bob\nFROM {} AS two\nRUN true\nFROM two\nUSER al\n"
     assert owners(text.format("One")) == {"bob", "al"}
     assert owners(text.format("y")) == {"al"}
+
+
+def test_variables_are_those_of_arguments_and_of_earlier_stages():
+    assert owners("ARG W=bob\nFROM x\nARG W\nRUN chown $W /a\n") == {"bob"}
+    assert owners("ARG W=bob\nFROM x\nRUN chown $W /a\n") == set()
+    assert owners("FROM x AS one\nENV W=bob V=al\nARG V=eve\nFROM one\nRUN chown $W /a\nUSER $V\n") == {"bob", "al"}

@@ -162,6 +162,9 @@ def test_variables_of_tasks_without_an_image(tmp_path, line, variables):
     assert (task.needs_image, task.variables) == (False, variables)
 
 
-@pytest.mark.parametrize("line", ['WORKDIR "/a b"', 'COPY "numbers.txt" a', 'ENV KEY "a"', "COPY --link numbers.txt a"])
+@pytest.mark.parametrize("line", [
+    "ENV A=1 # c", "ENV KEY 1=2 '3'", 'WORKDIR "/a b"', 'COPY "numbers.txt" a', 'ENV KEY "a"',
+    "COPY --link numbers.txt a"])
 def test_what_has_other_quotes_needs_an_image(tmp_path, line):
-    assert read_task(write_task(tmp_path, environment__Dockerfile=f"FROM x\n{line}\n")).needs_image
+    for text in (f"FROM x\n{line}\n", "# escape=`\nFROM x\n"):
+        assert read_task(write_task(tmp_path, environment__Dockerfile=text)).needs_image
