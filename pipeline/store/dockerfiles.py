@@ -149,9 +149,14 @@ def refusal(text: str) -> str | None:
             return f"FROM {stage.image}: ONBUILD of that stage, which an image of OCI does not keep"
         if "$" in stage.image:
             return f"FROM {stage.image}: needed $NAME, ${{NAME}}, ${{NAME:-word}} or ${{NAME:+word}}"
-    long = max(len(line.encode()) for line in rewritten(text, {}).split("\n"))
-    refused = (reason for one in instructions(text) if (reason := _refusal(one, escape_of(text))))
-    return next(refused, None) or (f"a line of {long} bytes: buildah reads {LONGEST - 1}" if long >= LONGEST else None)
+    for one in instructions(text):
+        if reason := _refusal(one, escape_of(text)):
+            return reason
+    for line in rewritten(text, {}).split("\n"):
+        if (size := len(line.encode())) >= LONGEST:
+            return (f"{line[:80]}…: {size} bytes in a line, or in a here-document, of which buildah gets one; it reads "
+                    f"{LONGEST - 1}")
+    return None
 
 
 def _refusal(one: Instruction, escape: str) -> str | None:
