@@ -2,7 +2,8 @@
 
 A reply goes to its workflow at once, and the workflow's next request joins those in progress. All first requests are
 submitted together, so a batch of single-turn tasks is one engine call. Timing decides which requests are computed
-together and nothing else: seeds are functions of attempt and turn, outcomes are in the order of the prompts.
+together, and so how log-probs are rounded, which training enlarges (docs/inside.md); seeds are functions of attempt and
+turn, outcomes are in the order of the prompts.
 """
 
 import hashlib
