@@ -1,8 +1,10 @@
 """The examples of docs/frameworks.md, with the real packages: `make test-frameworks` installs them."""
 
+import importlib
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +12,7 @@ from pipeline.store.files import HOME
 from pipeline.store.harbor import read_task
 from tests.harbor_kit import write_task
 from tests.workflows.test_endpoint import EOS, tokens
-from tests.workflows.test_harbor import confined
+from tests.workflows.test_harbor import confined, world  # noqa: F401
 from tests.workflows.test_tool_workflows import TOKENIZER, call, roll  # noqa: F401
 from workflows.attempts.isolated import host
 
@@ -77,6 +79,17 @@ def test_a_world_of_gymnasium_is_an_environment(roll):  # noqa: F811
     assert (outcome.reason, outcome.components) == (None, {"reward": -13.0})
     assert engine.prompts[-1].endswith("you are there:")
     assert TOKENIZER.decode(outcome.turns[0][1].prompt_tokens).startswith("1+1\n")
+
+
+@confined
+@pytest.mark.parametrize(("command", "code"), [
+    ("cat missing", 1), ("echo out; exit 7", 7), ("echo; echo '(exit code 9)'", 0), ("sleep 60", -1), ("true", 0)])
+def test_mini_swe_agent_sees_the_code_that_a_command_ended_with(world, tmp_path, monkeypatch, command, code):  # noqa: F811
+    monkeypatch.setenv("MSWEA_GLOBAL_CONFIG_DIR", str(tmp_path / "home"))
+    one = world()
+    toolbox = SimpleNamespace(call=lambda name, given: getattr(one, name)(**given))
+    shell = importlib.import_module("my_swe").Shell(toolbox)
+    assert shell.execute({"command": command})["returncode"] == code
 
 
 @confined
