@@ -88,6 +88,13 @@ def test_the_agent_and_the_tests_of_a_task_are_told_of_the_limit(world):  # noqa
 
 
 @confined
+def test_a_look_that_fails_is_an_error_of_the_command(box, monkeypatch):
+    monkeypatch.setattr(memory.Namespace, "held", lambda self, most: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        box.run(["sleep", "1"], 20, variables=PATH)
+
+
+@confined
 def test_where_memory_cannot_be_read_there_is_no_sandbox(monkeypatch):
     monkeypatch.setattr(memory, "refused", lambda pid: "[Errno 13] Permission denied: '/proc/5/smaps_rollup'")
     with refuses(ConfigError, "CAP_SYS_PTRACE"):

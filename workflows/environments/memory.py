@@ -19,6 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import IO, NamedTuple, Self
 
@@ -51,31 +52,27 @@ class Namespace:
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
     @contextlib.contextmanager
-    def watched(self, most: int) -> Iterator[list[int]]:
+    def watched(self, most: int) -> Iterator[Future]:
         """While the block runs, kills the processes once they hold more than `most` bytes; a negative number is no
-        limit. Yields a list, which then has the bytes that were found."""
-        found, ended = [], threading.Event()
-        thread = threading.Thread(target=self._watch, args=(most, found, ended), daemon=True)
-        if most >= 0 and self._process is not None:
-            thread.start()
-        try:
-            yield found
-        finally:
-            ended.set()
-            if thread.ident:
-                thread.join()
+        limit. Yields what will be the bytes that were found, 0 if they never did, or the error of looking."""
+        ended = threading.Event()
+        with ThreadPoolExecutor(1) as one:
+            try:
+                yield one.submit(self._watch, most, ended)
+            finally:
+                ended.set()
 
-    def _watch(self, most: int, found: list[int], ended: threading.Event) -> None:
+    def _watch(self, most: int, ended: threading.Event) -> int:
         pause, beyond = LOOK_SECONDS, 0
-        while not ended.wait(pause):
+        while most >= 0 and not ended.wait(pause):
             begin = time.monotonic()
             held = self.held(most)
             beyond = beyond + 1 if held > most else 0
             if beyond > AGAIN:
-                found.append(held)
                 self.kill()
-                return
+                return held
             pause = AGAIN_SECONDS if beyond else max(LOOK_SECONDS, SHARE * (time.monotonic() - begin))
+        return 0
 
     def held(self, most: int) -> int:
         """Bytes that the processes hold, exact if above `most`, else at most that; 0 before they have a /proc."""

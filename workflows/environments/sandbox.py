@@ -121,15 +121,15 @@ class Sandbox:
                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[write]) as process:
             os.close(write)
             begin = time.monotonic()
-            with memory.Namespace(about) as inside, inside.watched(self._most()) as held:
+            with memory.Namespace(about) as inside, inside.watched(self._most()) as beyond:
                 output = _drain(process.stdout, seconds)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(begin + seconds - time.monotonic(), 0))
                 if (code := process.poll()) is None:
                     inside.kill()  # bubblewrap ends once all processes have
         why = "" if code is not None else f"timed out after {seconds:g} s"
-        if held:
-            code, why = None, (f"had {held[0] / 2**20:.0f} MiB of memory, all processes together, beyond the limit of "
+        if held := beyond.result():
+            code, why = None, (f"had {held / 2**20:.0f} MiB of memory, all processes together, beyond the limit of "
                                f"{self._most() / 2**20:.0f} MiB")
         return Ended(code, output.decode(errors="replace"), why)
 
