@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,25 +43,33 @@ COPY numbers.txt .
 RUN chown -R me /usr/src/app
 USER me
 """
-HOSTILE = {  # what an agent runs, of which none earns anything
-    "fork bomb": "f() { f | f & }; f",
-    "fills the disk": "head -c 3G /dev/zero > /tmp/full",
-    "many files": "mkdir /tmp/d && cd /tmp/d && seq 200000 | xargs touch",
-    "much memory": "python3 -c 'bytearray(9 << 30)'",
-    "link to the tests": "ln -sf /tests/test_sum.py /app/sum.txt",
-    "link into /proc": "ln -sf /proc/1/root/tests/test_sum.py /app/sum.txt; ls /proc/1/root/tests",
-    "directory as a link": "rm -rf /app; ln -s /tests /app",
-    "network": "(exec 3<>/dev/tcp/127.0.0.1/22 && cat <&3 || getent hosts example.org) > /app/sum.txt",
-    "the verifier's files": "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; echo exit 0 > /tests/test.sh",
-    "the verifier's programs": "for one in pytest python3 bash; do rm -f /usr/bin/$one; "
-                               "printf '#!/bin/sh\\nexit 0' > /usr/bin/$one; chmod +x /usr/bin/$one; done",
-    "packages of Python": "for one in ~/.local/lib/python3.11/site-packages /usr/lib/python3/dist-packages; do "
-                          "mkdir -p $one; echo 'import os; os._exit(0)' > $one/usercustomize.py; "
-                          "cp $one/usercustomize.py $one/sitecustomize.py; done",
-    "a process that stays": "(while :; do echo 0 > /app/sum.txt; echo 1 > /logs/verifier/reward.txt; done) & "
-                            "setsid sleep 99 &",
-    "kills everything": "kill -9 -1; kill -9 1",
-    "no rights": "chmod 000 /app /tmp /usr /",
+HOSTILE = {  # what an agent sees (a pattern) of the commands that it runs, of which none earns anything
+    "fork bomb": (r"processes (4[5-9]\d|50\d|51[0-2])\n", "f() { f | f & }; f; sleep 3; set -- /proc/[0-9]*; "
+                  "echo processes $#"),
+    "fills the disk": (r"No space left.*\n25[0-6]\n", "head -c 3G /dev/zero > /tmp/full; du -m /tmp/full | cut -f 1"),
+    "many files": (r"No space left.*\n9\d{4}\n", "mkdir /tmp/d && cd /tmp/d && seq 200000 | xargs touch; ls | wc -l"),
+    "much memory": ("MemoryError", "python3 -c 'bytearray(9 << 30)'"),
+    "shared memory": (r"the limit of 2048 MiB", "python3 -c 'import mmap\nm, n = mmap.mmap(-1, 8 << 30), 1 << 24\n"
+                      "for i in range(512):\n    m.write(bytes(n))'"),
+    "link to the tests": ("/tests/test_sum.py", "ln -sf /tests/test_sum.py /app/sum.txt; readlink /app/sum.txt"),
+    "link into /proc": ("^/proc/1/root/tests/test_sum.py\n$", "ln -sf /proc/1/root/tests/test_sum.py /app/sum.txt; "
+                        "readlink /app/sum.txt; ls /proc/1/root/tests"),
+    "directory as a link": ("/tests", "rm -rf /app; ln -s /tests /app; readlink /app"),
+    "network": (r"refused.*\(exit code 2\)", "(exec 3<>/dev/tcp/127.0.0.1/22 && cat <&3 || getent hosts example.org) "
+                "> /app/sum.txt"),
+    "the verifier's files": ("(Read-only file system.*){2}", "mkdir -p /logs/verifier; "
+                             "echo 1 > /logs/verifier/reward.txt; echo exit 0 > /tests/test.sh"),
+    "the verifier's programs": ("exit 0", "for one in pytest python3 bash; do rm -f /usr/bin/$one; "
+                                "printf '#!/bin/sh\nexit 0' > /usr/bin/$one; chmod +x /usr/bin/$one; done; "
+                                "cat /usr/bin/pytest"),
+    "packages of Python": ("^$", "for one in ~/.local/lib/python3.11/site-packages /usr/lib/python3/dist-packages; do "
+                           "mkdir -p $one; echo 'import os; os._exit(0)' > $one/usercustomize.py; "
+                           "cp $one/usercustomize.py $one/sitecustomize.py; done; python3 -c 'print(1)'"),
+    "a process that stays": (r"processes [1-6]\n", "(while :; do echo 0 > /app/sum.txt; "
+                             "echo 1 > /logs/verifier/reward.txt; done) & setsid sleep 99 &",
+                             "set -- /proc/[0-9]*; echo processes $#"),
+    "kills everything": ("alive", "kill -9 -1; kill -9 1; echo alive"),
+    "no rights": ("Permission denied", "chmod 000 /app /tmp /usr /; echo 0 > /app/sum.txt"),
 }
 TASKS = {  # of one image each; what the tests below ask
     "whole": {"environment__Dockerfile": WHOLE},
@@ -236,29 +246,32 @@ def test_shapes_of_public_tasks_are_built_run_and_verified(shapes, base):
     answers = {Path(json.loads(row.answer)["directory"]).name: row.answer
                for row in made.rows("curate", "tasks", Task)}
     print("\n| shape | attempt | reward | seconds |\n|---|---|---|---|")
-    rewards = []
-    for (name, answer), (kind, command) in zip(sorted(answers.items()), cycle(HOSTILE.items()), strict=False):
+    rewards, otherwise = [], {}
+    for (name, answer), (kind, (seen, *commands)) in zip(sorted(answers.items()), cycle(HOSTILE.items()), strict=False):
         for attempt, work in {"nothing": lambda one: None, "solution": Harbor._solve,
-                              kind: lambda one: one.bash(command)}.items():  # noqa: B023 - called at once
+                              kind: lambda one: "".join(map(one.bash, commands))}.items():  # noqa: B023 - at once
             begin = time.monotonic()
-            rewards.append((attempt, attempted(answer, work)))
+            said, reward = attempted(answer, work)
+            rewards.append((attempt, reward))
+            if attempt == kind and not re.search(seen, said, re.DOTALL):
+                otherwise[kind] = said[-1000:]
             print(f"| {name} | {attempt} | {rewards[-1][1]} | {time.monotonic() - begin:.1f} |")
     stored = sum(file.lstat().st_size for file in (shapes / "images").rglob("*") if not file.is_dir())
     print(f"{len(images)} images in {seconds:.0f} s, {stored / 2**20:.0f} MiB in all; the sum of theirs is "
           f"{sum(row.bytes for row in images.values()) / 2**20:.0f} MiB; {len(rewards)} attempts")
     assert len(rewards) == 60
     assert {kind for kind, _ in rewards} == {"nothing", "solution", *HOSTILE}
+    assert otherwise == {}
     assert [kind for kind, found in rewards if found != {"accuracy": float(kind == "solution")}] == []
 
 
-def attempted(answer: str, work) -> dict[str, float]:
-    """The reward of an attempt."""
+def attempted(answer: str, work) -> tuple[Any, dict[str, float]]:
+    """What the work of an attempt returned, and its reward."""
     one = Harbor()
     one.settings = ToolArguments(tool_seconds=10)
     try:
         one.reset(Situation([], answer))
-        work(one)
-        return one.reward()
+        return work(one), one.reward()
     finally:
         one._close()
 
