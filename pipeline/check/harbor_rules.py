@@ -21,8 +21,9 @@ def facts(config: Config) -> Iterator[tuple[str, str]]:
             made = sum(images.place_of(root, one.key).exists() for one in built)
             reasons = Counter(task.unsupported for task in tasks if task.unsupported)
             others = f"; {reasons.total()} do not: {_listed(reasons)}" if reasons else ""
+            largest = f"; the disk needed is without the others, each of up to {config.images.max_gib:g} GiB"
             yield path, (f"{len(tasks) - reasons.total()} of {len(tasks)} Harbor tasks run, in {len(built)} images, of "
-                         f"which {made} are built{others}")
+                         f"which {made} are built{largest * (made < len(built))}{others}")
 
 
 def _listed(reasons: Counter) -> str:
