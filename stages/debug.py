@@ -16,9 +16,10 @@ from types import SimpleNamespace
 
 from pipeline.settings.config import Config
 from pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
-from pipeline.store import checkpoints, files, weights
+from pipeline.store import checkpoints, files, images, weights
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.harbor import read_task
 from pipeline.store.records import RawTask, Task
 from stages import model as model_stage
 from stages import tasks as tasks_stage
@@ -165,7 +166,22 @@ def _task(settings: Config, taskset: Taskset, place: str, number: int) -> Task:
     if not 0 <= number < len(usable):
         raise DataError(f"--task {number}: task set '{taskset.name}' has {len(usable)} tasks, counted from 0.")
     one = usable[number]
-    return Task("debug", one.row, "train", one.question, one.answer, one.solution, one.context, messages=one.messages)
+    harbor_set = taskset.name in tasks_stage.harbor_sets(settings.buffer)
+    answer = _in_image(settings, one.answer) if harbor_set else one.answer
+    return Task("debug", one.row, "train", one.question, answer, one.solution, one.context, messages=one.messages)
+
+
+def _in_image(settings: Config, truth: str) -> str:
+    """The truth of a Harbor task with its image, if it has one. Raises DataError where that is not built yet."""
+    task = read_task(Path(json.loads(truth)["directory"]))
+    given, root = settings.environment.images, settings.checkpoint_root_dir
+    if not task.is_built(given):
+        return truth
+    place = images.place_of(root, images.environment_of(task, given, root).key)
+    if not place.exists():
+        raise DataError(f"{task.directory} needs an image, which is not built yet: `ouro run` with this recipe and `-- "
+                        "--until images` builds it.")
+    return tasks_stage.with_image(truth, place, images.read_image(place).digest)
 
 
 def _opened(settings: Config, asked: Asked, task: Task, stack: ExitStack):

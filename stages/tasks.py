@@ -32,14 +32,14 @@ GROUP = 10_000  # rows in memory at once, and of a row group of the file
 
 def work(context: Context) -> None:
     images = built(context)
-    harbor_sets, found = _harbor_sets(context.config.buffer), Counter()
+    of_harbor, found = harbor_sets(context.config.buffer), Counter()
 
     def counted() -> Iterator[RawTask]:
         for position, row in enumerate(chain(read_pool(context.config), read_sets(context.config, images))):
             found["rows"] += 1
             found["solutions"] += row.solution is not None
-            found["harbor"] += row.taskset in harbor_sets
-            found["skipped"] += row.taskset in harbor_sets and row.problem is not None
+            found["harbor"] += row.taskset in of_harbor
+            found["skipped"] += row.taskset in of_harbor and row.problem is not None
             yield replace(row, row=position)
             if position % GROUP == 0:
                 context.activity.alive()
@@ -47,7 +47,7 @@ def work(context: Context) -> None:
     tables.write_groups(context.directory / tables.LOCATIONS["raw"], RawTask, _groups(counted()))
     context.log.info("%d rows, %d of them demonstrations", found["rows"], found["solutions"])
     context.made["rows"] = found["rows"]
-    if harbor_sets:
+    if of_harbor:
         tasks, skipped = found["harbor"], found["skipped"]
         context.made["harbor"] = {"tasks": tasks, "skipped": skipped, "isolation": harbor.ISOLATION}
         context.log.info("%d Harbor tasks, %d of them skipped; %s", tasks, skipped, harbor.ISOLATION)
@@ -133,7 +133,7 @@ def read_set(paths: str | list[str], subset: str | None, split: str, columns, pu
             raise DataError(f"{file} holds no rows; take it out of {key}.")
 
 
-def _harbor_sets(buffer) -> set[str]:
+def harbor_sets(buffer) -> set[str]:
     """The names of the sets whose rows are Harbor tasks."""
     paths = {name: one.path if isinstance(one.path, list) else [one.path]
              for _, name, _, one in sets_with_paths(buffer)}
@@ -152,9 +152,13 @@ def _of_harbor(record: dict[str, Any], row: int, columns, file: str, images: Map
     if image and image.digest is None:
         reason = f"no image was built: {image.reason} (log: {image.log})"
     elif image:
-        place = Path(image.log).with_suffix(".json")
-        answer = json.dumps(json.loads(answer) | {"image": str(place), "digest": image.digest})
+        answer = with_image(answer, Path(image.log).with_suffix(".json"), image.digest)
     return RawTask(row, record["question"], answer, None, problem=reason)
+
+
+def with_image(truth: str, place: Path, digest: str) -> str:
+    """The truth of a Harbor task with its built image, which Harbor (workflows/environments/harbor.py) reads."""
+    return json.dumps(json.loads(truth) | {"image": str(place), "digest": digest})
 
 
 if __name__ == "__main__":

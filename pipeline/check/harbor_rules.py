@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pipeline.plan.plan import Plan
 from pipeline.settings.config import Config
 from pipeline.settings.images import paths_of_sets
-from pipeline.store import files, images
+from pipeline.store import dockerfiles, files, images
 from pipeline.store.errors import Problem
 
 SHOWN = 5  # reasons
@@ -24,6 +24,15 @@ def facts(config: Config) -> Iterator[tuple[str, str]]:
             largest = f"; the disk needed is without the others, each of up to {config.images.max_gib:g} GiB"
             yield path, (f"{len(tasks) - reasons.total()} of {len(tasks)} Harbor tasks run, in {len(built)} images, of "
                          f"which {made} are built{largest * (made < len(built))}{others}")
+
+
+def unnamed_images(config: Config) -> list[Problem]:
+    """Returns a warning for each base image of environment.images that no Dockerfile of the tasks names."""
+    named = {name for path in dict.fromkeys(paths_of_sets(config.buffer)) for task in images.tasks_below(path)
+             if task.dockerfile for name in dockerfiles.bases(task.dockerfile)}
+    return [Problem("environment.images", f"no Dockerfile of the tasks names this image; they name "
+                    f"{', '.join(sorted(named)[:SHOWN]) or 'none'}.", found=name)
+            for name in config.environment.images if name not in named]
 
 
 def _listed(reasons: Counter) -> str:

@@ -167,7 +167,9 @@ def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: di
     found["problems"] = report.news_of_models(found["problems"], named)
     for to in ("problems", "warnings", "unjudged"):
         report.add("", found[to], to)
-    report.facts += [("data", [*map(tuple, found["facts"]), *harbor_rules.facts(config)])] if data else []
+    if data:
+        report.add("", harbor_rules.unnamed_images(config), "warnings")
+        report.facts.append(("data", [*map(tuple, found["facts"]), *harbor_rules.facts(config)]))
     return Sizes(found["sizes"], starts)
 
 

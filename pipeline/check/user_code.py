@@ -20,9 +20,10 @@ from pipeline.job.context import ending, environment, our_environment
 from pipeline.job.ending import die_with_parent
 from pipeline.job.process_group import ending_orphans
 from pipeline.settings import secrets
+from pipeline.settings.arguments.answers import tool_arguments
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.config import TOOLS, Config, users_code
-from pipeline.settings.data import reward_functions
+from pipeline.settings.data import reward_functions, workflow_of
 from pipeline.store import files, launch
 from pipeline.store.digests import module_file
 from pipeline.store.errors import Problem
@@ -45,10 +46,12 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
         variables = environment(secrets.reveal(settings.explorer.env_vars))
         explorer = settings.buffer.explorer_input
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
-        asked.setdefault(json.dumps(variables), {}).update(
-            {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
-             else WORKFLOW if key.endswith("workflow_type") else OTHER
-             for key, name in users_code(settings) if f"'{name}'" not in known})
+        worlds = [tool_arguments(workflow_of(one, explorer, place), one.workflow_args)["environment_class"]
+                  for place, one in tasksets(settings)]  # terminal_agent has one of ours
+        asked.setdefault(json.dumps(variables), {}).update(dict.fromkeys(filter(None, worlds), WORLD) | {
+            name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
+            else WORKFLOW if key.endswith("workflow_type") else OTHER
+            for key, name in users_code(settings) if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():
         for name, answer in _answers(variables, json.dumps(questions)).items():

@@ -99,9 +99,11 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
         value = OverridesParser.create().parse_override(override).value()
     except (HydraException, ValueError) as error:  # a number with thousands of digits
         why = _why(raw, str(error)) if shown == override else "."  # a word quoted by Hydra may be the secret
-        problems.append(Problem(f"'{shown}'", f"the value cannot be read{why}", "A text with other characters than "
-                                "letters, digits and . _ - / goes in quotes: "
-                                f"{_quoted(*shown.lstrip('+').split('=', 1))}."))
+        key, value = shown.lstrip("+").split("=", 1)
+        problems.append(Problem(f"'{shown}'", f"the value cannot be read{why}", (
+            r"In a mapping or list a text goes in quotes, and a colon of a key after a backslash: {a\:1: 'b c'}."
+            if value.startswith(("{", "[")) else "A text with other characters than letters, digits and . _ - / goes "
+            f"in quotes: {_quoted(key, value)}.")))
         return None
     if why := next(filter(None, (unreadable(text) for _, text in secrets.texts(value))), None):
         problems.append(Problem(f"'{shown}'", why))

@@ -257,7 +257,8 @@ def _apply(task: HarborTask, source: Path, one: Instruction) -> None:
 
 
 def _copied(task: HarborTask, source: Path, words: list[str]) -> Iterator[tuple[Path, str]]:
-    """(file, target) of a COPY; of a directory its contents are copied, as Docker does."""
+    """(file, target) of a COPY; of a directory its contents are copied, and of a link what it leads to, as Docker does;
+    links below a directory stay links."""
     *names, target = words
     found = []
     for name in (PurePosixPath(name.lstrip("/")).as_posix() for name in names):
@@ -266,8 +267,11 @@ def _copied(task: HarborTask, source: Path, words: list[str]) -> Iterator[tuple[
         raise _Unsupported
     into = target.endswith("/") or len(found) > 1 or target == "."
     for path in found:
-        for one in [path] if path.is_file() else sorted(path.iterdir()):
-            yield one, _placed(task, f"{target}/{one.name}" if into or path.is_dir() else target)
+        real = path.resolve() if path.is_symlink() else path
+        if not real.exists() or not real.resolve().is_relative_to(source.resolve()):
+            raise _Unsupported
+        for one, name in [(real, path.name)] if real.is_file() else [(one, one.name) for one in sorted(real.iterdir())]:
+            yield one, _placed(task, f"{target}/{name}" if into or real.is_dir() else target)
 
 
 def _placed(task: HarborTask, path: str) -> str:

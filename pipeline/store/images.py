@@ -85,7 +85,7 @@ def environments(paths: Iterable[str], given: Mapping[str, str], root: str) -> l
     that does not exist.
     """
     tasks = (task for path in paths for task in tasks_below(path))
-    found = (_environment(task, given, root) for task in tasks if task.is_built(given))
+    found = (environment_of(task, given, root) for task in tasks if task.is_built(given))
     return [one for _, one in sorted({one.key: one for one in found}.items())]
 
 
@@ -111,7 +111,8 @@ def no_builder() -> str | None:
     return NEEDED if not shutil.which("buildah") or os.geteuid() != 0 else None
 
 
-def _environment(task: harbor.HarborTask, given: Mapping[str, str], root: str) -> Environment:
+def environment_of(task: harbor.HarborTask, given: Mapping[str, str], root: str) -> Environment:
+    """Returns what the image of a task that has one (`is_built`) is built of. Raises DataError like `environments`."""
     named = {name: given[name] for name in dockerfiles.bases(task.dockerfile) if name in given}
     for name, path in named.items():
         if not resolve(path).exists():

@@ -1,14 +1,18 @@
 """`ouro debug workflow`: one attempt by a script or a server; what it shows, and what fails."""
 
 import json
+import os
+from contextlib import suppress
 
 import pytest
 
 from pipeline.check.judge import compose
 from pipeline.compose.recipe import Recipe
-from pipeline.store.errors import ConfigError, DataError
+from pipeline.store import images
+from pipeline.store.errors import ConfigError, DataError, OuroError
 from stages.debug import Asked, debug
-from tests.golden.messages import wording
+from tests.golden.messages import refuses, wording
+from tests.harbor_kit import write_task
 from tests.servers import chat_app, serving
 
 COMMON = ("recipe=countdown", "model.max_response_tokens=16", "model.max_prompt_tokens=60")
@@ -50,6 +54,24 @@ def test_a_script_plays_an_environment_through_the_chat_template_of_the_recipe(t
     assert "mask 1x25 0x20 1x5" in text or "mask 1x25 0x25 1x5" in text  # a lake of 4x4, or with ` wall`
     assert "reward 0 (accuracy=0)" in text
     wording(text, "[tool call] move", '"left"}')
+
+
+def test_a_harbor_task_is_tried_in_its_image(tmp_path):
+    write_task(tmp_path / "tasks" / "one", environment__Dockerfile="FROM x\nRUN true\n")
+    (tmp_path / "script.json").write_text('["done"]')
+    settings = Recipe(compose([
+        "recipe=terminal", f"checkpoint_root_dir={tmp_path}", "buffer.explorer_input.taskset.split=train",
+        f"buffer.explorer_input.taskset.path={tmp_path / 'tasks'}"])).one_attempt(None)
+    asked, lines = Asked(script=str(tmp_path / "script.json")), []
+    with refuses(DataError, "one", "--until images"):
+        debug(settings, asked, lines.append)
+    [environment] = images.environments([str(tmp_path / "tasks")], {}, str(tmp_path))
+    (images.directory(str(tmp_path)) / "layers" / "empty").mkdir(parents=True)
+    image = images.Image("sha256:1", ["empty"], {}, "/", 0, "/root", os.geteuid(), 0, 0.0)
+    image.write(images.place_of(str(tmp_path), environment.key))
+    with suppress(OuroError):  # it has no programs
+        debug(settings, asked, lines.append)
+    assert '"digest": "sha256:1"' in lines[0]
 
 
 def test_a_script_that_is_too_short_fails_the_attempt(tmp_path):

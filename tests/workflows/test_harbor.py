@@ -96,6 +96,9 @@ def test_the_solution_has_reward_1_and_nothing_has_reward_0(tmp_path):
     task = read_task(write_task(tmp_path))
     truth = task.record()["answer"]
     assert tried(truth, ToolArguments()) == ["nothing {'accuracy': 0.0}", "solution {'accuracy': 1.0}"]
+    (task.directory / "solution" / "solve.sh").write_text("exit 7\n")
+    [_, solved] = tried(read_task(task.directory).record()["answer"], ToolArguments())
+    assert solved == "solution {'accuracy': 0.0} (exit code 7 of solve.sh)"
 
 
 @confined

@@ -233,15 +233,15 @@ def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def tried(truth: str, settings: ToolArguments) -> list[str]:
     """The reward of a task without any work, and that of its solution, or why there is none. truth: of its row."""
-    found = []
+    found, note = [], ""
     for work in ("nothing", "solution"):
         world = Harbor()
         world.settings = settings
         try:
             world.reset(Situation([], truth))
-            if work == "solution":
-                world._solve()
-            found.append(f"{work} {world.reward()}")
+            if work == "solution" and (code := world._solve().code) != 0:
+                note = " (solve.sh timed out)" if code is None else f" (exit code {code} of solve.sh)"
+            found.append(f"{work} {world.reward()}{note}")
         except (OSError, Unverified, OuroError) as error:
             found.append(f"{work}: {error}")
         finally:

@@ -84,6 +84,17 @@ def test_files_are_placed_as_docker_places_them(tmp_path, dockerfile, targets):
     assert {target for _, target in task.copies} == targets
 
 
+def test_a_link_that_is_copied_is_what_it_leads_to(tmp_path):
+    task = write_task(tmp_path, environment__Dockerfile="FROM x\nCOPY link away/ ./", environment__data__a_dot_txt="2")
+    place = task / "environment"
+    (place / "link").symlink_to("data/a.txt")
+    (place / "away").symlink_to("data")
+    assert read_task(task).copies == [(place / "data" / "a.txt", "/app/link"), (place / "data" / "a.txt", "/app/a.txt")]
+    (place / "link").unlink()
+    (place / "link").symlink_to("/etc/passwd")
+    assert read_task(task).needs_image  # whose builder refuses it
+
+
 @pytest.mark.parametrize(("changed", "reason"), [
     ({"environment__Dockerfile": "FROM x\nRUN useradd a && chown -R a /app && chown b:b /b\nUSER a"}, "a and b"),
     ({"environment__Dockerfile": "FROM x\nCOPY --chown=a x y\nRUN chown b y"}, "a and b"),
