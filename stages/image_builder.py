@@ -50,9 +50,9 @@ class Builder:
         recipe.write_text(dockerfiles.rewritten(one.dockerfile, given), encoding="utf-8")
         context = one.context if one.context.is_dir() else self._empty()
         with open(log, "wb") as output:
-            self._watched(["bud", "--isolation", "chroot", "--format", "docker",  # SHELL is of this format alone
-                           "--layers", "--pull=false", "--file", str(recipe), "--tag", one.key, "--signature-policy",
-                           str(self._place / "policy.json"), str(context)], one.seconds, output)
+            self._watched(["bud", "--isolation", "chroot", "--layers", "--pull=false", "--file", str(recipe), "--tag",
+                           one.key, "--signature-policy", str(self._place / "policy.json"), str(context)], one.seconds,
+                          output)
         digest, manifest, config = self._pushed(one.key)
         found = [self._unpacked(layer["digest"]) for layer in manifest["layers"]]
         distinct = dict(reversed(found))  # overlayfs takes a layer once: of equal ones the topmost hides the others
