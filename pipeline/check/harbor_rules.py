@@ -28,11 +28,12 @@ def facts(config: Config) -> Iterator[tuple[str, str]]:
 
 def unnamed_images(config: Config) -> list[Problem]:
     """Returns a warning for each base image of environment.images that no Dockerfile of the tasks names."""
-    named = {name for path in dict.fromkeys(paths_of_sets(config.buffer)) for task in images.tasks_below(path)
-             if task.dockerfile for name in dockerfiles.bases(task.dockerfile)}
+    tasks = (task for path in dict.fromkeys(paths_of_sets(config.buffer)) for task in images.tasks_below(path))
+    named = {dockerfiles.qualified(name) for task in tasks if task.dockerfile
+             for name in dockerfiles.bases(task.dockerfile)}
     return [Problem("environment.images", f"no Dockerfile of the tasks names this image; they name "
                     f"{', '.join(sorted(named)[:SHOWN]) or 'none'}.", found=name)
-            for name in config.environment.images if name not in named]
+            for name in config.environment.images if dockerfiles.qualified(name) not in named]
 
 
 def _listed(reasons: Counter) -> str:

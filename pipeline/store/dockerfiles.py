@@ -126,6 +126,15 @@ def bases(text: str) -> list[str]:
                     if not _is_stage(name, found)]
 
 
+def given_bases(text: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns those base images that are given, as the Dockerfile names them, with registry and tag or without.
+
+    given: base image -> file or directory.
+    """
+    known = {qualified(name): path for name, path in given.items()}
+    return {name: known[qualified(name)] for name in bases(text) if qualified(name) in known}
+
+
 def _sources(one: Instruction) -> Iterator[tuple[str, str]]:
     """Yields of the options that name an image or a stage: the option, and the name."""
     for option in one.options if one.name in ("COPY", "RUN") else ():
@@ -217,8 +226,9 @@ def _local(name: str, given: Mapping[str, str]) -> str:
 
 
 def qualified(name: str) -> str:
-    """Returns an image's name with its registry: docker.io/library/ubuntu:24.04 for ubuntu:24.04."""
+    """Returns an image's name with its registry and tag: docker.io/library/ubuntu:latest for ubuntu."""
     first, slash, _ = name.partition("/")
+    name += ":latest" * (":" not in name.rpartition("/")[2] and "@" not in name)
     if slash and ("." in first or ":" in first or first == "localhost"):
         return name
     return f"{REGISTRY}{name}" if slash else f"{REGISTRY}library/{name}"

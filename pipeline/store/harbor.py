@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -96,10 +96,10 @@ class HarborTask:
         content = digest_of(self.environment) if self.environment.is_dir() else ""
         return self.dockerfile and hashlib.sha256(f"{self.dockerfile}\0{content}".encode()).hexdigest()[:16]
 
-    def is_built(self, given: Collection[str]) -> bool:
-        """Returns whether it runs in an image. given: names of the base images that are on this machine."""
+    def is_built(self, given: Mapping[str, str]) -> bool:
+        """Returns whether it runs in an image. given: base image -> file or directory on this machine."""
         return not self.unsupported and self.dockerfile is not None and (
-            self.needs_image or not set(given).isdisjoint(dockerfiles.bases(self.dockerfile)))
+            self.needs_image or bool(dockerfiles.given_bases(self.dockerfile, given)))
 
     def record(self) -> dict[str, Any]:
         """A row of a task set; the truth says where the task is, and its content."""

@@ -113,7 +113,7 @@ def no_builder() -> str | None:
 
 def environment_of(task: harbor.HarborTask, given: Mapping[str, str], root: str) -> Environment:
     """Returns what the image of a task that has one (`is_built`) is built of. Raises DataError like `environments`."""
-    named = {name: given[name] for name in dockerfiles.bases(task.dockerfile) if name in given}
+    named = dockerfiles.given_bases(task.dockerfile, given)
     for name, path in named.items():
         if not resolve(path).exists():
             raise DataError(f"environment.images.{name}: {path} does not exist (looked from {Path.cwd()}).")

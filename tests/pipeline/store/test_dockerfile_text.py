@@ -103,6 +103,13 @@ def test_images_are_what_is_no_stage(text, images):
     assert dockerfiles.refusal(text) is None
 
 
+def test_a_given_image_has_all_its_names():
+    named = ("docker.io/library/ubuntu:latest", "ubuntu", "library/ubuntu", "ubuntu:24.04", "ghcr.io/a/ubuntu")
+    text = "\n".join(f"FROM {name}" for name in named)
+    assert dockerfiles.given_bases(text, {"ubuntu": "base.tar"}) == dict.fromkeys(named[:3], "base.tar")
+    assert dockerfiles.given_bases("FROM u@sha256:1", {"docker.io/library/u@sha256:1": "x"}) == {"u@sha256:1": "x"}
+
+
 def test_names_of_images_and_stages_are_replaced():
     given = {"ubuntu:24.04": "localhost/u", "tool:1": "localhost/t"}
     text = ("FROM ubuntu:24.04 as One\nCOPY --chown=1 --from=tool:1 \\\n  a b\n"
@@ -111,8 +118,8 @@ def test_names_of_images_and_stages_are_replaced():
     assert dockerfiles.rewritten(text, given).splitlines() == [
         "FROM localhost/u as One", "COPY --chown=1 --from=localhost/t a b",
         "RUN --mount=type=bind,from=localhost/t,target=/t ls",
-        'RUN --mount=from=docker.io/a/b,target=/t ["/bin/sh", "-c", "ls\\n"]', "FROM One", "COPY --from=One tool:1 b",
-        "COPY --from=0 a b"]
+        'RUN --mount=from=docker.io/a/b:latest,target=/t ["/bin/sh", "-c", "ls\\n"]', "FROM One",
+        "COPY --from=One tool:1 b", "COPY --from=0 a b"]
 
 
 def test_an_image_that_copy_names_is_in_the_identity(tmp_path):
