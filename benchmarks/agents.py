@@ -24,6 +24,7 @@ from pathlib import Path
 from benchmarks.algorithms import TOKENS, trained
 from benchmarks.lanes import side_by_side
 from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
+from pipeline.job.progress import interval
 from pipeline.results.learnt import changes, scores
 from pipeline.results.view import View, find_view
 from pipeline.store import files, tables
@@ -67,9 +68,8 @@ def row(root: Path, case: Case) -> list:
 def measured(view: View) -> list:
     """The cells of a complete run after its first three: scores and their change as `ouro run` prints them."""
     [change] = [one for one in changes(view) if one.last.metric == "sampled_accuracy"]
-    sampled = [f"{one.value:.0%} [{100 * one.low:.0f}, {100 * one.high:.0f}]" for one in (change.first, change.last)]
     greedy = [f"{one.value:.0%}" for one in scores(view) if one.metric == "greedy_accuracy"]
-    cells = [change.tasks, *sampled,
+    cells = [change.tasks, interval(change.first), interval(change.last),
              f"{100 * change.value:+z.1f} [{100 * change.low:+z.1f}, {100 * change.high:+z.1f}]",
              " to ".join(greedy)]
     with tables.connect([("run", trained(view).directory)]) as session:

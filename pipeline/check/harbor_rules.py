@@ -28,6 +28,8 @@ def facts(config: Config) -> Iterator[tuple[str, str]]:
 
 def unnamed_images(config: Config) -> list[Problem]:
     """Returns a warning for each base image of environment.images that no Dockerfile of the tasks names."""
+    if not config.environment.images:
+        return []
     tasks = (task for path in dict.fromkeys(paths_of_sets(config.buffer)) for task in images.tasks_below(path))
     named = {dockerfiles.qualified(name) for task in tasks if task.dockerfile
              for name in dockerfiles.bases(task.dockerfile)}

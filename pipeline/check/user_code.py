@@ -46,12 +46,13 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
         variables = environment(secrets.reveal(settings.explorer.env_vars))
         explorer = settings.buffer.explorer_input
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
-        worlds = [tool_arguments(workflow_of(one, explorer, place), one.workflow_args)["environment_class"]
-                  for place, one in tasksets(settings)]  # terminal_agent has one of ours
-        asked.setdefault(json.dumps(variables), {}).update(dict.fromkeys(filter(None, worlds), WORLD) | {
-            name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
-            else WORKFLOW if key.endswith("workflow_type") else OTHER
-            for key, name in users_code(settings) if f"'{name}'" not in known})
+        worlds = (tool_arguments(workflow_of(one, explorer, place), one.workflow_args)["environment_class"]
+                  for place, one in tasksets(settings))  # also that of terminal_agent, which no setting names
+        code = [*users_code(settings), *((TOOLS[1], name) for name in filter(None, worlds))]
+        asked.setdefault(json.dumps(variables), {}).update(
+            {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
+             else WORKFLOW if key.endswith("workflow_type") else OTHER
+             for key, name in code if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():
         for name, answer in _answers(variables, json.dumps(questions)).items():

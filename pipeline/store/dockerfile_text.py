@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 ESCAPE = "\\"  # without a directive
 DIRECTIVE = re.compile(r"#\s*([A-Za-z]\w*)\s*=\s*(.+?)\s*$")
@@ -68,8 +69,13 @@ def escape_of(text: str) -> str:
     return ESCAPE
 
 
-def instructions(text: str) -> Iterator[Instruction]:
-    """Yields the instructions of a Dockerfile, without comments and blank lines."""
+@cache
+def instructions(text: str) -> tuple[Instruction, ...]:
+    """Returns the instructions of a Dockerfile, without comments and blank lines."""
+    return tuple(_instructions(text))
+
+
+def _instructions(text: str) -> Iterator[Instruction]:
     lines, escape, place = text.removeprefix("\ufeff").split("\n"), re.escape(escape_of(text)), 0
     goes_on = re.compile(rf"(^|(?!{escape}).){escape}[ \t]*$")  # two of them at the end of a line do not join
     while place < len(lines):

@@ -158,9 +158,9 @@ def refusal(text: str) -> str | None:
             return f"FROM {stage.image}: ONBUILD of that stage, which an image of OCI does not keep"
         if "$" in stage.image:
             return f"FROM {stage.image}: needed $NAME, ${{NAME}}, ${{NAME:-word}} or ${{NAME:+word}}"
-    for one in instructions(text):
-        if reason := _refusal(one, escape_of(text)):
-            return reason
+    escape = escape_of(text)
+    if reason := next(filter(None, (_refusal(one, escape) for one in instructions(text))), None):
+        return reason
     for line in rewritten(text, {}).split("\n"):
         if (size := len(line.encode())) >= LONGEST:
             return (f"{line[:80]}…: {size} bytes in a line, or in a here-document, of which buildah gets one; it reads "

@@ -224,7 +224,7 @@ def _refuse_dockerfile(text: str) -> None:
 
 def _apply_all(task: HarborTask, source: Path) -> None:
     """Raises _Unsupported where an image has to be built."""
-    found = list(instructions(task.dockerfile))
+    found = instructions(task.dockerfile)
     several = sum(one.name == "FROM" for one in found) > 1
     if several or escape_of(task.dockerfile) != ESCAPE or (source / ".dockerignore").exists():
         raise _Unsupported

@@ -24,7 +24,7 @@ from functools import cache
 from typing import IO, NamedTuple, Self
 
 LOOK_SECONDS = 0.2
-SHARE = 4  # between two looks pass at least so many times the seconds of one
+SHARE = 4  # the pause after a look lasts at least this many times as long as the look
 AGAIN, AGAIN_SECONDS = 2, 0.02  # processes change while they are looked at: as many further looks must agree
 RESIDENT, PROPORTIONAL = ("RssAnon", "VmSwap"), ("Pss_Anon", "SwapPss")
 

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from pipeline.check import server_call
+from pipeline.check import server_call, user_code
 from pipeline.check.named_functions import wrong_arguments
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.config import users_code
@@ -25,6 +25,16 @@ OWN = "buffer.explorer_input.default_eval_workflow_type=simple_workflow"
 def found(workflow, arguments, functions=None):
     settings = overridden(f"{SET}.default_workflow_type={workflow}", f"{SET}.workflow_args={arguments}", OWN)
     return wrong_arguments(settings, functions)
+
+
+def test_the_environment_that_a_workflow_has_by_default_is_asked_what_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no bubblewrap
+    monkeypatch.setattr(user_code, "_answers", user_code._answers.__wrapped__)  # other tests have it
+    settings = overridden(f"{SET}.default_workflow_type=terminal_agent", OWN)
+    functions, [wrong] = user_code.imported([settings])
+    assert functions == {}
+    assert "bwrap" in wrong
+    assert user_code.imported([settings], known="'workflows.environments.terminal:Terminal'") == ({}, [])
 
 
 def test_the_arguments_of_a_workflow_and_of_its_tools_are_checked():
