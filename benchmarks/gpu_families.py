@@ -114,8 +114,8 @@ def update(given, model: Path) -> None:
     config, process = effective(asked, asked.stages[0]), Process.start(1)
     recompute.resolve(config, model)
     actor, objective = Actor(model, config, process), Objective(config)
-    separation.prove_policy(actor, config)
     random, both = np.random.default_rng(0), given.prompt + given.response
+    separation.prove_policy(actor, config, random.integers(5, COMMON["vocab_size"], 2 * both).tolist())
     rows = [Row(f"r{i}", random.integers(5, COMMON["vocab_size"], both).tolist(), given.prompt, [1] * given.response,
                 {"advantages": [1.0, -1.0][i % 2]}) for i in range(8 * given.tasks)]
     for row, values in zip(rows, actor.score_rows(rows), strict=True):

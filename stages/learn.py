@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 
 from pipeline.job import slurm
@@ -20,6 +19,7 @@ from pipeline.job.context import Context
 from pipeline.job.ending import OUT_OF_TIME, Stopped
 from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
+from pipeline.settings.config import longest_sequence
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
 from stages import device_sharing, recompute
@@ -28,6 +28,7 @@ from stages.follow import TOTAL
 from stages.learner import mismatched, passes
 from stages.learner.actor import Actor, Result
 from stages.learner.batches.demonstrations import Demonstrations
+from stages.learner.batches.known_text import tokens_of_text
 from stages.learner.batches.preferences import Preferences
 from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.reward_pairs import RewardPairs
@@ -85,12 +86,13 @@ class Trainer:
         for resolve in (recompute.resolve, device_sharing.resolve):
             self._log(resolve(config, self.model))
         config.trainer.overlap = not _any(self.process, not config.trainer.overlap)
+        self.text = tokens_of_text(context, self.model, self.source, 2 * longest_sequence(config.model))
         if data_set is RewardPairs:
             self.actor = Scorer(self.model, config, self.process, self.source.padding)
-            prove_critic(self.actor, config)
+            prove_critic(self.actor, config, self.text)
         else:
             self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
-            prove_policy(self.actor, config)
+            prove_policy(self.actor, config, self.text)
         self._keep_way(saved)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
@@ -110,11 +112,11 @@ class Trainer:
         critic = None
         if config.algorithm.advantage_fn in WITH_CRITIC:
             critic = Critic(self.model, config, self.process, budget=self.actor.budget)
-            prove_critic(critic, config)
+            prove_critic(critic, config, self.text)
         teacher = None
         if "teacher" in context.inputs:
             teacher = Teacher(context, self.model, self.process)
-            prove_teacher(teacher, config)
+            prove_teacher(teacher, config, self.text)
         return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
 
     def _keep_way(self, saved: dict[str, Any]) -> None:
@@ -125,7 +127,7 @@ class Trainer:
                              f"Resume with trainer.packing={saved['packing']} and the packages of before, or delete "
                              "the stage directory to start again.")
         self.context.made["packing"] = way.name
-        if not way.packed or way.unshared:
+        if not way.packed or way.unshared or way.unproved:
             self._log(str(way))
 
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
@@ -149,7 +151,7 @@ class Trainer:
             references.resume(manifest["step"] if checkpoint else 0)
         if checkpoint is None:
             if self.syncs.publishes(0):
-                self.publishing.hand_over(0, _arbitrary_tokens(self.actor, self.context.config))
+                self.publishing.hand_over(0, self._probe_text())
             return 0
         self.actor.zero.load(checkpoint)
         if references and self.saving.moves:
@@ -159,7 +161,7 @@ class Trainer:
         self.actor.budget.restore(manifest.get("token_budget"))
         self.context.log.info("resumes after step %d", manifest["step"])
         if self.syncs.awaits(manifest["step"]):
-            self.publishing.hand_over(manifest["step"], _arbitrary_tokens(self.actor, self.context.config))
+            self.publishing.hand_over(manifest["step"], self._probe_text())
         return manifest["step"]
 
     def run(self) -> None:
@@ -288,7 +290,7 @@ class Trainer:
             self.reader.start(self._prepare, step)
         self._wait(step)
         while self._is_asked(step - 1):
-            self.publishing.hand_over(step - 1, _arbitrary_tokens(self.actor, self.context.config))
+            self.publishing.hand_over(step - 1, self._probe_text())
             self._wait(step)
         batch = self.reader.finish()
         self.context.activity.now("trains", f"step {step}")
@@ -311,6 +313,10 @@ class Trainer:
                 self._end(step - 1, OUT_OF_TIME, f", before the time limit of job {slurm.this_job()}")
             self._end(step - 1)
 
+    def _probe_text(self) -> list[int]:
+        """Token ids for the probe of a version before which no rollout was read."""
+        return self.text[: min(longest_sequence(self.context.config.model) - 1, PROBE_TOKENS)]
+
     def _is_asked(self, step: int) -> bool:
         """Whether an explorer waits for the weights of this step. Collective where it may."""
         return self.syncs.asks and _any(self.process, self.syncs.is_asked(step))
@@ -326,13 +332,6 @@ class Trainer:
         if rows:
             tables.write(tables.step_file(directory, "trained", step.step), records.Trained, rows)
         tables.write(tables.step_file(directory, "steps", step.step), records.Step, [step])
-
-
-def _arbitrary_tokens(actor: Actor, config) -> list[int]:
-    """Token ids for the probe of version 0, when no rollout exists yet."""
-    vocabulary = actor.zero.module.model.config.get_text_config().vocab_size
-    count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
-    return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
 
 
 def _any(process: Process, holds: bool) -> bool:

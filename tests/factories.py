@@ -46,3 +46,6 @@ def advantage_batch(**columns: list) -> pa.Table:
     count = len(next(iter(columns.values())))
     columns = {"experience_id": [f"e{i}" for i in range(count)], **columns}
     return pa.table({name: pa.array(values, BATCH_TYPES[name]) for name, values in columns.items()})
+
+
+TEXT = [3 + number * number % 13 for number in range(64)]  # token ids that every tokenizer of tests has

@@ -178,7 +178,8 @@ class Synchronizer(Section):
               "trainer_driven and explorer_driven: the explorer waits for newer ones; null: any number", ge=0)
     sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", **LIMIT, how=True)
     probe_tolerance: float | None = setting(
-        None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",
+        None, "largest allowed |engine - trainer| log-prob on the probe; null: in the mean and at the 95th percentile "
+              "1e-3 in float32, 0.05 and 0.2 in bfloat16, or four times what rounding changes in the trainer",
         gt=0, how=True)
     publish: str = setting("auto", "what a publication of weights writes; delta: the elements that changed; full: all; "
                                    "auto: deltas in bfloat16, unless more than a fifth of the elements changed",

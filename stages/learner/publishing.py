@@ -22,6 +22,7 @@ from pipeline.store.versions import Positions
 from stages.learner.actor import Actor
 from stages.learner.engine import policy
 from stages.learner.engine.way import decoder
+from stages.learner.separation import apart, rounded_again
 
 LARGEST_SHARE = 0.2  # of the elements, changed: with more, `auto` writes the whole weights
 ALIGNED = 64  # bytes: where a tensor begins in a buffer
@@ -61,14 +62,18 @@ class Publishing:
             versions.publish(self.context.directory, version, partial(export, state), probe)
 
     def _probe(self, tokens: list[int]) -> dict[str, Any]:
-        """Log-probs of the tokens at temperature 1, and that of the likeliest token after them at the temperature of
-        sampling. The latter (rank 0's) from the last hidden state: the policy scores tokens that are given."""
+        """Log-probs of the tokens at temperature 1, by how much another rounding changes them below float32, and the
+        log-prob of the likeliest token after them at the temperature of sampling. The latter (rank 0's) from the last
+        hidden state: the policy scores tokens that are given."""
         module, states = self.actor.zero.module, []
         hook = decoder(module.model).register_forward_hook(lambda _, __, found: states.append(found.last_hidden_state))
         try:
             probe: dict[str, Any] = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
         finally:
             hook.remove()
+        if module.model.dtype != torch.float32:
+            with rounded_again(getattr(decoder(module.model), "layers", ())):
+                probe["rounding"] = apart(np.array(self.actor.score(tokens)), np.array(probe["logprobs"]))
         part = module.way.part(torch.tensor([len(tokens) - 1], device=states[0].device), len(tokens))
         last = part.whole(states[0][0][part.places])[0]
         head = self.actor.zero.full_state(module.model.get_output_embeddings().named_parameters())

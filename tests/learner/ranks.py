@@ -22,6 +22,7 @@ from stages.learner.engine.process import Process
 from stages.learner.engine.sharing import Segments
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
+from tests.factories import TEXT
 
 PPO = ("algorithm.algorithm_type=ppo", "algorithm.policy_loss_fn=ppo", "algorithm.kl_loss_fn=k3",
        "algorithm.kl_loss_fn_args.kl_coef=0.1", "algorithm.entropy_loss_fn=default",
@@ -54,10 +55,10 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
     config = overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings)
     objective = Objective(config)
     actor = Actor(model, config, process, keep_initial=True)
-    separation.prove_policy(actor, config)
+    separation.prove_policy(actor, config, TEXT)
     critic = Critic(model, config, process) if with_critic else None
     if critic:
-        separation.prove_critic(critic, config)
+        separation.prove_critic(critic, config, TEXT)
     found: dict = {"losses": [], "norms": [], "statistics": []}
     for _ in range(2):
         some = rows()
@@ -88,7 +89,7 @@ def refused(model: Path, process: Process, settings: Sequence[str]) -> list[str]
         Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more)
     for prove, module in ((separation.prove_policy, Actor), (separation.prove_critic, Critic)):
         try:
-            prove(module(model, config, process), config)
+            prove(module(model, config, process), config, TEXT)
         except ModelError as error:
             found.append(str(error))
     attention.layout = bounded

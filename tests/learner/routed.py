@@ -16,6 +16,7 @@ from stages.learner.engine.batch import Row
 from stages.learner.engine.process import Process
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
+from tests.factories import TEXT
 
 GIVEN = ("algorithm.algorithm_type=grpo", "model.max_prompt_tokens=24", "model.max_response_tokens=40",
          "algorithm.enable_router_replay=true")
@@ -36,7 +37,7 @@ def rows() -> list[Row]:
 def train(model: Path, process: Process, settings: Sequence[str] = ()) -> dict:
     config = overridden(*TINY, *GIVEN, *settings)
     actor, found = Actor(model, config, process), {"losses": [], "norms": [], "differing": []}
-    separation.prove_policy(actor, config)
+    separation.prove_policy(actor, config, TEXT)
     for number in (1, 2):
         some = rows()
         for row, values in zip(some, actor.score_rows(some), strict=True):

@@ -26,6 +26,7 @@ from stages.learner.engine.batch import Row
 from stages.learner.objective import Objective
 from tests import families
 from tests.configs import TINY, overridden
+from tests.factories import TEXT
 from workflows.protocol.hugging_face import set_exact_attention
 
 PAGE = CONF.parent / "docs" / "models.md"
@@ -64,7 +65,7 @@ def trained(path, process, family: str, varied: int | None = None, *more: str) -
     families.make(family, path, varied=varied)
     config, far = overridden(*TINY, *RFT, *more), 0.0
     actor = Actor(path, config, process)
-    separation.prove_policy(actor, config)
+    separation.prove_policy(actor, config, TEXT)
     for words in (SFT, RFT):
         some, settings = rows(), overridden(*TINY, *words)
         before = actor.score_rows(some)
@@ -91,7 +92,7 @@ def assert_checkpoint_is_whole(path, actor, config, process, logprobs) -> None:
     assert {name: tensor.shape for name, tensor in written.items()} == {
         name: tensor.shape for name, tensor in read.items()}
     again = Actor(out, config, process)
-    separation.prove_policy(again, config)
+    separation.prove_policy(again, config, TEXT)
     np.testing.assert_allclose(np.concatenate(again.score_rows(rows())), np.concatenate(logprobs), atol=1e-5)
 
 
@@ -110,7 +111,7 @@ def test_a_critic_goes_by_rows_too(tmp_path, process):
     families.make("nemotron", tmp_path)
     config = overridden(*TINY, *RFT, "algorithm.algorithm_type=ppo")
     critic = Critic(tmp_path, config, process)
-    separation.prove_critic(critic, config)
+    separation.prove_critic(critic, config, TEXT)
     assert critic.way.name == "rows"
     torch.nn.init.normal_(critic.zero.module.head.weight)
     alone = [critic.values([row])[0] for row in rows()]

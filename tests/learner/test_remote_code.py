@@ -19,6 +19,7 @@ from stages.learner.objective import Objective
 from stages.recompute import needed
 from tests import zoo
 from tests.configs import TINY, overridden
+from tests.factories import TEXT
 from tests.learner.test_families import RFT, SFT, rows
 from workflows.engines.open import open_engine
 from workflows.protocol.engine import Request
@@ -111,7 +112,7 @@ def test_it_trains_and_the_engine_samples_from_what_was_trained(model, process):
     config = overridden(*TINY, *RFT, TRUST)
     engine = open_engine(model, config, [2])
     actor = Actor(model, config, process)
-    separation.prove_policy(actor, config)
+    separation.prove_policy(actor, config, TEXT)
     for words in (SFT, RFT):
         some = rows()
         before = actor.score_rows(some)

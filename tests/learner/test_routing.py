@@ -16,6 +16,7 @@ from stages.learner.objective import Objective
 from stages.learner.separation import prove_policy
 from tests import families, zoo
 from tests.configs import TINY, overridden
+from tests.factories import TEXT
 from tests.golden.messages import refuses
 from tests.learner import routed
 from tests.learner.test_ranks import trained
@@ -119,7 +120,7 @@ def test_a_mixture_in_bfloat16_is_proven_with_the_experts_of_its_own_forward(tmp
     model_of(tmp_path, "qwen3_moe")
     config = overridden(*TINY, *GRPO, "model.dtype=bfloat16")
     actor = Actor(tmp_path, config, process)
-    prove_policy(actor, config)
+    prove_policy(actor, config, TEXT)
     assert actor.way.name == "packed"
 
 

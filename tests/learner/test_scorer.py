@@ -20,7 +20,7 @@ from stages.learner.separation import prove_critic
 from stages.model import character_tokenizer
 from tests import models
 from tests.configs import TINY, element, overridden
-from tests.factories import row
+from tests.factories import TEXT, row
 from workflows.protocol.prompts import turns_of
 from workflows.reward_model import RewardModel
 
@@ -109,7 +109,7 @@ def test_steps_are_those_of_plain_torch_and_the_checkpoint_is_the_classifier_tha
         source, tiny_model, process, tmp_path):
     found, context = source(PAIRS, ALL, margins=[0.5, 0.0, 2.0, 0.0])
     scorer = Scorer(tiny_model, context.config, process, found.padding)
-    prove_critic(scorer, context.config)
+    prove_critic(scorer, context.config, TEXT)
     objective, plain = Objective(context.config), PlainTorch(tiny_model)
     assert scorer.scores(found.rows) == [0.0] * 8  # the head begins at zero
     for number, budget in enumerate((4096, 64, 70), 1):

@@ -28,14 +28,38 @@ class Scores:
 
 
 def test_proving_returns_the_largest_difference():
-    assert probe_difference(Scores(-1.0, -2.0), MANIFEST, 1e-3) == 0.0
-    assert probe_difference(Scores(-1.25, -2.5), MANIFEST, 0.5) == 0.5  # exactly what is allowed
+    assert probe_difference(Scores(-1.0, -2.0), MANIFEST, "float32", 1e-3) == 0.0
+    assert probe_difference(Scores(-1.25, -2.5), MANIFEST, "float32", 0.5) == 0.5  # exactly what is allowed
+
+
+TWENTY = {"version": 3, "probe": {"tokens": [*range(21)], "logprobs": [-1.0] * 20}}
+
+
+@pytest.mark.parametrize(("dtype", "rounding", "far", "refused"), [
+    ("bfloat16", None, [0.04] * 20, False),
+    ("bfloat16", None, [0.06] * 20, True),  # in the mean: allowed 0.05
+    ("bfloat16", (0.02, 0.1), [0.06] * 20, False),  # 4 times what rounding changes: 0.08 and 0.4
+    ("bfloat16", None, [0.0] * 19 + [0.9], False),  # mean 0.045, percentile 0.045
+    ("bfloat16", None, [0.0] * 18 + [0.4] * 2, True),  # percentile 0.4
+    ("bfloat16", (0.02, 0.1), [0.0] * 18 + [0.4] * 2, False),
+    ("bfloat16", (0.02, 0.1), [0.0] * 18 + [0.5] * 2, True),
+    ("float32", None, [0.0009] * 20, False),
+    ("float32", None, [0.0011] * 20, True),
+    ("float32", (1e-6, 1e-6), [0.0011] * 20, True)])
+def test_what_is_allowed_follows_the_precision_and_what_rounding_changes(dtype, rounding, far, refused):
+    manifest = {"version": 3, "probe": TWENTY["probe"] | ({"rounding": rounding} if rounding else {})}
+    scores = Scores(*(-1.0 - one for one in far))
+    if refused:
+        with pytest.raises(SyncError):
+            probe_difference(scores, manifest, dtype)
+    else:
+        assert probe_difference(scores, manifest, dtype) == pytest.approx(max(far))
 
 
 @pytest.mark.parametrize("logprobs", [(-1.0, -2.6), (-1.0, math.nan), (math.nan, math.nan), (-math.inf, -2.0)])
 def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
-    with refuses(SyncError, "3 were", "allowed 0.5 (synchronizer."):
-        probe_difference(Scores(*logprobs), MANIFEST, 0.5)
+    with refuses(SyncError, "3 were", "0.5 at most (synchronizer."):
+        probe_difference(Scores(*logprobs), MANIFEST, "float32", 0.5)
 
 
 @pytest.mark.parametrize(("token", "logprob", "difference"), [(7, -0.5, 0.0), (7, -1.25, 0.375), (8, -0.5, 0.5)])
@@ -43,31 +67,32 @@ def test_the_token_after_the_probe_is_proved_as_it_is_sampled(token, logprob, di
     """At temperature 0.5, where differences of logits count twice: 0.75 is 0.375, and 1.0 is 0.5."""
     last = {"temperature": 0.5, "token": token, "logprob": logprob}
     manifest = {"version": 3, "probe": MANIFEST["probe"] | {"likeliest": last}}
-    assert probe_difference(Scores(-1.0, -2.0), manifest, 0.5) == difference
+    assert probe_difference(Scores(-1.0, -2.0), manifest, "float32", 0.5) == difference
     if difference:
         with pytest.raises(SyncError):
-            probe_difference(Scores(-1.0, -2.0), manifest, 0.9 * difference)
+            probe_difference(Scores(-1.0, -2.0), manifest, "float32", 0.9 * difference)
 
 
 def test_so_it_is_by_every_engine_and_a_token_that_one_does_not_find_likely_stops_the_run():
     last = {"temperature": 0.5, "token": 8, "logprob": -1.0}
     manifest = {"version": 3, "probe": MANIFEST["probe"] | {"likeliest": last}}
-    assert probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.0]]), manifest, 0.5) == 0.25  # of 0.5 and 0.25
+    two = Scores(-1.0, -2.0, others=[[-1.0, -2.0]])
+    assert probe_difference(two, manifest, "float32", 0.5) == 0.25  # of 0.5 and 0.25
     last["token"] = 7
     with refuses(SyncError, "1 of 2"):
-        probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.0]]), manifest, 0.5)
+        probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.0]]), manifest, "float32", 0.5)
 
 
 def test_every_engine_is_proved_and_the_worst_is_what_is_recorded():
-    assert probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, 0.5) == 0.25
-    with refuses(SyncError, "2 of 3", "up to 0.75"):
-        probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, 0.5)
+    assert probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, "float32", 0.5) == 0.25
+    with refuses(SyncError, "2 of 3", "0.75 at most"):
+        probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, "float32", 0.5)
 
 
 def test_a_trainer_whose_probe_is_no_number_stops_the_run():
     broken = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, math.nan]}}
     with pytest.raises(SyncError):
-        probe_difference(Scores(-1.0, -2.0), broken, 0.5)
+        probe_difference(Scores(-1.0, -2.0), broken, "float32", 0.5)
 
 
 def nothing() -> None:

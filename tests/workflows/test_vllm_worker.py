@@ -27,8 +27,32 @@ def test_a_tensor_of_older_weights_is_named(engine_model):
         compare_tensors(engine_model, {"norm.weight": other}, "version=000001")
 
 
-def test_float32_is_left_to_the_probe(engine_model):
-    assert compare_tensors(engine_model.float(), {"norm.weight": torch.zeros(2, 3)}, "") is None
+def merged(dtype):
+    """Queries, keys and values of widths 4, 2, 2, and a bias; the published parts."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"attn": nn.ModuleDict({"qkv_proj": nn.Linear(3, 8)})}).to(dtype)
+    model.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+    held = model["attn"]["qkv_proj"]
+    return model, {f"attn.{part}_proj.{kind}": tensor.data.clone() for kind in ("weight", "bias")
+                   for part, tensor in zip("qkv", getattr(held, kind).split([4, 2, 2]), strict=True)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_stale_part_of_a_merged_tensor_is_found(dtype):
+    model, given = merged(dtype)
+    assert compare_tensors(model, given, "version=000001") is None
+    for stale in given:
+        other = given | {stale: given[stale] + 1e-2}
+        with refuses(RuntimeError, "version=000001", f"engine's attn.qkv_proj.{stale.rsplit('.')[-1]}"):
+            compare_tensors(model, other, "version=000001")
+
+
+def test_a_part_of_another_rank_or_layout_is_left_to_the_probe():
+    model, given = merged(torch.bfloat16)
+    half = {name: tensor[: len(tensor) // 2] + 1 for name, tensor in given.items()}
+    assert compare_tensors(model, half, "") is None
+    model.packed_modules_mapping = {}
+    assert compare_tensors(model, {name: tensor + 1 for name, tensor in given.items()}, "") is None
 
 
 class Layer(nn.Module):

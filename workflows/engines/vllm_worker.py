@@ -8,6 +8,8 @@ from workflows.engines.kept_logprobs import keep
 from workflows.engines.vllm_past_loaders import PastLoaders
 from workflows.protocol.kept import Kept
 
+IN_ORDER = ("qkv_proj", "gate_up_proj")  # layers of vLLM whose weight is that of its parts, one behind the other
+
 
 class WeightLoader:
     """Methods called by `LLM.collective_rpc`."""
@@ -89,17 +91,26 @@ def _forget_expert_kernels(model) -> None:
 
 
 def compare_tensors(model, tensors: dict, directory: str) -> None:
-    """Raises RuntimeError when a tensor with the same name and shape in engine and published weights differs.
+    """Raises RuntimeError when a tensor that the engine holds as published differs from the published one.
 
-    For 16-bit engines: their log-probs differ from the trainer's by more than one training step changes them, so the
-    probe alone would miss stale weights; in float32 it does not. Merged and packed tensors are left to the probe.
+    The probe cannot see a single stale tensor: a training step changes log-probs by less than two right ways to compute
+    them differ in 16 bits. Compared are tensors of the same name and shape, and those that vLLM merges in order, of
+    queries, keys and values, and of an MLP's gate and its product; what is packed otherwise is left to the probe, as
+    all matrices are on a CPU, which keeps packed copies alone.
     """
     import torch
 
-    held = {name: p for name, p in model.named_parameters() if p.dtype != torch.float32}
-    for name in held.keys() & tensors.keys():
-        if held[name].shape != tensors[name].shape:
+    for name, held in model.named_parameters():
+        parts = [tensors[part] for part in _merged(model, name) if part in tensors]
+        if not parts or held.shape != (sum(len(part) for part in parts), *parts[0].shape[1:]):
             continue
-        given = tensors[name].to(held[name].device, held[name].dtype)
-        if not torch.equal(held[name].data, given):
+        given = torch.cat([part.to(held.device, held.dtype) for part in parts])
+        if not torch.equal(held.data, given):
             raise RuntimeError(f"{directory} was loaded, but the engine's {name} holds something else")
+
+
+def _merged(model, name: str) -> list[str]:
+    """The published tensors that a parameter of vLLM holds, one behind the other."""
+    *path, layer, kind = name.split(".")
+    parts = getattr(model, "packed_modules_mapping", {}).get(layer) if layer in IN_ORDER else None
+    return [".".join([*path, part, kind]) for part in parts] if parts else [name]

@@ -113,7 +113,8 @@ class Policy(Deterministic):
         """chosen: hidden states [n, width] -> as `forward`, of `targets` [n]. The GPU kernel has one temperature
         for all, and sums over all tokens; others go by chunks."""
         divisor = (self.temperature if temperature is None else temperature) / self.factor
-        if self.fused and len(targets) and not isinstance(divisor, Tensor) and kept is ids is None:
+        fused = self.fused and chosen.dtype == torch.bfloat16  # not in the proof (stages/learner/separation.py)
+        if fused and len(targets) and not isinstance(divisor, Tensor) and kept is ids is None:
             from stages.learner.engine.head_kernel import Score
 
             return Score.apply(chosen, self.model.get_output_embeddings().weight, targets, divisor, entropy_gradient)

@@ -27,7 +27,7 @@ from workflows.protocol.hugging_face import set_exact_attention
 class Way:
     """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share prefixes;
     every: also where that costs more; unshared: why they do not, for the log. single: each row is a forward of its own.
-    why: rows are not packed, for the log.
+    why: rows are not packed, unproved: not compared in float32, both for the log.
     recurrent: layers with a state. sequence: the ranks that share a micro-batch."""
 
     packed: str | None
@@ -36,6 +36,7 @@ class Way:
     unshared: str = ""
     single: bool = False
     why: str = ""
+    unproved: str = ""
     recurrent: Recurrent | None = None
     sequence: Sequence | None = None
 
@@ -63,11 +64,12 @@ class Way:
         return self.sequence.part(source, tokens) if self.sequence else Whole(source)
 
     def __str__(self) -> str:
-        if self.packed:
-            return "rows are packed into one sequence (trainer.packing)" + (
-                f"; they share no prefixes (trainer.share_prompts), because {self.unshared}" if self.unshared else "")
-        return f"rows are not packed (trainer.packing), because {self.why}" + (
-            "; each is a forward of its own, because padding changes them" if self.single else "")
+        said = (f"rows are not packed (trainer.packing), because {self.why}" if not self.packed else
+                "rows are packed into one sequence (trainer.packing)")
+        return said + (
+            f"; they share no prefixes (trainer.share_prompts), because {self.unshared}" * bool(self.unshared)
+            + "; each is a forward of its own, because padding changes them" * self.single
+            + f"; what they compute was not compared in float32, because {self.unproved}" * bool(self.unproved))
 
 
 def choose(model: nn.Module, settings, device: str, obstacle: str | None, recurrent: list[nn.Module],
