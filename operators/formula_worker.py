@@ -49,21 +49,23 @@ def _is_left(formula: Any) -> bool:
     import sympy
 
     parts = formula if isinstance(formula, sympy.MatrixBase) else formula.args
-    if any(map(_is_left, parts)) or not getattr(formula, "is_number", False):
+    if any(map(_is_left, parts)) or not getattr(formula, "is_number", False) or not parts:
         return any(map(_is_left, parts))
-    if isinstance(formula, sympy.Add):
-        return len(sympy.Add.make_args(formula.doit())) < len(parts)
-    if isinstance(formula, sympy.Mul):
+    if formula.is_Mul:
         factors = [one for part in parts for one in sympy.Mul.make_args(part) if abs(one) != 1]
-        bottoms = [one.base for one in factors if one.is_Pow and one.exp == -1 and one.base.is_Integer]
-        tops = [one for one in factors if one.is_Rational or one.is_Float]
-        roots = [one for one in factors if one.is_Pow and one.base.is_Integer and not one.exp.is_Integer]
-        return max(len(tops), len(roots)) > 1 or any(sympy.gcd(top, bottom) > 1 for top in tops for bottom in bottoms)
-    if isinstance(formula, sympy.Pow):
-        base, done = formula.base, formula.doit()
-        return formula.exp != -1 and base not in (-1, 10) and (base.is_Integer or formula.exp.is_Integer) and not (
-            done.is_Pow and done.base == base)
-    return bool(parts) and not formula.doit().has(type(formula))
+        numbers, powers = [one for one in factors if one.is_Rational], [
+            one for one in factors if one.is_Pow and one.base.is_Rational]
+        below, roots = [one.base for one in powers if one.exp == -1], [one for one in powers if one.exp != -1]
+        is_reducible = bool(numbers and below) and sympy.gcd(numbers[0], below[0]) != 1
+        return is_reducible or max(map(len, (numbers, below, roots))) > 1
+    done = formula.doit()
+    if formula.is_Add:
+        return len(sympy.Add.make_args(done)) < len(parts)
+    if not formula.is_Pow:
+        return not done.has(type(formula))
+    base, exponent = formula.args
+    is_final = exponent == -1 or base in (-1, 10) or not (base.is_Integer or exponent.is_Integer)
+    return not is_final and not (done.is_Pow and done.base == base)
 
 
 def within_limits(found: str, truth: str, seconds: float, evaluates: bool = True) -> str:

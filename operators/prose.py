@@ -16,7 +16,10 @@ STATED = re.compile(  # the answer follows
     r"(?:answer|option|choice|antwort|réponse|respuesta|resposta|risposta|ответ|答案|答え|정답|답)[\s*]*"
     r"(?:(?:is|ist|lautet|est|es|é|è|是|为|為|は|은)(?![a-zé])|:)[\s*:]*", re.I)
 ASIDE = re.compile(r"\((?=[^()]*[^\W\d_]{3})[^()\\$]*\)|(?<=[\w.)]) ?\[\d+\]")  # (see step 3), and a reference: [1]
-REASON = re.compile(r"[.;!?](?:\s|$)|\n|,(?=\s*[^\W\d_]{2})|\b(?:because|since)\b")
+SENTENCE = re.compile(r"[.;!?](?:\s|$)|\n")
+BEHIND = re.compile(  # what follows an answer: a reason, or what a number counts
+    rf"{SENTENCE.pattern}|,(?=\s*[^\W\d_]{{2}})|\b(?:because|since)\b|"
+    rf"(?<=\d)\s+(?!(?:plus|minus|times|and|und|oder|or|percent|{'|'.join(MULTIPLES)})\b)(?=[^\W\d_]{{3}})")
 DENIED = re.compile(r"not|isn't|never|nicht|kein|pas|не|não|.*不是", re.I)
 JOINED = {"or", "and", "oder", "und", "ou", "et", "o", "y", "e", "или", "и", "或", "和"}
 MEASURES = {*UNITS, *(f"{one}s" for one in UNITS), *MULTIPLES, "percent"} - {"in", "is", "as"}  # behind a number
@@ -29,14 +32,14 @@ def unmarked(text: str, truth: str) -> str:
     stated = [text[found.end():] for found in STATED.finditer(text)][-1:]
     is_number = bool(values(with_unit(tidy(truth))[0]))
     if not is_number:
-        for part in [*(REASON.split(one)[0] for one in stated), text]:
+        for part in [*(BEHIND.split(one.strip())[0] for one in stated), text]:
             if _is_bare(tidy(part[:LONGEST_ANSWER])):
                 return part
-    if not stated or not MATHS.search(stated[0]):
-        return _last(text)
-    first = _last(_until_first(*stated))
-    is_answer = not is_number or is_final(with_unit(tidy(first))[0])
-    return first if is_answer else _last(re.split(r"[.;!?](?:\s|$)|\n", stated[0].strip())[0])
+    for end in (BEHIND, SENTENCE) if stated and MATHS.search(stated[0]) else ():
+        found = _last(end.split(stated[0].strip())[0])
+        if not is_number or is_final(with_unit(tidy(found))[0]):
+            return found
+    return "" if stated and MATHS.search(stated[0]) else _last(text)
 
 
 def _is_bare(text: str) -> bool:
@@ -57,22 +60,6 @@ def _readable(text: str) -> str:
     return bare if MATHS.search(bare) else text
 
 
-def _until_first(text: str) -> str:
-    """The text up to the end of its first number or formula."""
-    formula, number = FORMULA.search(text), MATHS.search(text)
-    if formula and formula.start() < number.start():
-        return text[:formula.end()]
-    words, begin = text.split(), len(text[:number.start()].split())
-    begin -= not text[:number.start()][-1:].isspace() and begin > 0
-    for end in range(begin, len(words) - 1):
-        whole, after = " ".join(words[begin:end + 1]), words[end + 1]
-        is_open = len(re.findall(r"[(\[{]", whole)) > len(re.findall(r"[)\]}]", whole))
-        goes_on = MATHS.search(after) or OPERATOR.fullmatch(after) or after == "=" or after.casefold() in JOINED
-        if not is_open and (whole[-1] in ".,;:!?" or not goes_on):
-            return " ".join([*words[:end + 1], *([after] if _bare(after) in MEASURES and whole[-1].isdigit() else [])])
-    return text
-
-
 def _last(text: str) -> str:
     """The last number or formula, whole; empty where it is denied, or one of several."""
     formulas = list(FORMULA.finditer(text))
@@ -84,7 +71,8 @@ def _last(text: str) -> str:
         if last is not None:
             first = _first(words, last)
             before = words[first - 1] if first else ""
-            if DENIED.fullmatch(before) or (before.casefold() in JOINED and MATHS.search("".join(words[:first - 1][-1:]))):
+            is_joined = before.casefold() in JOINED and MATHS.search("".join(words[:first - 1][-1:]))
+            if DENIED.fullmatch(before) or is_joined:
                 return ""
             found = _bare(" ".join(words[first:last + 1])).rpartition("=")[2].strip()
             unit = _bare(words[last + 1]) if last + 1 < len(words) and words[last][-1:].isdigit() else ""

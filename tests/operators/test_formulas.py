@@ -37,7 +37,8 @@ def test_verdicts(workers):
     ("\\pi+\\pi", "2\\pi", DIFFERENT), ("(1+1,2)", "(2,2)", DIFFERENT), ("(2,2)", "(2,2)", EQUAL),
     ("\\sin(\\frac{\\pi}{3})", "\\frac{\\sqrt{3}}{2}", DIFFERENT), ("\\sqrt{2}\\sqrt{3}", "\\sqrt{6}", DIFFERENT),
     ("3\\cdot 2\\pi", "6\\pi", DIFFERENT), ("\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt{2}}{2}", EQUAL),
-    ("\\ln 2", "\\ln 2", EQUAL), ("\\log_2 16+\\pi", "4+\\pi", DIFFERENT), ("x+1+1", "x+2", EQUAL)])
+    ("\\frac{3\\sqrt{2}}{2}", "\\frac{3}{\\sqrt{2}}", EQUAL), ("\\frac{10\\sqrt{3}}{2}", "5\\sqrt{3}", DIFFERENT),
+    ("\\frac{1}{2}+\\frac{\\sqrt{5}}{2}", "\\frac{1+\\sqrt{5}}{2}", EQUAL), ("\\ln 2", "\\ln 2", EQUAL), ("\\log_2 16+\\pi", "4+\\pi", DIFFERENT), ("x+1+1", "x+2", EQUAL)])
 def test_an_operation_that_is_left_to_carry_out(workers, found, truth, verdict):
     assert workers.compare(found, truth, 20, False).result() == verdict
 
@@ -149,7 +150,8 @@ def test_responses_of_a_step_are_compared_at_the_same_time_and_equal_ones_once(m
 
 @pytest.mark.parametrize("answer", ["9^{9^9}", "(9!)!", "1" * 600, SLOW])
 def test_an_answer_beyond_a_limit_is_wrong_with_a_note(answer):
-    [found] = Rule(accuracy_reward, {"timeout_seconds": 1, "evaluate": True}, 0)([[]], [f"\\boxed{{{answer}}}"], ["42"], [1])
+    rule = Rule(accuracy_reward, {"timeout_seconds": 1, "evaluate": True}, 0)
+    [found] = rule([[]], [f"\\boxed{{{answer}}}"], ["42"], [1])
     assert found == {"accuracy": 0.0}
     assert found.notes == {"accuracy": LIMIT}
 
