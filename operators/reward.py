@@ -133,10 +133,10 @@ def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
 def countdown_reward(response: str, answer: str, format_score=COUNTDOWN.format_score) -> dict[str, float]:
     """1 for an expression with each given number once that equals the target, format_score for others.
 
-    0 for other text. The expression is the last <answer>…</answer>, or the whole response. Division by zero is a wrong
-    value. format_score: reward of a wrong expression; 0 gives a binary reward.
+    0 for other text. The expression is the last <answer>…</answer> behind the thoughts of a response, or all that is
+    behind them. Division by zero is a wrong value. format_score: reward of a wrong expression; 0 gives a binary reward.
     """
-    solved = _solves(_tagged(response), answer)
+    solved = _solves(spoken(response), answer)
     return {"accuracy": float(solved or 0), "format_score": format_score if solved is False else 0.0}
 
 
@@ -149,11 +149,6 @@ def _solves(text: str, answer: str) -> bool | None:
     except NotAnExpression:
         return None
     return sorted(literals) == sorted(given) and value is not None and abs(value - Fraction(target)) <= TOLERANCE
-
-
-def _tagged(response: str) -> str:
-    _, tag, rest = response.rpartition("<answer>")
-    return rest.partition("</answer>")[0] if tag else response
 
 
 # ------------------------------------------------------------------------------------------------------ mathematics
