@@ -38,9 +38,8 @@ def compare(found: str, truth: str, evaluates: bool = True) -> str:
         return UNREADABLE
     is_equal = verify(gold, answer, timeout_seconds=None,
                       allow_set_relation_comp=True)  # x < 3 is the interval of these numbers
-    if is_equal and not evaluates and not gold[0].free_symbols and not _is_left(gold[0]):
-        is_equal = not _is_left(getattr(answer[0], "rhs", answer[0]))
-    return EQUAL if is_equal else DIFFERENT
+    judged = is_equal and not evaluates and not gold[0].free_symbols and not _is_left(gold[0])
+    return EQUAL if is_equal and not (judged and _is_left(getattr(answer[0], "rhs", answer[0]))) else DIFFERENT
 
 
 def _is_left(formula: Any) -> bool:

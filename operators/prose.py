@@ -35,11 +35,10 @@ def unmarked(text: str, truth: str) -> str:
         for part in [*(BEHIND.split(one.strip())[0] for one in stated), text]:
             if _is_bare(tidy(part[:LONGEST_ANSWER])):
                 return part
-    for end in (BEHIND, SENTENCE) if stated and MATHS.search(stated[0]) else ():
-        found = _last(end.split(stated[0].strip())[0])
-        if not is_number or is_final(with_unit(tidy(found))[0]):
-            return found
-    return "" if stated and MATHS.search(stated[0]) else _last(text)
+    if not stated or not MATHS.search(stated[0]):
+        return _last(text)
+    first, whole = (_last(end.split(stated[0].strip())[0]) for end in (BEHIND, SENTENCE))
+    return whole if is_number and not is_final(with_unit(tidy(first))[0]) else first
 
 
 def _is_bare(text: str) -> bool:
@@ -56,8 +55,7 @@ def _readable(text: str) -> str:
     text = text.replace("。", ". ").replace("、", ", ").replace("।", ".")
     text = re.sub(rf"(?<=[{SCRIPT}])(?=[!-~])(?![.,:;!?])|(?<=[!-~])(?=[{SCRIPT}])", " ", text)
     text = re.sub(r"(?<![\w'\"])\"([^\"\n]*)\"", r"\1", re.sub("[`“”«»「」]", "", text))
-    bare = ASIDE.sub("", text)
-    return bare if MATHS.search(bare) else text
+    return bare if MATHS.search(bare := ASIDE.sub("", text)) else text
 
 
 def _last(text: str) -> str:

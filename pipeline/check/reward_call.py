@@ -1,8 +1,7 @@
-"""Calls the user's reward functions before a run, so that an invalid result is found before the warmup, and what pays
-without an answer.
+"""Calls the user's reward functions before a run, so that an invalid result is found before the warmup.
 
-The calls of each run in a separate process (stages/own_code.py) without a GPU. One that exceeds the time limit is killed
-together with its child processes. The rows are real ones of the set; the truth (or demonstration) is the response, and
+Each runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
+together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response, and
 then replies that answer nothing (stages/judged_rows.py).
 """
 

@@ -2,17 +2,23 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from operators.formats import read_records
+from operators.generate import GENERATORS
 from pipeline.check.builtin_rewards import generator_problems
 from pipeline.check.data_sample import Sample
 from pipeline.check.samples import sources_here
 from pipeline.compose.recipe import Recipe
 from pipeline.settings.data import TaskFormat
-from stages.judged_rows import unjudgeable
+from stages.judged_rows import replies, unjudgeable
 from tests.configs import overridden
+from workflows.environments.folder import Folder
+from workflows.environments.frozen_lake import FrozenLake
+from workflows.environments.shop import Shop
+from workflows.environments.sudoku import Sudoku
 
 KEY = "buffer.explorer_input.default_reward_fn_type"
 OF_SET = "buffer.explorer_input.taskset.default_reward_fn_type"
@@ -65,6 +71,25 @@ def test_a_reply_that_answers_nothing_and_is_paid_is_a_warning_with_the_row(ques
     (["Which?\nA. 1\nB. 2"] * 40, ["A", "B"] * 20)])  # always B: as often right as any letter
 def test_what_is_paid_for_nothing_now_and_then_is_none(questions, truths):
     assert judged("accuracy_reward", truths, questions=questions) == ([], [])
+
+
+@pytest.mark.parametrize(("name", "reward", "no"), [
+    ("countdown", "countdown_reward", "dirt"), ("products", "accuracy_reward", "guesses")])
+def test_rows_of_our_generators_pay_nothing_for_their_prompts(name, reward, no):
+    rows = [*GENERATORS[name](1, tasks=40, demonstrations=0, **{no: 0.0})]
+    assert judged(reward, [row.answer for row in rows], questions=[row.question for row in rows]) == ([], [])
+
+
+@pytest.mark.parametrize("world", [Folder, FrozenLake, Shop, Sudoku])
+def test_worlds_pay_nothing_without_work_or_for_the_question(world):
+    name = {FrozenLake: "frozen_lake"}.get(world, world.__name__.lower())
+    for row in (row for row in GENERATORS[name](1, tasks=20, demonstrations=0) if row.answer):
+        made = world()
+        made.reset(SimpleNamespace(answer=row.answer, question=row.question))
+        assert made.reward()["accuracy"] == 0
+        for reply in replies(row) if world is Shop else ():
+            made.submit(reply)
+            assert made.reward()["accuracy"] == 0
 
 
 def test_an_absent_truth_is_told_elsewhere():
