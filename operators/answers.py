@@ -12,15 +12,14 @@ from itertools import accumulate
 
 from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
 from operators.formulas import WORKERS
-from operators.numerals import LONGEST_ANSWER, WRAPPED, tidy, values, with_unit
+from operators.numerals import LONGEST_ANSWER, is_final, tidy, values, with_unit
+from operators.prose import CHOICE, WORDS
 
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
 LONGEST_INTEGER = 60  # digits in a formula
 MOST_BRACKETS, DEEPEST_BRACKETS = 64, 12  # opened in a formula, and open at once: the time doubles with each
 
-WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-]+[^\W\d_]+)*|[^\W\d_](?:[ '-]+[^\W\d_]{2,})+")
 LETTERS = re.compile(r"[abckmnpqxyz]{2}|[a-zA-Z]")  # a product of variables, or one
-CHOICE = re.compile(r"\(?([A-Za-z])(?:\)?[.:]?|[).:]+ +\S.*)")
 LIST = re.compile(r"([(\[]|\\\{).*,.*(?:[)\]]|\\\})")
 DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{1,2}/\d{1,2}/\d{4}|\d{4}/\d\d?/\d\d?")
 BASED = re.compile(r"[0-9A-F]+_\{?(\d+)\}?")
@@ -32,11 +31,11 @@ HARMLESS = re.compile(  # within an exponent: a fraction, and a low power of a v
 HEADINGS = {"answer", "solution", "conclusion", "result", "verification", "check", "summary", "explanation", "step",
             "final", "reasoning", "steps", "analysis", "calculation", "approach", "method", "proof", "setup", "given",
             "therefore", "thus", "hence", "so", "note", "problem", "question", "derivation", "simplification"}
-FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-OPERATOR = re.compile(r"[-+*/^<>×·≤≥≠]|[<>]=|\\(?:times|cdot|div|pm|leq?|geq?|lt|gt|neq?)|x|minus|negative")
-FUNCTION = re.compile(r"\\?(?:sqrt|log|ln|sin|cos|tan|exp)(?:_\S+|\[\d\])?$|^choose$")
 LACKING = re.compile(r"\\(?:sqrt|[dt]?frac|cdot|times|div|pm|log|ln|exp|sin|cos|tan)(?![a-z]) *(?:\{ *\}|$)|"
                      r"(?<![a-z\\])(?:sqrt|log|ln|exp|sin|cos|tan) *$")  # functions and operators without an operand
+THOUGHT = r"(?:think|thinking|thought|reasoning)>"
+EQUALS = re.compile(r"(?<![<>!])=(?![^{}]*\})")  # outside indices and limits
+COMMAND = re.compile(r"\\[A-Za-z]+")
 BOX = re.compile(r"\\(?:boxed|fbox) ?\{")
 
 
@@ -66,46 +65,11 @@ def marked(text: str, truth: str) -> str | None:
     return None if last is None else text[slice(*last)].strip()
 
 
-def unmarked(text: str) -> str:
-    """The last number or formula of a response without a mark, whole; empty without one. Part of a formula is none."""
-    text = WRAPPED.sub(r"\1", text.strip()[-4 * LONGEST_ANSWER:].replace("−", "-"))
-    formulas = list(FORMULA.finditer(text))
-    if formulas and not re.search(r"[\d\\^_]", text[formulas[-1].end():]):
-        return next(filter(None, formulas[-1].groups())).rpartition("=")[2]
-    for line in reversed(text.splitlines()):
-        words = (line if line == text else re.sub(r"^\s*[-*] +", "", line)).split()  # without the mark of a list
-        for last in range(len(words) - 1, -1, -1):
-            if re.search(r"[\d\\^_½¼¾⅓⅔²³¹⁰⁴-⁹√π]", words[last]):
-                found = _bare(" ".join(words[_first(words, last):last + 1])).rpartition("=")[2].strip()
-                return re.sub("^(?:minus|negative) ", "-", found)
-    return ""
-
-
-def _bare(word: str) -> str:
-    return word.strip("*:;!?,").rstrip(".") or word
-
-
-def _first(words: list[str], last: int) -> int:
-    """The first word of the number or formula that ends with word `last`."""
-    first = last
-    while first and not re.search(r"[=:;?!]$", words[first - 1]) and "=" not in words[first]:
-        before, text = words[first - 1], _bare(" ".join(words[first:last + 1]))
-        is_open = len(re.findall(r"[)\]}]", text)) > len(re.findall(r"[(\[{]", text))
-        is_word = re.search(r"(?<![\\a-z])[^\W\d_]{3,}", before)
-        is_operand = re.search(r"[\d\\^_)}]|^[a-z]$", before)
-        if not ((is_open and not is_word) or OPERATOR.fullmatch(before) or FUNCTION.search(before)
-                or (is_operand and OPERATOR.fullmatch(words[first])) or _goes_on(before, text)):
-            break
-        first -= 1
-    return first
-
-
-def _goes_on(number: str, text: str) -> bool:
-    """Whether a number and the text behind it are one: a mixed number, thousands, a factor, a unit."""
-    if not re.fullmatch(r"-?\d+(?:\.\d+)?", number):
-        return False
-    grouped = len(number.lstrip("-")) <= 3 and re.fullmatch(r"\d{3}(?: \d{3})*", text)
-    return bool(grouped or re.fullmatch(r"\d+/\d+|[\\√π].*", text) or with_unit(tidy(f"{number} {text}"))[1])
+def spoken(text: str) -> str:
+    """What a response says after its thoughts, in its last <answer>; empty where it ends within a thought."""
+    text = re.split(f"</{THOUGHT}", text)[-1]
+    _, tag, answer = text.rpartition("<answer>")
+    return "" if re.search(f"<{THOUGHT}", text) else answer.partition("</answer>")[0] if tag else text
 
 
 def _is_heading(line: str, truth: str) -> bool:
@@ -118,38 +82,52 @@ def _is_heading(line: str, truth: str) -> bool:
         return False
     if WORDS.fullmatch(text) and re.search(r"\d", truth):  # a word answers no question whose truth is a number
         return True
-    bare = re.sub(r"\\[A-Za-z]+", "", text)
+    bare = COMMAND.sub("", text)
     return " " in bare and bool(re.search(r"[^\W\d_]{3,}", bare))
 
 
-def verdict(found: str, truth: str, seconds: float) -> str:
+def verdict(found: str, truth: str, seconds: float, evaluates: bool = False) -> str:
     """How two final answers compare: EQUAL, DIFFERENT, LIMIT beyond the bounds, UNREADABLE where the truth is none.
 
-    seconds: CPU time of a pair of formulas.
+    seconds: CPU time of a pair of formulas. evaluates: whether an answer may leave an operation to carry out.
     """
-    begun = compared(found, truth, seconds)
+    begun = compared(found, truth, seconds, evaluates)
     return begun if isinstance(begun, str) else begun.result()
 
 
-def compared(found: str, truth: str, seconds: float) -> "str | Future[str]":
+def compared(found: str, truth: str, seconds: float, evaluates: bool = False) -> "str | Future[str]":
     """The verdict, or where math_verify is needed one that is to come."""
     if max(len(found), len(truth)) > LONGEST_ANSWER:
         return EQUAL if found.strip() == truth.strip() else LIMIT
     left, right = tidy(found), tidy(truth)
     if _letters(left) == _letters(right):
         return EQUAL if left else DIFFERENT
+    is_number = is_final(with_unit(right)[0])
+    if (is_number or not re.search("[A-Za-z,]", COMMAND.sub("", right))) and EQUALS.search(left) and "=" not in right:
+        return _chained(left, truth, seconds, evaluates)
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
         left, right = (_assigned(re.sub(r"^[A-Za-z](?:_\w+)? ?= ?(?=[^=]+$)", "", side)) for side in (left, right))
     left, right = (_half_open(_exact_powers(side)) for side in _with_unit_i(left, right))
     (left, unit), (right, other) = with_unit(left), with_unit(right)
     if unit and other and unit != other:
         return DIFFERENT
+    left = re.sub(r"^\(([^()]*)\)$", r"\1", left) if is_number else left
     plain = _is_plainly_equal(left, right)
     if plain is not None:
-        return EQUAL if plain else DIFFERENT
+        return EQUAL if plain and (evaluates or not is_number or is_final(left)) else DIFFERENT
     if not (_is_within_bounds(left) and _is_within_bounds(right)):
         return LIMIT
-    return WORKERS.compare(left, right, seconds) if _is_closed(left) and _is_closed(right) else DIFFERENT
+    if (is_number and not evaluates) or not (_is_closed(left) and _is_closed(right)):
+        return DIFFERENT
+    return WORKERS.compare(left, right, seconds, evaluates)
+
+
+def _chained(text: str, truth: str, seconds: float, evaluates: bool) -> "str | Future[str]":
+    """The verdict on an equation whose truth is a number: its last side is the answer, and no other may contradict."""
+    sides = [side for side in map(str.strip, EQUALS.split(text))
+             if values(with_unit(side)[0]) or not re.search("[A-Za-z]", COMMAND.sub("", side))]
+    answer = verdict(sides[-1], truth, seconds, evaluates) if sides else DIFFERENT
+    return compared(sides[0], truth, seconds, True) if answer == EQUAL and len(sides) > 1 else answer
 
 
 def _assigned(text: str) -> str:

@@ -2,9 +2,9 @@
 
     python -m operators.formula_worker
 
-Started by operators/formulas.py. Each line of its input is JSON [found, truth, CPU seconds]; each line of its output
-is EQUAL, DIFFERENT, UNREADABLE or LIMIT, after one line "ready". Beyond the CPU time the kernel ends the process
-(SIGPROF), also in the middle of a loop in C, which no handler could end.
+Started by operators/formulas.py. Each line of its input is JSON [found, truth, CPU seconds, evaluates]; each line of
+its output is EQUAL, DIFFERENT, UNREADABLE or LIMIT, after one line "ready". Beyond the CPU time the kernel ends the
+process (SIGPROF), also in the middle of a loop in C, which no handler could end.
 """
 
 import json
@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+from typing import Any
 
 from pipeline.store.parent import die_with_parent
 
@@ -22,8 +23,9 @@ NEARLY = 0.9  # share of them: math_verify takes a lack of memory for an answer 
 PAGE = resource.getpagesize()
 
 
-def compare(found: str, truth: str) -> str:
-    """The verdict of math_verify on two formulas, without `$`."""
+def compare(found: str, truth: str, evaluates: bool = True) -> str:
+    """The verdict of math_verify on two formulas, without `$`. evaluates: whether the first may leave an operation to
+    carry out where the second, without variables, leaves none."""
     from latex2sympy2_extended.math_normalization import NormalizationConfig
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
@@ -36,10 +38,36 @@ def compare(found: str, truth: str) -> str:
         return UNREADABLE
     is_equal = verify(gold, answer, timeout_seconds=None,
                       allow_set_relation_comp=True)  # x < 3 is the interval of these numbers
-    return EQUAL if is_equal else DIFFERENT
+    judged = is_equal and not evaluates and not gold[0].free_symbols and not _is_left(gold[0])
+    return EQUAL if is_equal and not (judged and _is_left(getattr(answer[0], "rhs", answer[0]))) else DIFFERENT
 
 
-def within_limits(found: str, truth: str, seconds: float) -> str:
+def _is_left(formula: Any) -> bool:
+    """Whether a formula of sympy, as it is written, leaves an operation on numbers to carry out: 1 + 1, 2 * 3, 2^3
+    (10^3 is final), the root of 12, terms that add up, a function whose value has none."""
+    import sympy
+
+    parts = formula if isinstance(formula, sympy.MatrixBase) else formula.args
+    if any(map(_is_left, parts)) or not getattr(formula, "is_number", False) or not parts:
+        return any(map(_is_left, parts))
+    if formula.is_Mul:
+        factors = [one for part in parts for one in sympy.Mul.make_args(part) if abs(one) != 1]
+        numbers, powers = [one for one in factors if one.is_Rational], [
+            one for one in factors if one.is_Pow and one.base.is_Rational]
+        below, roots = [one.base for one in powers if one.exp == -1], [one for one in powers if one.exp != -1]
+        is_reducible = bool(numbers and below) and sympy.gcd(numbers[0], below[0]) != 1
+        return is_reducible or max(map(len, (numbers, below, roots))) > 1
+    done = formula.doit()
+    if formula.is_Add:
+        return len(sympy.Add.make_args(done)) < len(parts)
+    if not formula.is_Pow:
+        return not done.has(type(formula))
+    base, exponent = formula.args
+    is_final = exponent == -1 or base in (-1, 10) or not (base.is_Integer or exponent.is_Integer)
+    return not is_final and not (done.is_Pow and done.base == base)
+
+
+def within_limits(found: str, truth: str, seconds: float, evaluates: bool = True) -> str:
     """The verdict, or LIMIT where the memory did not suffice."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * PAGE
@@ -48,7 +76,7 @@ def within_limits(found: str, truth: str, seconds: float) -> str:
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        verdict = compare(found, truth)
+        verdict = compare(found, truth, evaluates)
     except MemoryError:
         return LIMIT
     finally:

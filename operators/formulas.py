@@ -35,10 +35,10 @@ class Workers:
         self._unfinished = self._threads = 0
         self.compare = lru_cache(4096)(self._compare)  # answers of a group are often equal
 
-    def _compare(self, found: str, truth: str, seconds: float) -> "Future[str]":
-        """The verdict, later. seconds: CPU time of the pair."""
+    def _compare(self, found: str, truth: str, seconds: float, evaluates: bool = True) -> "Future[str]":
+        """The verdict, later. seconds: CPU time of the pair. evaluates: as in operators/formula_worker.py."""
         future: Future[str] = Future()
-        self._waiting.put((future, json.dumps([found, truth, seconds])))
+        self._waiting.put((future, json.dumps([found, truth, seconds, evaluates])))
         with self._lock:
             self._unfinished += 1
             begins = self._unfinished > self._threads < min(MOST_WORKERS, len(os.sched_getaffinity(0)))

@@ -7,11 +7,13 @@ import re
 import unicodedata
 from fractions import Fraction
 from functools import lru_cache
+from math import gcd
 
 LONGEST_ANSWER = 512  # characters that are compared
 LARGEST_POWER = 2000  # magnitude of the exponent of a plain power, and of a scientific notation
 LARGEST_FACTORIAL = 1000
-MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+             "万": 10**4, "萬": 10**4, "만": 10**4, "亿": 10**8, "億": 10**8, "억": 10**8}
 
 INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 DECIMAL = rf"(?:{INTEGER}(?:\.\d*)?|\.\d+)"
@@ -78,6 +80,20 @@ def values(text: str) -> tuple[Fraction, ...]:
     sign = -1 if bare.startswith("-") else 1
     value = _magnitude(bare[1:].strip() if bare[:1] in ("-", "+") else bare)
     return () if value is None else (sign * value, sign * value / 100) if percent else (sign * value,)
+
+
+def is_final(text: str) -> bool:
+    """Whether a text is a plain number that leaves nothing to carry out: a decimal, a power of ten, a percentage, a
+    fraction in lowest terms; no other power or quotient, factorial, dozen, or product with ten."""
+    bare = re.sub(r"^[-+] ?|(?:%| ?percent)$", "", text).strip()
+    tight, mixed = bare.replace(" ", ""), MIXED.fullmatch(bare)
+    if parts := mixed or RATIO.fullmatch(tight) or FRACTION.fullmatch(tight):
+        top, bottom = [part.lstrip("-").replace(",", "") for part in parts.groups() if part][-2:]
+        is_whole = top.isdecimal() and bottom.isdecimal()
+        return is_whole and int(bottom) > 1 == gcd(int(top), int(bottom)) and not (mixed and int(top) > int(bottom))
+    power = POWER.fullmatch(tight)
+    left = FACTORIAL.fullmatch(tight) or re.search(r"(?:\\times|\\cdot|[*x×])10$|dozens?$", tight)
+    return bool(values(text)) and not left and (power is None or power[1] == "10")
 
 
 def _magnitude(bare: str) -> Fraction | None:

@@ -13,8 +13,9 @@ from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
-from operators.answers import LONGEST_ANSWER, compared, marked, tidy, truth_answer, unmarked, verdict
+from operators.answers import LONGEST_ANSWER, compared, marked, spoken, tidy, truth_answer, verdict
 from operators.formula_worker import DIFFERENT, EQUAL, LIMIT, UNREADABLE
+from operators.prose import unmarked
 from pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
 from pipeline.store.errors import ConfigError, DataError, pick
 from pipeline.store.user_errors import load_dotted
@@ -132,10 +133,10 @@ def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
 def countdown_reward(response: str, answer: str, format_score=COUNTDOWN.format_score) -> dict[str, float]:
     """1 for an expression with each given number once that equals the target, format_score for others.
 
-    0 for other text. The expression is the last <answer>…</answer>, or the whole response. Division by zero is a wrong
-    value. format_score: reward of a wrong expression; 0 gives a binary reward.
+    0 for other text. The expression is the last <answer>…</answer> behind the thoughts of a response, or all that is
+    behind them. Division by zero is a wrong value. format_score: reward of a wrong expression; 0 gives a binary reward.
     """
-    solved = _solves(_tagged(response), answer)
+    solved = _solves(spoken(response), answer)
     return {"accuracy": float(solved or 0), "format_score": format_score if solved is False else 0.0}
 
 
@@ -148,11 +149,6 @@ def _solves(text: str, answer: str) -> bool | None:
     except NotAnExpression:
         return None
     return sorted(literals) == sorted(given) and value is not None and abs(value - Fraction(target)) <= TOLERANCE
-
-
-def _tagged(response: str) -> str:
-    _, tag, rest = response.rpartition("<answer>")
-    return rest.partition("</answer>")[0] if tag else response
 
 
 # ------------------------------------------------------------------------------------------------------ mathematics
@@ -168,31 +164,34 @@ class Judgement(dict):
         self.notes, self.tokens = dict(notes or {}), tokens
 
 
-def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> Judgement:
+def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,
+                    evaluate=ACCURACY.evaluate) -> Judgement:
     r"""1 when the response's final answer equals the truth's, else 0.
 
-    Response: the last line that begins with `####` and goes on with no heading, else the last closed \boxed{…}, else
-    the whole response where it is the truth letter for letter, else its last number or formula. Numbers are compared
-    exactly, words as words, formulas by math_verify. An answer that is beyond the bounds of operators/answers.py, or
-    that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note `limit`. Raises DataError when
-    the truth holds no answer.
+    Response: what follows its thoughts, in its last <answer>…</answer> where it has one: the last line that begins with
+    `####` and goes on with no heading, else the last closed \boxed{…}, else the whole text where it is the truth letter
+    for letter, else what follows the last `the answer is`, else its last number or formula. Numbers are compared
+    exactly, words as words, formulas by math_verify. Where the truth is a number, an operation that is left to carry
+    out (34 + 50) is no answer; evaluate: a marked one is. An answer that is beyond the bounds of operators/answers.py,
+    or that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note `limit`. Raises DataError
+    when the truth holds no answer.
     """
-    found, truth = _final_answers(response, answer)
-    how = verdict(found, truth, timeout_seconds) if found else DIFFERENT
+    found, truth, evaluates = _final_answers(response, answer, evaluate)
+    how = verdict(found, truth, timeout_seconds, evaluates) if found else DIFFERENT
     if how == UNREADABLE:
         raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
     return Judgement({"accuracy": float(how == EQUAL)}, {"accuracy": LIMIT} if how == LIMIT else None)
 
 
-def _final_answers(response: str, answer: str) -> tuple[str, str]:
-    truth = truth_answer(answer)
+def _final_answers(response: str, answer: str, evaluate: bool) -> tuple[str, str, bool]:
+    """The answers of a response and of its truth, and whether the first may leave an operation to carry out."""
+    truth, text = truth_answer(answer), spoken(response)
     if not truth:
         raise DataError(f"truth {answer[:80]!r} holds no answer; needed '#### 42', '\\boxed{{42}}' or '42'.")
-    found = marked(response, truth)
-    if found is None:
-        is_same = response.strip() == truth or (len(response) <= LONGEST_ANSWER and tidy(response) == tidy(truth))
-        found = truth if is_same else unmarked(response)
-    return found, truth
+    if (found := marked(text, truth)) is not None:
+        return found, truth, evaluate
+    is_same = text.strip() == truth or (len(text) <= LONGEST_ANSWER and tidy(text) == tidy(truth))
+    return truth if is_same else unmarked(text, truth), truth, evaluate and "<answer>" in response
 
 
 def unmatched(truth: str) -> str | None:
@@ -206,13 +205,15 @@ def unmatched(truth: str) -> str | None:
             "braces are closed")
 
 
-def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> None:
+def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds, evaluate=ACCURACY.evaluate) -> None:
     """Begins a comparison, so that those of a step are made at the same time."""
     with suppress(DataError):
-        compared(*_final_answers(response, answer), timeout_seconds)
+        found, truth, evaluates = _final_answers(response, answer, evaluate)
+        compared(found, truth, timeout_seconds, evaluates)
 
 
 accuracy_reward.begin_comparison = _begin  # workflows/attempts/user_reward.py calls it for all responses first
+accuracy_reward.counts_opened = True  # a thought that the prompt begins is a thought of the response
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:

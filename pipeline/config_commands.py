@@ -77,8 +77,8 @@ def config():
 @OVERRIDES
 @click.option("--no-data", is_flag=True, help="read no samples of the data files, and import no code of yours (faster)")
 @click.option("--no-call", is_flag=True,
-              help="call no reward function of yours (two calls each; a judge may cost money), start no MCP server and "
-                   "ask no judge's server")
+              help="call no reward function of yours (for 3 seconds each; a judge may cost money), start no MCP server "
+                   "and ask no judge's server")
 @click.option("--elsewhere", is_flag=True,
               help="the run is for another machine: what is not on this one is listed, and no problem")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",

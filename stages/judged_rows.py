@@ -1,18 +1,24 @@
-"""Calls our reward functions with sampled rows: a truth that they cannot read, or that no answer can match, is found.
+"""Calls our reward functions with sampled rows: a truth that they cannot read, or that no answer can match, is found,
+and a reply that answers nothing and earns what an answer earns.
 
 source: in the format of pipeline/check/samples.py; its `rewards` are those of pipeline/check/builtin_rewards.py.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from operators.reward import countdown_reward, unmatched
+from operators.reward import REWARDS, countdown_reward, unmatched
 from pipeline.check.data_sample import Sample
 from pipeline.settings.arguments.judging import rubric_of
 from pipeline.store.errors import DataError
 from pipeline.store.records import RawTask
+from workflows.attempts.user_reward import taken_arguments
 
 SHOWN = 60  # characters of a prompt and of a truth
+REPEATED = 40  # rows for which a function is called with replies that answer nothing
+OFTEN = 0.05  # share of them beyond which such a reply may earn nothing
 
 
 def unjudgeable(source: dict[str, Any], drawn: Sample, rows: Sequence[RawTask]) -> tuple[list[str], list[str]]:
@@ -34,7 +40,31 @@ def unjudgeable(source: dict[str, Any], drawn: Sample, rows: Sequence[RawTask]) 
                 f"with {row.question[-SHOWN:]!r} and whose truth is {row.answer[:SHOWN]!r}: {why}. Correct or leave "
                 f"out such rows, take the truth from another column ({source['format_key']}.response_key), or name a "
                 f"function that reads it.{unless}")
+        elif not reward["optional"] and (function := REWARDS.get(reward["name"])):
+            arguments = taken_arguments(function, reward["arguments"])
+            tried = [(row, [1.0, *(function(reply, row.answer, **arguments)["accuracy"] for reply in replies(row))])
+                     for _, row in judged[:REPEATED]]
+            warnings += [f"{source['key']}: {reward['name']} ({reward['key']}) {words}" for words in unearned(tried)]
     return warnings, problems
+
+
+def replies(row: RawTask) -> list[str]:
+    """Replies that answer nothing: the question, its last line, an empty one."""
+    return [row.question, row.question.strip().rpartition("\n")[2], ""]
+
+
+def unearned(tried: Sequence[tuple[RawTask, list[float | None]]]) -> list[str]:
+    """A sentence where one of `replies` earns too often what the truth earns. tried: rows, each with the rewards of its
+    truth, or demonstration, and of these replies; None: no reward. A reply that is a letter to choose may earn as often
+    as the commonest letter."""
+    paid = {what: [row for row, (truth, *found) in tried if 0 < (truth or 0) <= (found[at] or 0)]
+            for at, what in enumerate(("its question", "the last line of its prompt", "an empty reply"))}
+    what, rows = max(paid.items(), key=lambda one: len(one[1]))
+    letters = Counter(row.answer for row, _ in tried if re.fullmatch(r"\(?[A-Za-z]\)?", row.answer))
+    return [] if len(rows) <= max([OFTEN * len(tried), *letters.values()]) else [
+        f"gives {what}, as the response, what it gives the truth in {len(rows)} of {len(tried)} rows: a policy learns "
+        f"to write that. The first ends with {rows[0].question[-SHOWN:]!r}, and its truth is "
+        f"{rows[0].answer[:SHOWN]!r}. Leave out such rows, or name a function that compares a final answer."]
 
 
 def _why_not(reward: dict[str, Any], truth: str) -> str | None:

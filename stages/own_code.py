@@ -5,7 +5,7 @@
 
 Started by `ouro run` and `ouro config check` (check/user_code.py). The answer lists, name by name, what each function
 takes; if the process dies, the first name without an answer caused it. With --call it calls one reward function with
-one row (pipeline/check/reward_call.py). Not a stage of the plan: no stage reads its output.
+rows (pipeline/check/reward_call.py). Not a stage of the plan: no stage reads its output.
 """
 
 import dis
@@ -13,6 +13,7 @@ import inspect
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,11 +35,13 @@ from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 from pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
+from stages.judged_rows import REPEATED, replies, unearned
 from workflows.attempts.user_reward import Rule, taken_arguments
 from workflows.protocol.prompts import asked_turns
 from workflows.protocol.tools import load_environment, load_tool, methods_of
 
 CALLED = 8  # rows that a reward function is called with while it returns None
+SECONDS = 3  # for calls with replies that answer nothing
 
 
 def takes(name: str, role: str) -> dict[str, Any] | str | None:
@@ -129,17 +132,20 @@ def call(request: str, answer: str) -> None:
     """Calls a reward function as a run does; the answer file is empty until the call ends. Where it returns None, it is
     called with further rows."""
     question = secrets.reveal(files.read_json(Path(request)))
-    tasks, function = _tasks(question)[:CALLED], load_reward(question["name"])
+    tasks, function = _tasks(question), load_reward(question["name"])
     if not tasks:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
     rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0)
     if rule.names_tokens or (rule.takes_tokens and _names(inspect.unwrap(function), {}, set(), (TOKENS,))):
         return files.write_json(Path(answer), ["unjudged", f"was not called: it takes {TOKENS}, tokens of a policy."])
     files.write_json(Path(answer), [])
-    finding = next((found for task in tasks if (found := _finding(rule, task, question["system_prompt"]))), None)
+    begin, system, first = time.monotonic(), question["system_prompt"], tasks[:CALLED]
+    finding = next((found for task in first if (found := _finding(rule, task, system))), None)
+    if finding and finding[0] == "facts":
+        finding += _unearned(rule, tasks[:REPEATED], system, begin)
     return files.write_json(Path(answer), finding or [
         "problems" if question["alone"] else "warnings",
-        f"returned None for {len(tasks)} of {len(tasks)} rows, each with its truth or demonstration as the response: "
+        f"returned None for {len(first)} of {len(first)} rows, each with its truth or demonstration as the response: "
         "it does not apply there, and a row to which no function applies fails. Needed a number where it applies."])
 
 
@@ -162,6 +168,19 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
         return ["warnings", f"{failed.removeprefix(rule.name).strip()}, for an empty response to {row}. A policy "
                 "writes anything; a response without a reward is a failed row."]
     return ["facts", f"{parts}, where the response is the {kind} of {row}"]
+
+
+def _unearned(rule: Rule, tasks: Sequence[RawTask], system_prompt: str | None, begin: float) -> list[str]:
+    """What `unearned` says of as many rows as there is time for. begin: of the first two calls."""
+    tried, taken = [], time.monotonic() - begin
+    for task in tasks:
+        if tried and time.monotonic() - begin + 2 * taken > SECONDS:
+            break
+        responses = [task.solution or task.answer, *replies(task)]
+        found = rule.ask([asked_turns(task, system_prompt)] * len(responses), responses, [task.answer] * len(responses))
+        parts = [{} if isinstance(one, str) else one for one in map(rule.read, found)]
+        tried.append((task, [one.get("accuracy", sum(one.values())) if one else None for one in parts]))
+    return unearned(tried)
 
 
 def _tasks(question: dict[str, Any]) -> list[RawTask]:

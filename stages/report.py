@@ -175,8 +175,8 @@ def _training(session, spec: dict) -> dict:
     return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
             "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
             "loss": (columns["loss"][0], columns["loss"][-1]),
-            "warnings": findings.idle_steps(session, spec["directory"].name, Config.partial(spec["config"]),
-                                            spec["run"])}
+            "warnings": [*findings.idle_steps(session, spec["directory"].name, Config.partial(spec["config"]),
+                                              spec["run"]), *findings.repetitions(session, spec["directory"].name)]}
 
 
 def _nan(values):

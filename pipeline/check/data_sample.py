@@ -21,6 +21,7 @@ from pipeline.store.data_files import (
     refuse_same_names,
     saved_dataset,
     unreadable,
+    with_short_floats,
 )
 from pipeline.store.errors import DataError
 
@@ -205,7 +206,8 @@ def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterat
     for batch in batches:
         for at in positions:
             if seen <= at < seen + len(batch):
-                yield batch.slice(at - seen, 1).to_pylist()[0]  # `take` has no kernel for Arrow's view types
+                row = batch.slice(at - seen, 1).to_pylist()  # `take` has no kernel for Arrow's view types
+                yield from with_short_floats(row, batch.schema)
         seen += len(batch)
 
 
@@ -214,7 +216,8 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
     columns = _columns(dataset.features.arrow_schema)
     kept = dataset.select_columns(_outermost(wanted, dataset.column_names))
     positions = draw.sample(range(len(dataset)), min(count, len(dataset))) if kept.column_names else []
-    return Sample([kept[at] for at in positions], [Part(path, len(dataset), columns)],
+    rows = with_short_floats((kept[at] for at in positions), dataset.features.arrow_schema)
+    return Sample(list(rows), [Part(path, len(dataset), columns)],
                   [(path, at + 1) for at in positions])
 
 

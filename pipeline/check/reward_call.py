@@ -1,7 +1,8 @@
-"""Calls the user's reward functions once before a run, so that an invalid result is found before the warmup.
+"""Calls the user's reward functions before a run, so that an invalid result is found before the warmup.
 
-Each call runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
-together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response.
+Each runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
+together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response, and
+then replies that answer nothing (stages/judged_rows.py).
 """
 
 import json
@@ -40,13 +41,14 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
                                                  GENERATOR if question.get("generator") else question["source_key"]))}
     facts, said = [], set()
     for question in asked.values():
-        to, words = _call(question)
-        same = (question["name"], words.partition(", for the row")[0])
-        if to == "facts":
-            facts.append((question["name"], words))
-        elif same not in said:
-            said.add(same)
-            add("", [Problem(f"'{question['name']}'", words)], to)
+        to, words, *warned = _call(question)
+        for place, line in ((to, words), *(("warnings", one) for one in warned)):
+            same = (question["name"], line.partition(", for the row")[0])
+            if place == "facts":
+                facts.append((question["name"], line))
+            elif same not in said:
+                said.add(same)
+                add("", [Problem(f"'{question['name']}'", line)], place)
     return facts
 
 
@@ -67,8 +69,8 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
                        "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
 
 
-def _call(question: dict[str, Any]) -> tuple[str, str]:
-    """Makes one call; returns `problems`, `warnings`, `unjudged` or `facts`, and the text for it."""
+def _call(question: dict[str, Any]) -> tuple[str, ...]:
+    """Makes one call; returns `problems`, `warnings`, `unjudged` or `facts`, the text for it, and further warnings."""
     variables = environment(secrets.reveal(question["env_vars"]))
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))

@@ -14,6 +14,9 @@ from pipeline.settings.kinds import Kind
 
 BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # rows of an answer shown in the report
+FEWEST_REPLIES, MOST_REPLIES = 16, 256  # of each end of a stage, that are compared with their prompts
+PIECE = 5  # tokens of a prompt in a row, with which a reply repeats it
+GROWN = 0.2  # of the share of replies
 
 COUNTED = ("raw", "tasks", "rejected", "experience", "samples")  # tables of rows that a stage made
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
@@ -42,6 +45,22 @@ def idle_steps(session, stage: str, settings, run: str) -> list[str]:
     """Explains steps of a stage of a run without a learning signal, one sentence per cause. settings: its own."""
     rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
     return no_signals((SimpleNamespace(**row) for row in rows), settings, run)
+
+
+def repetitions(session, stage: str) -> list[str]:
+    """A sentence where more of a stage's last replies than of its first, a quarter each, have PIECE tokens of their
+    prompt in a row, and earn more."""
+    kept, pieces = "FROM experience WHERE stage = ? AND turn = 0 AND reward IS NOT NULL", (
+        f"[{{0}}[i:i + {PIECE - 1}] for i in range(1, len({{0}}) - {PIECE} + 2)]")
+    count = session.execute(f"SELECT count(*) {kept}", [stage]).fetchone()[0] // 4
+    (few, low), (many, high) = (session.execute(f"""
+        SELECT avg(list_has_any({pieces.format("prompt_tokens")}, {pieces.format("response_tokens")})::INT), avg(reward)
+        FROM (SELECT * {kept} ORDER BY step {way} LIMIT {min(count, MOST_REPLIES)})""", [stage]).fetchone()
+        for way in ("ASC", "DESC"))
+    return [] if count < FEWEST_REPLIES or many - few < GROWN or high <= low else [
+        f"replies that repeat {PIECE} tokens of their prompt grew from {few:.0%} to {many:.0%}, and the reward with "
+        f"them from {low:.3g} to {high:.3g}: look whether they answer. ouro sql \"SELECT prompt, response, reward FROM "
+        "experience ORDER BY step DESC LIMIT 8\""]
 
 
 def times(columns: dict[str, np.ndarray]) -> dict:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from operators.statistics import difference_interval, reward_interval
 from pipeline.job.progress import PAIRED, SAMPLED, duration, interval, is_reward, leak_words, task_words
+from pipeline.results.findings import repetitions
 from pipeline.results.view import Node, View
 from pipeline.settings.kinds import REPORT
 from pipeline.store import files, tables
@@ -137,9 +138,12 @@ def _change(first: Score, last: Score, before: dict[str, float | None], after: d
 
 
 def failures(view: View) -> list[str]:
-    """Returns a line for each stage with failed attempts: how many, the most frequent reason, a query for all."""
+    """Returns a line for each stage with failed attempts (how many, the most frequent reason, a query for all), and for
+    each whose replies came to repeat their prompts."""
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
-    return [line for s in view.stages if s.kind.attempts and (line := _failed(session, view, s, s.kind.attempts))]
+    return [line for s in view.stages if s.kind.attempts for line in (
+        _failed(session, view, s, s.kind.attempts),
+        *(f"warning: {s.name}: {words}" for words in repetitions(session, s.directory.name))) if line]
 
 
 def _failed(session, view: View, stage: Node, table: str) -> str:

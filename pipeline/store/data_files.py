@@ -6,9 +6,9 @@ downloaded here: a dataset of the Hugging Face hub is fetched before a run start
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.store import harbor
 from pipeline.store.digests import missing, reading, resolve
@@ -16,6 +16,7 @@ from pipeline.store.errors import DataError, nearest
 from pipeline.store.foreign_text import is_encodable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets import Dataset
 
 F = TypeVar("F")
@@ -41,7 +42,8 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
         if subset is not None:
             path = _subset(path, subset, key)
         if is_saved_dataset(path):
-            yield str(path), iter(saved_dataset(path, split, _set_split(key)))
+            dataset = saved_dataset(path, split, _set_split(key))
+            yield str(path), with_short_floats(dataset, dataset.features.arrow_schema)
         elif path.is_dir():
             for file in files_of_split(path, split, _set_split(key)):
                 yield str(file), _read_file(file)
@@ -171,9 +173,26 @@ def _read_parquet(path: Path) -> Iterator[dict]:
         refuse_same_names(path, pq.read_schema(path).names)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH):
-                yield from batch.to_pylist()
+                yield from with_short_floats(batch.to_pylist(), batch.schema)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
+
+
+def with_short_floats(rows: Iterable[dict], schema: "pa.Schema") -> Iterator[dict]:
+    """Yields rows whose numbers of 16 and 32 bits are the shortest decimals that these bits stand for: 0.1, not the
+    0.10000000149011612 of the same bits in 64."""
+    narrow = {field.name: field.type for field in schema if "float" in str(field.type)}
+    for row in rows:
+        yield {name: _short(value, narrow[name]) if name in narrow else value for name, value in row.items()}
+
+
+def _short(value: Any, kind: "pa.DataType") -> Any:
+    if isinstance(value, float):
+        return float(str(getattr(kind, "value_type", kind).to_pandas_dtype()(value)))
+    if isinstance(value, list) and hasattr(kind, "value_type"):
+        return [_short(one, kind.value_type) for one in value]
+    is_struct = isinstance(value, dict) and hasattr(kind, "get_field_index")
+    return {name: _short(one, kind.field(name).type) for name, one in value.items()} if is_struct else value
 
 
 def refuse_same_names(path: Path, names: list[str]) -> None:

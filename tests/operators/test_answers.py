@@ -14,8 +14,27 @@ TABLE = [(found, truth, expected)
          for expected, answers in zip((1, 0), marks, strict=True) for found in answers]
 
 
-def test_the_table_is_large():
-    assert len(TABLE) >= 300
+RESPONSES = [(response, truth, expected)
+             for truth, *marks in yaml.safe_load(
+                 Path(__file__).with_name("responses.yaml").read_text(encoding="utf-8"))
+             for expected, responses in zip((1, 0), marks, strict=True) for response in responses]
+
+
+def test_the_tables_are_large():
+    assert min(len(TABLE), len(RESPONSES)) >= 300
+
+
+@pytest.mark.parametrize(("response", "truth", "expected"), RESPONSES)
+def test_a_whole_response(response, truth, expected):
+    assert accuracy_reward(response, truth)["accuracy"] == expected
+
+
+@pytest.mark.parametrize(("response", "truth", "expected"), [
+    ("\\boxed{34 + 50}", "84", 1), ("#### 84/1", "84", 1), ("<answer>34 + 50</answer>", "84", 1),
+    ("\\boxed{\\sqrt{8}}", "2\\sqrt{2}", 1), ("34 + 50", "84", 0), ("<think>a</think>34 + 50", "84", 0),
+    ("\\boxed{34 + 51}", "84", 0)])
+def test_operations_that_are_left_count_where_they_are_asked_for_but_never_in_prose(response, truth, expected):
+    assert accuracy_reward(response, truth, evaluate=True)["accuracy"] == expected
 
 
 @pytest.mark.parametrize(("found", "truth", "expected"), TABLE)
@@ -34,14 +53,14 @@ def test_a_boxed_answer(found, truth, expected):
     ("#### **42**", "42", 1), ("#### 42 apples", "42", 1), ("##### 42\n\\boxed{41}", "42", 0),
     ("\\boxed{42} of \\boxed{41", "42", 1), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}", 1),
     ("The answer is \\frac{3}{4}", "4", 0), ("The answer is \\frac{3}{4}", "3/4", 1), ("2^{10}", "10", 0),
-    ("2^{10}", "1024", 1), ("x_1 = 3, x_2", "2", 0), ("\\boxed{42", "42", 0), ("The answer is −5", "5", 0),
+    ("2^{10}", "1024", 0), ("x_1 = 3, x_2", "2", 0), ("\\boxed{42", "42", 0), ("The answer is −5", "5", 0),
     ("The answer is −5", "-5", 1), ("It is $x = 3$.", "3", 1), ("It is $\\frac{3}{4}$.", "4", 0), ("at 12:30", "30", 0),
     ("at 12:30", "12:30", 1), ("It is 3 1/2.", "3.5", 1), ("It is 1e-05.", "0.00001", 1), ("It is 50%.", "0.5", 1),
     ("Paris", "Paris", 1), ("Paris\n", "Paris", 1), ("B", "B", 1), ("Yes", "Yes", 1), ("Yes", "No", 0),
     ("It is not Paris", "Paris", 0), ("A", "B", 0), ("", "B", 0), ("sum\n#### 42", "steps\n#### 42", 1),
     ("#### Approach\n\\boxed{42}", "42", 1), ("#### Lösung\n\\boxed{42}", "42", 1), ("#### 解答\n\\boxed{42}", "42", 1),
     ("#### Paris\n\\boxed{London}", "London", 0), ("It is (3, 4).", "(3,4)", 1), ("It is (3, 4).", "4", 0),
-    ("x \\in [1, 6]", "[1,6]", 1), ("x \\in [1, 6]", "6", 0), ("C(5, 2)", "2", 0), ("It is 5 + 37", "42", 1),
+    ("x \\in [1, 6]", "[1,6]", 1), ("x \\in [1, 6]", "6", 0), ("C(5, 2)", "2", 0), ("It is 5 + 37", "42", 0),
     ("It is 5 + 37", "37", 0), ("It is 6 * 7", "7", 0), ("\\sqrt 2", "2", 0), ("log_2 8", "8", 0), ("x < 5", "5", 0),
     ("It is 2 x 10^5", "200000", 1), ("It is 45 678", "45678", 1), ("It is 45 678", "678", 0), ("It is 2 \\pi", "2", 0),
     ("minus 5", "5", 0), ("minus 5", "-5", 1), ("- 5", "-5", 1), ("Both:\n- 4\n- 5", "5", 1), ("36 cm^2", "36", 1),

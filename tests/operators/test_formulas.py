@@ -32,6 +32,18 @@ def test_verdicts(workers):
     assert [workers.compare(*one, 20).result() for one in asked] == [EQUAL, DIFFERENT, EQUAL]
 
 
+@pytest.mark.parametrize(("found", "truth", "verdict"), [
+    ("\\sqrt{8}", "2\\sqrt{2}", DIFFERENT), ("2\\sqrt{2}", "\\sqrt{8}", EQUAL), ("\\sqrt{8}+0", "\\sqrt{8}", EQUAL),
+    ("\\pi+\\pi", "2\\pi", DIFFERENT), ("(1+1,2)", "(2,2)", DIFFERENT), ("(2,2)", "(2,2)", EQUAL),
+    ("\\sin(\\frac{\\pi}{3})", "\\frac{\\sqrt{3}}{2}", DIFFERENT), ("\\sqrt{2}\\sqrt{3}", "\\sqrt{6}", DIFFERENT),
+    ("3\\cdot 2\\pi", "6\\pi", DIFFERENT), ("\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt{2}}{2}", EQUAL),
+    ("\\frac{3\\sqrt{2}}{2}", "\\frac{3}{\\sqrt{2}}", EQUAL), ("\\frac{10\\sqrt{3}}{2}", "5\\sqrt{3}", DIFFERENT),
+    ("\\frac{1}{2}+\\frac{\\sqrt{5}}{2}", "\\frac{1+\\sqrt{5}}{2}", EQUAL), ("\\ln 2", "\\ln 2", EQUAL),
+    ("\\log_2 16+\\pi", "4+\\pi", DIFFERENT), ("x+1+1", "x+2", EQUAL)])
+def test_an_operation_that_is_left_to_carry_out(workers, found, truth, verdict):
+    assert workers.compare(found, truth, 20, False).result() == verdict
+
+
 def test_each_pair_has_its_own_limit_and_others_go_on(workers):
     asked = [workers.compare(SLOW, "x+1", 0.3), *(workers.compare(f"x+{one}", f"{one}+x", 20) for one in range(5)),
              workers.compare(SLOW, "y+1", 0.3), workers.compare("x-1", "-1+x", 20)]
@@ -126,9 +138,9 @@ def test_responses_of_a_step_are_compared_at_the_same_time_and_equal_ones_once(m
     asked = []
 
     class Counted(Workers):
-        def _compare(self, found, truth, seconds):
+        def _compare(self, found, truth, *more):
             asked.append((found, truth))
-            return super()._compare(found, truth, seconds)
+            return super()._compare(found, truth, *more)
 
     monkeypatch.setattr(answers, "WORKERS", Counted())
     responses = [f"\\boxed{{\\sqrt{{11}}+{one % 3}}}" for one in range(12)]
@@ -139,7 +151,8 @@ def test_responses_of_a_step_are_compared_at_the_same_time_and_equal_ones_once(m
 
 @pytest.mark.parametrize("answer", ["9^{9^9}", "(9!)!", "1" * 600, SLOW])
 def test_an_answer_beyond_a_limit_is_wrong_with_a_note(answer):
-    [found] = Rule(accuracy_reward, {"timeout_seconds": 1}, 0)([[]], [f"\\boxed{{{answer}}}"], ["42"], [1])
+    rule = Rule(accuracy_reward, {"timeout_seconds": 1, "evaluate": True}, 0)
+    [found] = rule([[]], [f"\\boxed{{{answer}}}"], ["42"], [1])
     assert found == {"accuracy": 0.0}
     assert found.notes == {"accuracy": LIMIT}
 

@@ -58,6 +58,9 @@ def test_what_is_no_arithmetic(text):
     ("7/(5-5)", 0.1),  # division by zero is a wrong value
     ("7+5-", 0.0),
     ("the answer is 7+5-3", 0.0),
+    ("<think><answer>7+5-3</answer></think>", 0.0),  # a thought is no answer
+    ("<think>3+5? <answer>7+5-3</answer>", 0.0),
+    ("3+5?</think>7+5-3", 1.0),  # the prompt began the thought
     ("", 0.0),
     ("9" * 5000, 0.0),
 ])

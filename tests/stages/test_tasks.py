@@ -2,10 +2,12 @@ import dataclasses
 import json
 import logging
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.check.data_sample import sample
 from pipeline.job.context import Context
 from pipeline.results.view import is_locked
 from pipeline.settings.data import AuxiliaryBuffer, TaskFormat
@@ -44,6 +46,22 @@ def test_several_inputs_are_numbered_through(tmp_path):
     rows = read(first, second)
     assert [row.row for row in rows] == [0, 1, 2]
     assert rows[2] == RawTask(2, "3?", "3", "three")
+
+
+@pytest.mark.parametrize("save", [lambda table, path: pq.write_table(table, path.with_suffix(".parquet")),
+                                  lambda table, path: datasets.Dataset(table).save_to_disk(path)])
+def test_numbers_of_32_bits_are_as_they_were_written(tmp_path, save):
+    """0.1 in 32 bits is 0.10000000149011612 in 64, which no answer equals."""
+    narrow = pa.float32()
+    save(pa.table({"question": ["q", "r"], "answer": pa.array([0.1, 1e-7], narrow), "wide": [0.1, 123456.7890625],
+                   "list": pa.array([[0.1, None], []], pa.list_(narrow)),
+                   "struct": pa.array([{"half": 0.1}, {"half": None}], pa.struct([("half", narrow)]))}), tmp_path / "a")
+    path = next(tmp_path.iterdir())
+    assert [row.answer for row in read(path)] == ["0.1", "1e-07"]
+    assert [row.answer for row in read(path, response_key="list")] == ["[0.1, null]", "[]"]
+    assert [row.answer for row in read(path, response_key="struct.half")] == ["0.1", None]
+    assert [row.answer for row in read(path, response_key="wide")] == ["0.1", "123456.7890625"]
+    assert {row["answer"] for row in sample(path, "train", 2, ["answer"]).rows} == {0.1, 1e-7}
 
 
 def test_columns_by_other_names_and_values_that_are_no_text(tmp_path):

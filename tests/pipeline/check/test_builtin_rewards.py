@@ -2,25 +2,32 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from operators.formats import read_records
+from operators.generate import GENERATORS
 from pipeline.check.builtin_rewards import generator_problems
 from pipeline.check.data_sample import Sample
 from pipeline.check.samples import sources_here
 from pipeline.compose.recipe import Recipe
 from pipeline.settings.data import TaskFormat
-from stages.judged_rows import unjudgeable
+from stages.judged_rows import replies, unjudgeable
 from tests.configs import overridden
+from workflows.environments.folder import Folder
+from workflows.environments.frozen_lake import FrozenLake
+from workflows.environments.shop import Shop
+from workflows.environments.sudoku import Sudoku
 
 KEY = "buffer.explorer_input.default_reward_fn_type"
 OF_SET = "buffer.explorer_input.taskset.default_reward_fn_type"
 RUBRIC = json.dumps([{"name": "polite", "question": "Is it?"}])
 
 
-def judged(name, truths, optional=None, **arguments):
-    rows = [{"question": f"question {i}", "answer": truth} for i, truth in enumerate(truths)]
+def judged(name, truths, optional=None, questions=(), **arguments):
+    asked = questions or [f"question {i}" for i in range(len(truths))]
+    rows = [{"question": question, "answer": truth} for question, truth in zip(asked, truths, strict=True)]
     source = {"key": "buffer.explorer_input.taskset.path", "format_key": "buffer.explorer_input.taskset.format",
               "rewards": [{"name": name, "arguments": arguments, "key": KEY, "optional": optional}]}
     drawn = Sample(rows, [], [(Path("rows.parquet"), number) for number in range(1, len(rows) + 1)])
@@ -43,6 +50,46 @@ def test_a_truth_that_no_answer_matches_is_a_problem(truth):
     {"numbers": [1], "target": 1}, "#### 5 apples", "\\left( 3, \\frac{\\pi}{2} \\right)", "\\text{(C)}", True])
 def test_a_truth_that_its_own_text_matches_is_none(truth):
     assert judged("accuracy_reward", [truth]) == ([], [])
+
+
+@pytest.mark.parametrize(("questions", "truths", "arguments", "reply"), [
+    (["What is the value of 84?", "9 + 8 + 7", "6 + 5"], ["84", "24", "11"], {}, "its question"),
+    (["Expand.\n(x+1)^2", "Expand.\nx(x+1)"], ["x^2+2x+1", "x^2+x"], {}, "its question"),
+    ([f"<answer>{i} + {i}</answer>" for i in range(20)], [str(2 * i) for i in range(20)], {"evaluate": True},
+     "its question")])
+def test_a_reply_that_answers_nothing_and_is_paid_is_a_warning_with_the_row(questions, truths, arguments, reply):
+    [line], problems = judged("accuracy_reward", truths, questions=questions, **arguments)
+    assert problems == []
+    for part in (KEY, reply, repr(questions[0]), repr(truths[0])):
+        assert part in line
+    assert judged("accuracy_reward", truths, "my.module:agent", questions, **arguments) == ([], [])
+
+
+@pytest.mark.parametrize(("questions", "truths"), [
+    ([f"What is {i} + {i}?" for i in range(40)], [str(2 * i) for i in range(40)]),
+    (["Which is 5?"] + [f"What is {i} + {i}?" for i in range(19)], ["5"] + [str(2 * i) for i in range(19)]),  # 1 of 20
+    (["Which?\nA. 1\nB. 2"] * 40, ["A", "B"] * 20)])  # always B: as often right as any letter
+def test_what_is_paid_for_nothing_now_and_then_is_none(questions, truths):
+    assert judged("accuracy_reward", truths, questions=questions) == ([], [])
+
+
+@pytest.mark.parametrize(("name", "reward", "no"), [
+    ("countdown", "countdown_reward", "dirt"), ("products", "accuracy_reward", "guesses")])
+def test_rows_of_our_generators_pay_nothing_for_their_prompts(name, reward, no):
+    rows = [*GENERATORS[name](1, tasks=40, demonstrations=0, **{no: 0.0})]
+    assert judged(reward, [row.answer for row in rows], questions=[row.question for row in rows]) == ([], [])
+
+
+@pytest.mark.parametrize("world", [Folder, FrozenLake, Shop, Sudoku])
+def test_worlds_pay_nothing_without_work_or_for_the_question(world):
+    name = {FrozenLake: "frozen_lake"}.get(world, world.__name__.lower())
+    for row in (row for row in GENERATORS[name](1, tasks=20, demonstrations=0) if row.answer):
+        made = world()
+        made.reset(SimpleNamespace(answer=row.answer, question=row.question))
+        assert made.reward()["accuracy"] == 0
+        for reply in replies(row) if world is Shop else ():
+            made.submit(reply)
+            assert made.reward()["accuracy"] == 0
 
 
 def test_an_absent_truth_is_told_elsewhere():

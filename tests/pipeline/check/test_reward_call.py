@@ -13,7 +13,7 @@ from tests.configs import overridden
 from tests.golden.messages import wording
 
 MINE = """\
-import os, subprocess, sys
+import os, subprocess, sys, time
 def score(response, answer): return float(response == answer == '4') + len(os.environ['CUDA_VISIBLE_DEVICES'])
 async def later(response, answer): return {'accuracy': response == 'because'}
 def batch(prompts, completions, truths, scale=1.0): return [scale * (p[-1]['content'][-4:] == 'two?') for p in prompts]
@@ -40,7 +40,12 @@ def exits(response, answer):
     sys.exit(0)
 def alone(responses, answers): return [1.0]
 def numeric(response, answer): return float(int(response) == int(answer))
-def given(response, answer, key): return float(key == 'hush-hush')
+def given(response, answer, key): return float(key == 'hush-hush') if response else 0.0
+def holds(response, answer): return {'accuracy': answer in response, 'short': 1.0}
+def form(response, answer): return 0.5 if response.startswith('<answer>') else -0.5
+def slow(response, answer):
+    time.sleep(0.6)
+    return float(answer in response)
 """
 
 
@@ -66,7 +71,8 @@ def asked(tmp_path, monkeypatch):
 def test_a_reward_is_called_with_the_truth_as_response_and_sees_no_gpu(asked):
     facts, lines = asked("score", "batch", "none", scale=2)
     row = "where the response is the truth of the row whose prompt ends with 'two and two?' and whose truth is '4'"
-    [(where, line)] = lines
+    [(of_batch, paid), (where, line)] = lines
+    assert (of_batch, paid.key) == ("warnings", "'ouro_test_judge:batch'")  # it reads the prompt alone
     assert (where, "returned None" in line) == ("warnings", True)
     assert facts == [("ouro_test_judge:score", f"reward=1, {row}"), ("ouro_test_judge:batch", f"reward=2, {row}")]
 
@@ -94,7 +100,24 @@ def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
 
 def test_a_function_that_reads_the_ids_of_sampled_tokens_is_not_called(asked):
     facts, lines = asked("of_ids", "reads_ids", "batch")
-    assert ([name for name, _ in facts], [to for to, _ in lines]) == (["ouro_test_judge:batch"], ["unjudged"] * 2)
+    assert [name for name, _ in facts] == ["ouro_test_judge:batch"]
+    assert [to for to, _ in lines if to != "warnings"] == ["unjudged"] * 2
+
+
+@pytest.mark.parametrize("name", ["holds", "slow"])
+def test_a_question_that_is_paid_as_the_response_is_a_warning_with_the_row(asked, tmp_path, name):
+    """A slow function is called with fewer rows."""
+    rows = [{"question": f"Is 1{i} more\nthan 2{i}?", "answer": f"1{i}"} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    [fact], [(to, line)] = asked(name)
+    assert (fact[0], to) == (f"ouro_test_judge:{name}", "warnings")
+    assert "its question" in line
+    assert ("20 of 20" in line) == (name == "holds")
+
+
+@pytest.mark.parametrize("name", ["form", "score"])
+def test_a_function_that_pays_the_truth_alone_or_not_even_it_is_none(asked, name):
+    assert asked(name)[1] == []
 
 
 def test_a_function_that_raises_for_an_empty_response_is_a_warning(asked):
@@ -137,7 +160,7 @@ def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(a
 
 def test_what_a_call_leaves_running_in_a_session_of_its_own_is_killed(asked, tmp_path):
     facts, lines = asked("leaves")
-    assert (len(facts), lines) == (1, [])
+    assert (len(facts), [to for to, _ in lines]) == (1, ["warnings"])  # an empty reply is paid too
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
