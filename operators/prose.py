@@ -19,7 +19,7 @@ ASIDE = re.compile(r"\((?=[^()]*[^\W\d_]{3})[^()\\$]*\)|(?<=[\w.)]) ?\[\d+\]")  
 SENTENCE = re.compile(r"[.;!?](?:\s|$)|\n")
 BEHIND = re.compile(  # what follows an answer: a reason, or what a number counts
     rf"{SENTENCE.pattern}|,(?=\s*[^\W\d_]{{2}})|\b(?:because|since)\b|"
-    rf"(?<=\d)\s+(?!(?:plus|minus|times|and|und|oder|or|percent|{'|'.join(MULTIPLES)})\b)(?=[^\W\d_]{{3}})")
+    rf"(?<=\d)\s+(?!(?:plus|minus|times|percent|{'|'.join(MULTIPLES)})\b|(?:and|und|oder)\s+\W?\d)(?=[^\W\d_]{{3}})")
 DENIED = re.compile(r"not|isn't|never|nicht|kein|pas|не|não|.*不是", re.I)
 JOINED = {"or", "and", "oder", "und", "ou", "et", "o", "y", "e", "или", "и", "或", "和"}
 MEASURES = {*UNITS, *(f"{one}s" for one in UNITS), *MULTIPLES, "percent"} - {"in", "is", "as"}  # behind a number
