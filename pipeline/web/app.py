@@ -2,7 +2,7 @@
 
 It listens on this machine alone. The page reads the token of the address that is printed, and sends it with each
 request: a browser would send a cookie to every port of this machine. Requests of other web pages, and under other names
-of the host, are refused, and connections, slow and large requests limited as those of `ouro serve` (workflows/endpoint).
+of the host, are refused; connections, slow and large requests have the limits of `ouro serve` (workflows/endpoint).
 """
 
 import hmac
@@ -209,7 +209,7 @@ def _one(request: Request, name: str) -> str:
 
 
 def _number(text: str, name: str) -> int:
-    if not text.isdecimal():
+    if not rollouts.is_number(text):
         raise QueryError(f"{name}={text}: needed a number.")
     return int(text)
 

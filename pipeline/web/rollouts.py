@@ -36,6 +36,11 @@ NUMBERS = {"step", "run_index", "turn", "slot", "reward", "accuracy", "weights_v
 LIMITS = {"least_reward": ("reward", ">="), "most_reward": ("reward", "<=")}
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number of 64 bits or fewer; int() refuses 4,300 digits with another error."""
+    return text.isdecimal() and len(text) < 19
+
+
 @dataclass(frozen=True)
 class Address:
     """A row: its step, and its place in the step's file, from 0. `12:340` in a link."""
@@ -46,7 +51,7 @@ class Address:
     @classmethod
     def read(cls, text: str) -> "Address":
         step, _, place = text.partition(":")
-        if not (step.isdecimal() and place.isdecimal()):
+        if not (is_number(step) and is_number(place)):
             raise QueryError(f"'{text}' is no row; needed STEP:PLACE.")
         return cls(int(step), int(place))
 
@@ -84,7 +89,7 @@ class Wanted:
         if steps[0] > steps[1]:
             raise QueryError(f"steps={given['steps']}: needed the smaller one first.")
         for name, part in (("experience_id", 1), ("group_id", 0)):  # stage/step/task/run, step/task
-            if (named := given.get(name, "").split("/")[part : part + 1]) and named[0].isdecimal():
+            if (named := given.get(name, "").split("/")[part : part + 1]) and is_number(named[0]):
                 steps = max(steps[0], int(named[0])), min(steps[1], int(named[0]))
         return cls({name: value for name, value in given.items() if name in KEYS[table]}, steps=steps, **limits)
 
@@ -177,7 +182,7 @@ def ask(paths: list[Path], question: str, values: list[Any]) -> list[dict[str, A
 def address_of(stage: Path, experience_id: str) -> Address:
     """Returns where a row of `experience` is. Raises QueryError where there is none of this id."""
     step = experience_id.split("/")[1:2]  # stage/step/task/run
-    if step and step[0].isdecimal() and int(step[0]) in tables.steps_present(stage, "experience"):
+    if step and is_number(step[0]) and int(step[0]) in tables.steps_present(stage, "experience"):
         found = _asked(stage, "experience", [int(step[0])], "SELECT place FROM rows WHERE experience_id = ?",
                        [experience_id])
         if found:

@@ -154,13 +154,24 @@ def test_rows_of_a_stage_and_a_search(client):
 @pytest.mark.parametrize(("address", "given"), [
     ("run", {}), ("run", {"run": "toy/none"}), ("rows", {"run": RUN, "stage": "none"}),
     ("rows", {"run": RUN, "stage": "rft", "table": "steps"}), ("rows", {"run": RUN, "stage": "rft", "start": "x"}),
-    ("rows", {"run": RUN, "stage": "rft", "train_step": "x"}), ("row", {"run": RUN, "stage": "rft", "row": "1:99"}),
+    ("rows", {"run": RUN, "stage": "rft", "train_step": "x"}),
+    ("rows", {"run": RUN, "stage": "rft", "train_step": "9" * 5000}),
+    ("rows", {"run": RUN, "stage": "rft", "steps": "9" * 5000}),
+    ("rows", {"run": RUN, "stage": "rft", "start": f"1:{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "row": f"1:{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "id": f"a/{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "row": "1:99"}),
     ("search", {"run": RUN, "stage": "rft"}),
 ])
 def test_an_address_that_asks_for_nothing(client, address, given):
     answer = client.get(f"/api/{address}", params=given)
     assert answer.status_code == 400
     assert answer.json()["error"]
+
+
+def test_no_row_is_of_a_step_of_5000_digits(client):
+    for name, value in (("group_id", "9" * 5000), ("experience_id", f"rft/{'9' * 5000}/t1/0")):
+        assert asked(client, "rows", run=RUN, stage="rft", **{name: value})["rows"] == []
 
 
 @pytest.mark.parametrize("body", [
