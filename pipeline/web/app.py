@@ -59,11 +59,11 @@ class App:
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
-                   "rows": self._rows, "row": self._row}
+                   "rows": self._rows, "row": self._row, "search": self._search}
         return [
             *(Route(path, self._page) for path in self.PAGES), Route("/static/{name}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
-            Route("/api/search", self._search), self.posted("sql", self._sql),
+            self.posted("sql", self._sql),
         ]
 
     def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
@@ -71,7 +71,8 @@ class App:
             if not self._let_in(request):
                 return refused()
             try:
-                return answered(answer(request))
+                found = answer(request)
+                return found if isinstance(found, Response) else answered(found)
             except (OuroError, OSError) as error:
                 return answered({"error": message(error)}, 400)
 
@@ -156,13 +157,8 @@ class App:
         return details.of_row(self._run(request), node, table, at)
 
     def _search(self, request: Request) -> Response:
-        if not self._let_in(request):
-            return refused()
-        try:
-            stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
-            wanted = _wanted(stage, table, request.query_params)
-        except (OuroError, OSError) as error:
-            return answered({"error": message(error)}, 400)
+        stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
+        wanted = _wanted(stage, table, request.query_params)
         return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
                                  media_type="application/x-ndjson", headers=HEADERS)
 

@@ -6,20 +6,18 @@ DuckDB's memory_limit is none: it does not count a text that is being made, nor 
 """
 
 import asyncio
-import contextlib
 import json
+import os
 import resource
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.context import ending, our_environment
 from pipeline.results import policies, query, sweep_view
 from pipeline.store import launch
 from pipeline.store.errors import OuroError, QueryError, message
-from pipeline.store.parent import die_with_parent
-from stages.unusable_rows import limited_memory
+from pipeline.store.parent import die_with_parent, limited_memory
 
 ROWS = 1000
 SECONDS = 60
@@ -31,20 +29,19 @@ TERMINAL = "`ouro sql` in a terminal has no such limit"
 async def answer(root: Path, runs: list[str], question: str) -> dict[str, Any]:
     """Returns `columns`, the first `rows`, and whether there are `more`. Raises QueryError with what the process says,
     or for one that takes too long or ends; it ends with this call."""
-    process = await asyncio.create_subprocess_exec(*launch.command("pipeline.web.question"), stdin=PIPE, stdout=PIPE,
-                                                   env=our_environment())
+    child = await asyncio.create_subprocess_exec(*launch.command("pipeline.web.question"), stdin=PIPE, stdout=PIPE,
+                                                 env=os.environ | {"PYTHONPATH": launch.python_path()}, process_group=0)
     try:
         asked = json.dumps({"root": str(root), "runs": runs, "question": question})
-        said, _ = await asyncio.wait_for(process.communicate(asked.encode()), SECONDS)
+        said, _ = await asyncio.wait_for(child.communicate(asked.encode()), SECONDS)
     except TimeoutError as error:
-        raise QueryError(f"no answer after {SECONDS} s; {TERMINAL} but --timeout. Ask for less: a recursive WITH needs "
-                         "a condition that ends it, a join one that selects rows.") from error
+        raise QueryError(f"no answer after {SECONDS} s. Ask for less; `ouro sql --timeout` waits longer.") from error
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    if process.returncode:
-        raise QueryError(f"the process of the question {ending(process.returncode)}. Ask for less; {TERMINAL}.")
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+    if not said:
+        raise QueryError(f"the process of the question ended with code {child.returncode}. Ask for less; {TERMINAL}.")
     found = json.loads(said)
     if "error" in found:
         raise QueryError(found["error"])

@@ -98,8 +98,7 @@ class Studio(App):
 
 
 def _given(asked: dict[str, Any], *names: str) -> list[Any]:
-    """Returns the fields of a request, null for one that is absent. Raises ConfigError for a value of another type, or
-    a text that is too large for YAML."""
+    """Returns the fields of a request, null for absent ones. Raises ConfigError for another type, or a large text."""
     found = [asked.get(name) for name in names]
     for name, value in zip(names, found, strict=True):
         refuse_large(len(str(value)), name)
