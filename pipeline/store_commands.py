@@ -34,7 +34,7 @@ def studio(file, port, browse):
     """Write recipes in a browser: every setting explained, checked while it is typed; start runs.
 
     A page that only this machine can open, at the address that is printed. RECIPE is the name of one that is shipped,
-    or a .yaml file below this directory, where recipes are saved. Ctrl-C ends it, and no run.
+    or a .yaml file below this directory; recipes are saved in conf/recipe/ or here. Ctrl-C ends it, and no run.
     """
     from pipeline.web import studio
 

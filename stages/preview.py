@@ -27,6 +27,7 @@ from pipeline.store.digests import resolve
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from pipeline.store.packable import unknown_type
+from pipeline.store.parent import limited_memory
 from stages.judged_rows import unjudgeable
 from stages.model_size import overridden_problem, sizes
 from stages.overlap import compare
@@ -35,7 +36,7 @@ from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import unusable as unusable_rows
 from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
-from stages.unusable_rows import Written, as_read, judged, limited_memory, measured, tokenizer_of_init, wanted
+from stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates

@@ -5,10 +5,8 @@ source: in the format of pipeline/check/samples.py.
 """
 
 import json
-import resource
 import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from pipeline.check.sources import POOL
 from pipeline.settings.data import format_of
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.harbor import UNSUPPORTED
+from pipeline.store.parent import limited_memory
 from pipeline.store.records import RawTask
 
 OTHER_TEMPLATE = "Set model.chat_template_path to a template that writes it, or take a model whose template does"
@@ -124,20 +123,6 @@ def _write_texts(tokenizer, row: RawTask, source: dict[str, Any], settings) -> N
         whole_conversations(tokenizer, [row], settings)
     else:
         task_texts(tokenizer, [row], settings)
-
-
-@contextmanager
-def limited_memory(most: int = 2 << 30) -> Iterator[None]:
-    """Raises MemoryError in its block where the process asks for that many bytes of addresses more: a chat template
-    is code."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = [one for one in (used + most, soft, hard) if one != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def tokenizer_of_init(settings, problems: list[str]):

@@ -1,27 +1,30 @@
 """The server of `ouro view`: who may ask, which address answers what, and how errors are said.
 
-It listens on this machine alone. A browser is let in by the token of the address that is printed, and keeps it in a
-cookie; requests of other web pages, and under other names of the host, are refused (workflows/endpoint/guard.py).
+It listens on this machine alone. The page reads the token of the address that is printed, and sends it with each
+request: a browser would send a cookie to every port of this machine. Requests of other web pages, and under other names
+of the host, are refused; connections, slow and large requests have the limits of `ouro serve` (workflows/endpoint).
 """
 
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.results import compare, query, sweep_view
+from pipeline.results import compare, policies, query, sweep_view
 from pipeline.results.view import Node, View
 from pipeline.store.errors import DataError, OuroError, QueryError, message
-from pipeline.web import curves, details, overview, rollouts
-from workflows.endpoint.guard import LOOPBACK, protect
+from pipeline.web import curves, details, overview, question, rollouts
+from workflows.endpoint import server
+from workflows.endpoint.dialect import Refusal
+from workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
 
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("basics.js", "charts.js", "rollouts.js", "view.js")
@@ -33,8 +36,8 @@ HEADERS = {
                                "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
 }
-ANSWER_ROWS = 1000  # of the SQL box
-SQL_SECONDS = 60
+QUESTIONS = 2  # of the SQL box that are answered at the same time
+GRACE_SECONDS = 5  # for requests in progress when the server is asked to end
 FIELDS = ("run", "stage", "table", "start", "latest", "text")  # of an address, besides the columns to choose rows by
 
 
@@ -43,8 +46,8 @@ class App:
 
     PAGES: ClassVar = {"/": "index.html"}
 
-    def __init__(self, root: Path, token: str, port: int):
-        self.root, self.token, self.cookie = root, token, f"ouro-view-{port}"
+    def __init__(self, root: Path, token: str):
+        self.root, self.token, self._asking = root, token, 0
 
     def asgi(self) -> Starlette:
         app = Starlette(routes=self.routes())
@@ -56,11 +59,11 @@ class App:
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
-                   "rows": self._rows, "row": self._row}
+                   "rows": self._rows, "row": self._row, "search": self._search}
         return [
             *(Route(path, self._page) for path in self.PAGES), Route("/static/{name}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
-            Route("/api/search", self._search), self.posted("sql", self._sql),
+            self.posted("sql", self._sql),
         ]
 
     def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
@@ -68,45 +71,38 @@ class App:
             if not self._let_in(request):
                 return refused()
             try:
-                return answered(answer(request))
+                found = answer(request)
+                return found if isinstance(found, Response) else answered(found)
             except (OuroError, OSError) as error:
                 return answered({"error": message(error)}, 400)
 
         return respond
 
-    def posted(self, name: str, answer: Callable[[dict[str, Any]], Any]) -> Route:
+    def posted(self, name: str, answer: Callable[[dict[str, Any]], Awaitable]) -> Route:
         """Returns the route of an address that is given a JSON object, and answers beside other requests."""
-        from starlette.concurrency import run_in_threadpool
 
         async def respond(request: Request) -> Response:
             if not self._let_in(request):
                 return refused()
             try:
-                asked = await request.json()
+                asked = await server.body(request, BODY_SECONDS)
                 if not isinstance(asked, dict):
-                    raise ValueError
-            except ValueError:
-                return answered({"error": "needed a JSON object"}, 400)
-            try:
-                return answered(await run_in_threadpool(answer, asked))
+                    raise Refusal(400, "needed a JSON object")
+                return answered(await server._unless_gone(request, answer(asked)))
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except Refusal as refusal:
+                return answered({"error": refusal.message}, refusal.status)
             except (OuroError, OSError) as error:
                 return answered({"error": message(error)}, 400)
 
         return Route(f"/api/{name}", respond, methods=["POST"])
 
     def _let_in(self, request: Request) -> bool:
-        given = request.cookies.get(self.cookie, "")
-        return hmac.compare_digest(given.encode(), self.token.encode())
+        return hmac.compare_digest(server.token_of(request).encode(), self.token.encode())
 
     def _page(self, request: Request) -> Response:
-        if "token" in request.query_params:
-            if not hmac.compare_digest(request.query_params["token"].encode(), self.token.encode()):
-                return refused()
-            answer = RedirectResponse(request.url.path, headers=HEADERS)  # so that the token is in no history
-            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-            return answer
-        page = STATIC / self.PAGES[request.url.path]
-        return FileResponse(page, headers=HEADERS) if self._let_in(request) else refused()
+        return FileResponse(STATIC / self.PAGES[request.url.path], headers=HEADERS)
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -120,10 +116,7 @@ class App:
         return self._run_of(_one(request, "run"))
 
     def _run_of(self, name: str) -> View:
-        found = sweep_view.find(self.root, name)
-        if not isinstance(found, View):
-            raise DataError(f"{name} is a sweep; needed one of its points.")
-        return found
+        return policies.single(sweep_view.find(self.root, name))
 
     def _stage(self, request: Request) -> Node:
         run, name = self._run(request), _one(request, "stage")
@@ -164,29 +157,24 @@ class App:
         return details.of_row(self._run(request), node, table, at)
 
     def _search(self, request: Request) -> Response:
-        if not self._let_in(request):
-            return refused()
-        try:
-            stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
-            wanted = _wanted(stage, table, request.query_params)
-        except (OuroError, OSError) as error:
-            return answered({"error": message(error)}, 400)
+        stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
+        wanted = _wanted(stage, table, request.query_params)
         return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
                                  media_type="application/x-ndjson", headers=HEADERS)
 
     # ------------------------------------------------------------------------------------------------ SQL
 
-    def _sql(self, asked: dict[str, Any]) -> dict[str, Any]:
+    async def _sql(self, asked: dict[str, Any]) -> dict[str, Any]:
+        runs, asks = asked.get("runs"), asked.get("question")
+        if not (isinstance(asks, str) and isinstance(runs, list) and all(isinstance(name, str) for name in runs)):
+            raise QueryError("needed {runs: [NAME], question: SQL}")
+        if self._asking >= QUESTIONS:
+            raise QueryError(f"{QUESTIONS} questions are being answered. Ask again when one of them is.")
+        self._asking += 1
         try:
-            runs, question = [self._run_of(name) for name in asked["runs"]], str(asked["question"])
-        except (KeyError, TypeError) as error:
-            raise QueryError("needed {runs: [NAME], question: SQL}") from error
-        session = query.session(runs)
-        query.require_read_only(session, question)
-        with query.time_limit(session, SQL_SECONDS):
-            found = query.ask(session, question, ANSWER_ROWS + 1)
-        rows = [[query.plain(value) for value in row] for row in found.rows[:ANSWER_ROWS]]
-        return {"columns": found.columns, "rows": rows, "more": len(found.rows) > ANSWER_ROWS}
+            return await question.answer(self.root, runs, asks)
+        finally:
+            self._asking -= 1
 
 
 def _lines(found: Iterator[dict[str, Any]]) -> Iterator[str]:
@@ -217,7 +205,7 @@ def _one(request: Request, name: str) -> str:
 
 
 def _number(text: str, name: str) -> int:
-    if not text.isdecimal():
+    if not rollouts.is_number(text):
         raise QueryError(f"{name}={text}: needed a number.")
     return int(text)
 
@@ -230,7 +218,8 @@ def _table(request: Request) -> str:
 
 
 def answered(content: Any, status: int = 200) -> Response:
-    return JSONResponse(query.plain(content), status, headers=HEADERS)
+    """content: as JSON in ASCII, for names of files may be no Unicode."""
+    return Response(json.dumps(query.plain(content), allow_nan=False), status, HEADERS, "application/json")
 
 
 def refused() -> Response:
@@ -247,9 +236,8 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
     listen(partial(App, root), port, opened, "/", f"#/run/{shown.run}" if shown else "")
 
 
-def listen(app: Callable[[str, int], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
-    """Does so for an app, made of the token and the port. path, place: of the page in the address, before the token and
-    after it."""
+def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
+    """Does so for an app, made of the token. path, place: of the page in the address, before the token and after it."""
     import socket
 
     import uvicorn
@@ -264,5 +252,6 @@ def listen(app: Callable[[str, int], App], port: int, opened: Callable[[str], No
                             "one.") from error
         port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
         opened(f"http://127.0.0.1:{port}{path}?token={token}{place}")
-        config = uvicorn.Config(app(token, port).asgi(), lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(app(token).asgi(), lifespan="off", log_config=None, access_log=False, http=Impatient,
+                                ws="none", timeout_graceful_shutdown=GRACE_SECONDS)
         uvicorn.Server(config).run([listening])

@@ -112,10 +112,19 @@ def place(root: Path, file: str) -> Path:
     return path
 
 
+def own_place(root: Path, file: str) -> Path:
+    """Returns the path that a recipe is saved at: where `recipes` finds it. Raises ConfigError for any other."""
+    path, group = place(root, file), (root / GROUP).resolve()
+    if not (path.is_relative_to(group) or path.parent == root.resolve()) or path.name.startswith("."):
+        raise ConfigError(f"{file}: recipes are saved below {group}, or in {root.resolve()} itself. Name this one "
+                          f"{GROUP / path.name.lstrip('.')}.")
+    return path
+
+
 def save(root: Path, file: str, text: str, digest: str | None) -> dict[str, Any]:
     """Writes a recipe; returns its digest. digest: of the text that was opened, None for a new file. Raises DataError
     for a file that was changed since, and overwrites no other."""
-    path = place(root, file)
+    path = own_place(root, file)
     in_group = path.parent == (root / GROUP).resolve()
     if in_group and not is_checkout(root) and (files.CONF / "recipe" / path.name).exists():
         raise ConfigError(f"{file}: {path.stem} is the name of a recipe of ours. Give it another name.")

@@ -5,6 +5,7 @@ addressed by its step and its place in the file (from 0), a page by the row that
 for a single row alone.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -33,6 +34,7 @@ KEYS = {
 TEXTS = ("prompt", "response")
 WIDE = ("file_row_number", "kept_tokens")  # up to 1,024 numbers a token
 NUMBERS = {"step", "run_index", "turn", "slot", "reward", "accuracy", "weights_version", "temperature"}  # of KEYS
+is_number = re.compile(r"\d{1,18}").fullmatch  # int() has an error for more than 4,300 digits
 LIMITS = {"least_reward": ("reward", ">="), "most_reward": ("reward", "<=")}
 
 
@@ -46,7 +48,7 @@ class Address:
     @classmethod
     def read(cls, text: str) -> "Address":
         step, _, place = text.partition(":")
-        if not (step.isdecimal() and place.isdecimal()):
+        if not (is_number(step) and is_number(place)):
             raise QueryError(f"'{text}' is no row; needed STEP:PLACE.")
         return cls(int(step), int(place))
 
@@ -84,7 +86,7 @@ class Wanted:
         if steps[0] > steps[1]:
             raise QueryError(f"steps={given['steps']}: needed the smaller one first.")
         for name, part in (("experience_id", 1), ("group_id", 0)):  # stage/step/task/run, step/task
-            if (named := given.get(name, "").split("/")[part : part + 1]) and named[0].isdecimal():
+            if (named := given.get(name, "").split("/")[part : part + 1]) and is_number(named[0]):
                 steps = max(steps[0], int(named[0])), min(steps[1], int(named[0]))
         return cls({name: value for name, value in given.items() if name in KEYS[table]}, steps=steps, **limits)
 
@@ -177,7 +179,7 @@ def ask(paths: list[Path], question: str, values: list[Any]) -> list[dict[str, A
 def address_of(stage: Path, experience_id: str) -> Address:
     """Returns where a row of `experience` is. Raises QueryError where there is none of this id."""
     step = experience_id.split("/")[1:2]  # stage/step/task/run
-    if step and step[0].isdecimal() and int(step[0]) in tables.steps_present(stage, "experience"):
+    if step and is_number(step[0]) and int(step[0]) in tables.steps_present(stage, "experience"):
         found = _asked(stage, "experience", [int(step[0])], "SELECT place FROM rows WHERE experience_id = ?",
                        [experience_id])
         if found:

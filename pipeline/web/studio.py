@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from pipeline.check.fields import fields
 from pipeline.results import sweep_view
 from pipeline.store import files, launch
 from pipeline.store.errors import ConfigError, DataError, OuroError
+from pipeline.store.yaml_aliases import refuse_large
 from pipeline.web import drafts, overview
 from pipeline.web.app import App, listen
 
@@ -54,8 +56,8 @@ QUESTIONS = [  # of the page for beginners: title, what is asked, settings
 class Studio(App):
     PAGES: ClassVar = App.PAGES | {PAGE: "studio.html"}
 
-    def __init__(self, token: str, port: int):
-        super().__init__(Path(), token, port)
+    def __init__(self, token: str):
+        super().__init__(Path(), token)
         self._drafts = drafts.Drafts()
 
     def routes(self) -> list[Route]:
@@ -72,7 +74,8 @@ class Studio(App):
             "measure": lambda asked: measured(*_given(asked, "text", "file")),
             "prompt": lambda asked: prompted(*_given(asked, "text", "file", "stage", "task")),
         }
-        return [*super().routes(), *(self.posted(f"studio/{name}", answer) for name, answer in answers.items())]
+        return [*super().routes(), *(self.posted(f"studio/{name}", partial(run_in_threadpool, answer))
+                                     for name, answer in answers.items())]
 
     def warm(self) -> None:
         """Judges a recipe once, which imports what that takes: seconds that the first page would wait."""
@@ -95,9 +98,10 @@ class Studio(App):
 
 
 def _given(asked: dict[str, Any], *names: str) -> list[Any]:
-    """Returns the fields of a request, null for one that is absent. Raises ConfigError for a value of another type."""
+    """Returns the fields of a request, null for absent ones. Raises ConfigError for another type, or a large text."""
     found = [asked.get(name) for name in names]
     for name, value in zip(names, found, strict=True):
+        refuse_large(len(str(value)), name)
         kind = KINDS.get(name, str)
         if name in ("path", "data", "model", "name", "stage") and not str(value).isprintable():
             raise ConfigError(f"{name}={value!r}: needed letters that can be printed.")
@@ -159,7 +163,7 @@ def new(root: Path, data: str, model: str, name: str, prompt_key: str | None, re
     from pipeline.init.command import project_files
 
     file = str(drafts.GROUP / f"{name}.yaml")
-    if drafts.place(root, file).exists():
+    if drafts.own_place(root, file).exists():
         raise DataError(f"{file} exists. Give this recipe another name, or open that one.")
     written, notes = project_files(data, model, prompt_key or None, response_key or None, re.sub(r"\W", "_", name))
     text = written.pop(str(drafts.GROUP / "project.yaml"))
@@ -180,8 +184,8 @@ def serve(port: int, opened: Callable[[str], None], file: str | None = None) -> 
     if file is not None:
         drafts.opened(Path(), file)
 
-    def begun(token: str, port: int) -> Studio:
-        made = Studio(token, port)
+    def begun(token: str) -> Studio:
+        made = Studio(token)
         threading.Thread(target=made.warm, daemon=True).start()
         return made
 

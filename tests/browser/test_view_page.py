@@ -62,6 +62,14 @@ def page(opened, address):
     return page
 
 
+def test_the_token_is_in_no_address_and_no_cookie_and_opens_another_tab(page):
+    assert "token" not in page.url
+    assert page.context.cookies() == []
+    other = page.context.new_page()
+    other.goto(page.url.partition("#")[0])
+    other.get_by_role("heading", name="toy/").wait_for()
+
+
 def test_a_planted_rollout_the_step_that_trained_it_and_the_run_without_it_are_found(page):
     """At most 12 clicks and one typed word."""
     page.get_by_role("link", name="rollouts").click()

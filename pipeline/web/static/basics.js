@@ -45,9 +45,16 @@ Ouro.ask = async (name, fields, signal) => {
 // the answer to a JSON object
 Ouro.post = async (name, asked) => Ouro.read(await Ouro.fetch(`api/${name}`, {method: "POST", headers: {"content-type": "application/json"}, body: JSON.stringify(asked)}));
 
+// the token of the address, kept where pages of this port alone read it: a cookie would be sent to every port
+const given = new URLSearchParams(location.search).get("token");
+if (given) {
+  localStorage.setItem("token", given);
+  history.replaceState(null, "", location.pathname + location.hash);
+}
+
 Ouro.fetch = async (address, given) => {
   try {
-    return await fetch(address, given);
+    return await fetch(address, {...given, headers: {...given.headers, authorization: `Bearer ${localStorage.getItem("token")}`}});
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("the server does not answer: its command has ended");

@@ -78,7 +78,7 @@ const OuroRollouts = (() => {
     shown.append(h("div.row", null, told, end), place);
     const draw = () => place.replaceChildren(found.length ? Ouro.table(columns(where, go), found) : "");
     (async () => {
-      const answer = await fetch(`api/search?${Ouro.query(asked(where, {text: where.text}))}`, {signal});
+      const answer = await Ouro.fetch(`api/search?${Ouro.query(asked(where, {text: where.text}))}`, {signal});
       if (!answer.ok) await Ouro.read(answer);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let rest = "", more = await reader.read(); !more.done; more = await reader.read()) {

@@ -47,12 +47,12 @@ def _here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stranger():
-    return TestClient(studio.Studio("secret", 8000).asgi(), base_url="http://localhost:9000")
+    return TestClient(studio.Studio("secret").asgi(), base_url="http://localhost:9000")
 
 
 @pytest.fixture
 def client(stranger):
-    assert stranger.get("/studio?token=secret").status_code == 200
+    stranger.headers["authorization"] = "Bearer secret"
     return stranger
 
 
@@ -228,7 +228,6 @@ def test_a_draft_is_judged_as_by_config_check(client):
     for text in ("a: [", "- a", "a: &x [*x]", "a: \0", "? [a]: b", "", "stages: 1", "stages: [1, {a: b}]",
                  "stages: [{stage_name: [a]}]", f"seed: {'9' * 5000}"):
         assert "problems" in asked(client, "judge", text=text, file="x.yaml")
-    assert client.post("/api/studio/measure", content=b'{"text": "a: \\ud83d", "file": "x.yaml"}').status_code == 400
     again = asked(client, "judge", text=opened["text"], file=opened["file"])  # no file of before is remembered
     assert again == right
 
@@ -251,14 +250,28 @@ def test_a_recipe_is_saved_below_the_directory_and_never_over_what_it_does_not_k
 
 
 @pytest.mark.parametrize("file", ["../out.yaml", "/tmp/out.yaml", "mine.txt", "store/a.yaml", "out/x.yaml",
-                                  "conf/recipe/countdown.yaml", ".", "conf/recipe/a,b.yaml", "a\0.yaml", "a\n.yaml"])
+                                  "conf/recipe/countdown.yaml", ".", "conf/recipe/a,b.yaml", "a\0.yaml", "a\n.yaml",
+                                  "conf/config.yaml", "conf/recipe/../config.yaml", "conf/algorithm/mine.yaml",
+                                  "profiles/slurm/config.yaml", ".github/workflows/x.yaml", ".gitlab-ci.yml",
+                                  "conf/recipe/linked.yaml", "linked/config.yaml", "elsewhere/mine.yaml"])
 def test_no_other_place_is_written(tmp_path, file):
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
     (tmp_path / "out").symlink_to(outside)
-    with pytest.raises(ConfigError):
-        drafts.save(tmp_path, file, "name: a\n", None)
+    (tmp_path / "conf/recipe").mkdir(parents=True)
+    (tmp_path / "conf/recipe/linked.yaml").symlink_to(tmp_path / "conf/config.yaml")
+    (tmp_path / "linked").symlink_to(tmp_path / "conf")
+    for digest in (None, files.hash_text("old: 1\n")):
+        with pytest.raises(ConfigError):
+            drafts.save(tmp_path, file, "name: a\n", digest)
     assert not list(outside.iterdir())
+    assert [path.name for path in tmp_path.rglob("*.y*ml")] == ["linked.yaml"]
+
+
+@pytest.mark.parametrize("file", ["mine.yaml", "conf/recipe/mine.yml", "conf/recipe/team/mine.yaml"])
+def test_recipes_are_written_where_they_are(tmp_path, file):
+    drafts.save(tmp_path, file, "name: a\n", None)
+    assert (tmp_path / file).read_text() == "name: a\n"
 
 
 def test_a_shipped_recipe_is_opened_as_a_new_file_and_no_other_is_read(client, tmp_path):
@@ -275,10 +288,8 @@ def test_a_shipped_recipe_is_opened_as_a_new_file_and_no_other_is_read(client, t
 def test_only_the_page_itself_is_answered(stranger):
     for name in ("form", "open", "save", "start", "judge"):
         assert stranger.post(f"/api/studio/{name}", json={"file": "countdown"}).status_code == 403
-    assert stranger.get("/studio").status_code == 403
-    assert stranger.get("/studio?token=secret", follow_redirects=False).headers["location"] == "/studio"
-    stranger.get("/studio?token=secret")
     assert stranger.get("/studio").status_code == 200
+    stranger.headers["authorization"] = "Bearer secret"
     for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"sec-fetch-site": "cross-site"}):
         for name in ("save", "start"):
             assert stranger.post(f"/api/studio/{name}", json={}, headers=headers).status_code in (400, 403)
@@ -300,6 +311,27 @@ def test_the_page_is_of_the_run_that_was_started(client, tmp_path, monkeypatch, 
         run.view()
     monkeypatch.setattr(studio, "_command", lambda *_: subprocess.CompletedProcess([], 0, said, ""))
     assert asked(client, "start", file="mine.yaml", words=words)["page"] == page
+
+
+@pytest.mark.parametrize("name", ["form", "open", "save", "new", "start", "edit", "judge", "measure", "prompt",
+                                  "columns"])
+def test_what_files_cannot_hold_is_refused(client, name):
+    for body in (b'{"text": "name: \\ud83d", "file": "x.yaml"}', b'{"words": ' + b"[" * 100_000,
+                 b'{"text": ' + b'{"a": ' * 200 + b"1" + b"}" * 201, b'{"file": "x.yaml", "task": Infinity}'):
+        answer = client.post(f"/api/studio/{name}", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+    if name not in ("form", "start", "columns"):
+        large = {"text": "a" * (1 << 21), "file": "a" * (1 << 21), "data": "a" * (1 << 21), "stage": "", "task": 0}
+        assert client.post(f"/api/studio/{name}", json=large).status_code == 400
+
+
+@pytest.mark.parametrize(("name", "given"), [
+    ("edit", {"text": "a: 1\n", "stage": "", "key": ".".join("a" * 5000), "value": "1", "field": {}}),
+    ("edit", {"text": "[" * 5000, "stage": "", "key": "a", "value": "1", "field": {}}),
+    ("save", {"text": "[" * 5000, "file": "x.yaml", "digest": None}),
+    ("open", {"file": "a" * 5000 + ".yaml"}), ("columns", {"path": "a/" * 5000})])
+def test_deep_and_long_texts_are_refused(client, name, given):
+    assert client.post(f"/api/studio/{name}", json=given).status_code == 400
 
 
 @pytest.mark.parametrize(("name", "given"), [

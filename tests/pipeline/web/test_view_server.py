@@ -1,16 +1,24 @@
 """The server of `ouro view`: who is let in, what addresses answer, and that a page from disk has the same."""
 
+import asyncio
 import json
+import os
 import re
+from functools import reduce
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from pipeline import cli
 from pipeline.store import tables
-from pipeline.web import curves, export, overview
+from pipeline.store.errors import QueryError
+from pipeline.web import app as web
+from pipeline.web import curves, export, overview, question
 from pipeline.web.app import App
 from tests.fake_run import FakeRun
+from workflows.endpoint import server
+from workflows.endpoint.guard import Impatient
 
 RUN = "toy/first"
 
@@ -23,15 +31,21 @@ def root(tmp_path_factory):
     return run.root
 
 
+HEADERS = {"authorization": "Bearer secret"}
+
+
+def visitor(root, **given):
+    return TestClient(App(root, "secret").asgi(), base_url="http://localhost:9000", **given)
+
+
 @pytest.fixture
 def stranger(root):
-    return TestClient(App(root, "secret", 8000).asgi(), base_url="http://localhost:9000")
+    return visitor(root)
 
 
 @pytest.fixture
-def client(stranger):
-    stranger.get("/?token=secret")
-    return stranger
+def client(root):
+    return visitor(root, headers=HEADERS)
 
 
 def asked(client, name: str, **given):
@@ -40,15 +54,16 @@ def asked(client, name: str, **given):
     return answer.json()
 
 
-def test_the_token_of_the_address_becomes_a_cookie_that_scripts_cannot_read(stranger):
-    assert stranger.get("/").status_code == 403
-    assert stranger.get("/api/runs").status_code == 403
-    assert stranger.get("/?token=other").status_code == 403
-    answer = stranger.get("/?token=secret", follow_redirects=False)
-    assert answer.headers["location"] == "/"
-    assert {"HttpOnly", "SameSite=strict"} <= {part.strip() for part in answer.headers["set-cookie"].split(";")}
-    assert stranger.get("/").status_code == 200
-    assert stranger.get("/api/runs").status_code == 200
+def test_every_answer_needs_the_token_which_no_cookie_takes_to_other_ports(stranger):
+    for path in ("/", "/?token=secret"):
+        answer = stranger.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers.get("set-cookie")) == (200, None)
+    for name in ("runs", "machine", "run", "scores", "rows", "row", "search"):
+        assert stranger.get(f"/api/{name}").status_code == 403
+        assert stranger.get(f"/api/{name}", headers={"authorization": "Bearer other"}).status_code == 403
+    assert stranger.get("/api/runs?token=secret", headers={"cookie": "ouro-view-8000=secret"}).status_code == 403
+    assert stranger.post("/api/sql", json={"runs": [RUN], "question": "SELECT 1"}).status_code == 403
+    assert stranger.get("/api/runs", headers=HEADERS).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [
@@ -83,8 +98,7 @@ def test_runs_and_their_stages(client):
 def test_runs_are_compared_by_the_last_evaluation_of_the_first(tmp_path):
     FakeRun(tmp_path, RUN).whole().view()
     FakeRun(tmp_path, "toy/second").whole().view()
-    client = TestClient(App(tmp_path, "secret", 8000).asgi(), base_url="http://localhost:9000")
-    client.get("/?token=secret")
+    client = visitor(tmp_path, headers=HEADERS)
     (line,) = asked(client, "differences", run=[RUN, "toy/second"])
     assert line.startswith("toy/second against toy/first: ")
     assert asked(client, "differences", run=RUN) == []
@@ -140,7 +154,13 @@ def test_rows_of_a_stage_and_a_search(client):
 @pytest.mark.parametrize(("address", "given"), [
     ("run", {}), ("run", {"run": "toy/none"}), ("rows", {"run": RUN, "stage": "none"}),
     ("rows", {"run": RUN, "stage": "rft", "table": "steps"}), ("rows", {"run": RUN, "stage": "rft", "start": "x"}),
-    ("rows", {"run": RUN, "stage": "rft", "train_step": "x"}), ("row", {"run": RUN, "stage": "rft", "row": "1:99"}),
+    ("rows", {"run": RUN, "stage": "rft", "train_step": "x"}),
+    ("rows", {"run": RUN, "stage": "rft", "train_step": "9" * 5000}),
+    ("rows", {"run": RUN, "stage": "rft", "steps": "9" * 5000}),
+    ("rows", {"run": RUN, "stage": "rft", "start": f"1:{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "row": f"1:{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "id": f"a/{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "row": "1:99"}),
     ("search", {"run": RUN, "stage": "rft"}),
 ])
 def test_an_address_that_asks_for_nothing(client, address, given):
@@ -149,11 +169,35 @@ def test_an_address_that_asks_for_nothing(client, address, given):
     assert answer.json()["error"]
 
 
-@pytest.mark.parametrize("body", [b"no json", b"[]", b'{"runs": 1}',
-                                  b'{"runs": ["toy/first"], "question": "DROP VIEW steps"}',
-                                  b'{"runs": ["toy/first"], "question": "SELECT * FROM read_csv(\'/etc/passwd\')"}'])
-def test_what_sql_refuses(client, body):
-    assert client.post("/api/sql", content=body).status_code == 400
+def test_no_row_is_of_a_step_of_5000_digits(client):
+    for name, value in (("group_id", "9" * 5000), ("experience_id", f"rft/{'9' * 5000}/t1/0")):
+        assert asked(client, "rows", run=RUN, stage="rft", **{name: value})["rows"] == []
+
+
+@pytest.mark.parametrize("body", [
+    b"no json", b"[]", b'{"runs": 1}', b'{"runs": "toy/first", "question": "SELECT 1"}', b'{"runs": [["toy/first"]]}',
+    b'{"runs": [], "question": "SELECT \'\\ud800\'"}', b"[" * 200_000, b'{"runs": ' + b"[" * 150 + b"]" * 150 + b"}",
+    b'{"runs": [NaN]}', b'{"runs": [], "runs": [], "question": "SELECT 1"}', b"\xff"])
+def test_what_is_no_question(client, body):
+    answer = client.post("/api/sql", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_requests_are_limited_as_those_of_ouro_serve(client, monkeypatch):
+    monkeypatch.setattr(server, "LARGEST", 1000)
+    assert client.post("/api/sql", json={"runs": [], "question": " " * 1001}).status_code == 413
+    parts = (b" " * 400 for _ in range(9))  # chunks without a length
+    assert client.post("/api/sql", content=parts, headers={"content-type": "application/json"}).status_code == 413
+    assert client.post("/api/sql", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+
+
+def test_connections_and_slow_headers_are_limited_as_those_of_ouro_serve(root, monkeypatch):
+    made = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: made.append(self.config))
+    web.serve(root, 0, lambda _: None)
+    assert made[0].http is Impatient
+    assert made[0].timeout_graceful_shutdown == web.GRACE_SECONDS
 
 
 def test_sql_gives_the_first_rows(client):
@@ -161,6 +205,54 @@ def test_sql_gives_the_first_rows(client):
     found = client.post("/api/sql", json={"runs": [RUN], "question": question}).json()
     assert (found["columns"], len(found["rows"]), found["more"]) == (["n", "x"], 1000, True)
     assert found["rows"][1] == [1, None]
+
+
+@pytest.mark.parametrize(("asks", "told"), [
+    ("DROP VIEW steps", "DROP"), ("SELECT * FROM read_csv('/etc/passwd')", "Permission"),
+    ("SELECT repeat('x', 200000000)", "of memory"), ("SELECT repeat('x', 8000001)", "8.0 MB"),
+    ("SELECT repeat('x', 90000) FROM range(100)", "9.0 MB")])
+def test_what_sql_refuses(root, asks, told, monkeypatch):
+    monkeypatch.setattr(question, "ADDRESSES", 300 << 20)
+    with pytest.raises(QueryError, match=told):
+        question.answered(str(root), [RUN], asks)
+
+
+def test_lists_that_nest_too_deep_are_refused(root, monkeypatch):
+    nested = reduce(lambda inner, _: [inner], range(5000), 1)
+    monkeypatch.setattr(question.query, "ask", lambda *_: question.query.Answer(["x"], [(nested,)]))
+    with pytest.raises(QueryError, match="nest too deep"):
+        question.answered(str(root), [RUN], "SELECT 1")
+
+
+def test_a_question_that_takes_too_long_or_whose_process_dies_is_refused_and_leaves_no_process(monkeypatch, tmp_path):
+    for lasts, told in (("sleep 100", "0.2 s"), ("kill -SEGV $$", "-11")):
+        monkeypatch.setattr(question, "SECONDS", 0.2 if "sleep" in lasts else 60)
+        written = f"echo $$ > {tmp_path / 'process'}; exec 2>/dev/null; {lasts.replace('sleep', 'exec sleep')}"
+        monkeypatch.setattr(question.launch, "command", lambda _, written=written: ["sh", "-c", written])
+        with pytest.raises(QueryError, match=told):
+            asyncio.run(question.answer(tmp_path, [], "SELECT 1"))
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "process").read_text()), 0)
+
+
+def test_two_questions_are_answered_at_the_same_time(client, monkeypatch):
+    asked = {"runs": [], "question": "SELECT 1"}
+
+    async def answer(*_):
+        inner = TestClient(client.app, base_url="http://localhost:9000", headers=HEADERS)
+        found = await asyncio.to_thread(inner.post, "/api/sql", json=asked)
+        return {"status": found.status_code, "found": found.json()}
+
+    monkeypatch.setattr(question, "answer", answer)
+    first = client.post("/api/sql", json=asked).json()
+    assert (first["status"], first["found"]["status"]) == (200, 400)
+    assert "questions" in first["found"]["found"]["error"]
+    assert client.post("/api/sql", json=asked).json()["status"] == 200
+
+
+def test_names_of_files_that_are_no_unicode_are_answered(monkeypatch, client):
+    monkeypatch.setattr(web.overview, "runs", lambda _: [{"run": "a/\udcff"}])
+    assert asked(client, "runs") == [{"run": "a/\udcff"}]
 
 
 def test_a_page_for_the_disk_has_the_answers_of_the_server(client, root, tmp_path):
