@@ -88,9 +88,10 @@ def resampled_by_accuracy(c) -> Found:
 
 
 def component_keys(c) -> Found:
-    """An advantage that reads components by name finds them in every row, where built-in functions alone reward."""
-    keys = c.algorithm.advantage_fn_args.get("gdpo_reward_keys")
-    if not c.kind.learns_from_rollouts or c.algorithm.advantage_fn != "gdpo" or not isinstance(keys, list):
+    """What an advantage reads or weighs by name is in every row, where built-in functions alone reward."""
+    keys, weights = c.algorithm.advantage_fn_args.get("gdpo_reward_keys"), c.algorithm.reward_weights
+    keys = keys if c.algorithm.advantage_fn == "gdpo" and isinstance(keys, list) else []
+    if not c.kind.learns_from_rollouts or not (keys or weights):
         return
     for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
         functions = reward_functions(one, c.buffer.explorer_input)
@@ -99,6 +100,9 @@ def component_keys(c) -> Found:
         if own or not known or not all(known):
             continue
         made = [name for names in known for name in names]
+        if not any(weights.get(name, 1) for name in made):
+            yield Problem("algorithm.reward_weights", f"with buffer.explorer_input.{place}, whose rewards are of "
+                          f"{' and '.join(made)}: all of them would be 0.", "Weigh one of them.", found=weights)
         if lacking := [key for key in keys if key not in made]:
             yield Problem("algorithm.advantage_fn_args.gdpo_reward_keys", f"{' and '.join(functions)} of "
                           f"buffer.explorer_input.{place} give no component '{lacking[0]}'."
