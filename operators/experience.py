@@ -104,6 +104,21 @@ def curate(rows: Sequence[Row], operators: Sequence[Operator], compared: bool) -
                        for one in dropped}
 
 
+def passed(rows: Sequence[Row], operators: Sequence[Operator]) -> list[Row]:
+    """Made rows after each operator, for a check: one that would be dropped goes on too, as other rows may.
+
+    Raises what a step would end with.
+    """
+    kept: list[Row] = [{**row, STATS: {}, META: {}} for row in rows]
+    for operator in operators:
+        left, gone = operator(kept)
+        if gone and gone[0].operator == SHAPING and not left:
+            raise DataError(f"{SHAPING} drops every attempt: {gone[0].reason}.")
+        scores = {one.row: one.scores for one in gone}
+        kept = left + [row | {STATS: row[STATS] | scores[row["row"]]} for row in kept if row["row"] in scores]
+    return kept
+
+
 def scores_of(row: Row) -> dict[str, Any]:
     """What operators have found of a row, by name."""
     return {**row[META], **row[STATS]}

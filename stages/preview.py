@@ -35,16 +35,7 @@ from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import unusable as unusable_rows
 from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
-from stages.unusable_rows import (
-    Written,
-    as_read,
-    judged,
-    limited_memory,
-    measured,
-    tokenizer_of_init,
-    unreadable,
-    wanted,
-)
+from stages.unusable_rows import Written, as_read, judged, limited_memory, measured, tokenizer_of_init, unfit, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -124,7 +115,7 @@ class Preview:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
         wrong, read = unusable_rows(source, drawn), as_read(source, drawn.rows)
-        written, reasons = Written(), [(at, why) for at, one in enumerate(read) if (why := unreadable(one)) is not None]
+        written, reasons = Written(), [(at, why) for at, one in enumerate(read) if (why := unfit(one)) is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
         few, many = ([], []) if wrong else map(
@@ -140,7 +131,7 @@ class Preview:
             self.found["warnings"] += row_warnings(source, drawn.rows)
             try:
                 plain = [row for place, (row, one) in enumerate(zip(drawn.rows, read, strict=True))
-                         if unreadable(one) is None and one.messages is None and place not in written.refused
+                         if unfit(one) is None and one.messages is None and place not in written.refused
                          ] if read else drawn.rows
                 fact += f"; {self._lengths(source, plain, written)}" if self.tokenizer is not None else ""
             except DataError as error:  # the chat template refuses a task

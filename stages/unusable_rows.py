@@ -86,7 +86,7 @@ def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
     return [featured(one, {key: look_up(row, key) for key in keys}) for one, row in zip(read, rows, strict=True)]
 
 
-def unreadable(row: RawTask) -> str | None:
+def unfit(row: RawTask) -> str | None:
     """Why a row is rejected whatever a recipe drops; None where it is not."""
     return row.problem or lacking({"question": row.question, "answer": row.answer})
 

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pipeline.settings.arguments.advantages import ADVANTAGES
+from pipeline.settings.arguments.losses import POLICY_LOSSES
 from pipeline.store.records import Step
 
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
@@ -26,13 +28,13 @@ class Signals:
         Steps that train only a critic do not count.
         """
         self.last.append(step)
-        if len(self.last) < STEPS or any(not _is_idle(one) for one in self.last):
+        if len(self.last) < STEPS or any(not _is_idle(one, self.settings) for one in self.last):
             return None
         reason, words = next((name, words) for name, holds, words in REASONS if holds(self.last, self.settings))
         if reason in self.known:
             return None
         self.known.add(reason)
-        return f"steps {self.last[0].step} to {step.step} changed no weight, {reason}: {words.format(run=self.run)}"
+        return f"steps {self.last[0].step} to {step.step} taught nothing, {reason}: {words.format(run=self.run)}"
 
 
 def no_signals(steps: Iterable[Step], settings: Any, run: str) -> list[str]:
@@ -41,10 +43,14 @@ def no_signals(steps: Iterable[Step], settings: Any, run: str) -> list[str]:
     return list(filter(None, map(signals.after, steps)))
 
 
-def _is_idle(step: Step) -> bool:
-    """Returns whether neither the policy nor, in its warmup (trainer.critic_warmup), only the critic learns."""
+def _is_idle(step: Step, settings: Any) -> bool:
+    """Returns whether neither the policy nor, in its warmup (trainer.critic_warmup), only the critic learns; a gradient
+    may be of the KL to the reference or the entropy alone."""
     of_critic = step.lr == 0 and step.grad_norm == 0 and bool(step.critic_lr)
-    return (step.lr == 0 or step.grad_norm == 0) and not of_critic
+    algorithm = getattr(settings, "algorithm", None)
+    by_reward = "advantages" in getattr(POLICY_LOSSES.get(getattr(algorithm, "policy_loss_fn", None)), "columns", ())
+    flat = by_reward and getattr(algorithm, "advantage_fn", None) in COMPARING and _without_variance([step], settings)
+    return (step.lr == 0 or step.grad_norm == 0 or flat) and not of_critic
 
 
 def _failed(last: Sequence[Step], settings: Any) -> bool:
@@ -67,6 +73,9 @@ def _equal(last: Sequence[Step], settings: Any) -> bool:
     return _without_variance(last, settings) and len({step.reward for step in last}) == 1
 
 
+# advantages that are 0 where the rewards of a group are equal
+COMPARING = [name for name, one in ADVANTAGES.items() if one.compares_groups and "baseline_shift" not in one.names()
+             and not (one.chooses_rows or one.reads_components or one.reads_steps)]
 # name, (steps, settings) -> whether it holds, description and advice; the first that holds is reported
 REASONS = [
     ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),

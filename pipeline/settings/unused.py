@@ -12,6 +12,8 @@ from pipeline.settings.trainer import is_driven
 
 OF_A_CRITIC = ("trainer.critic", "trainer.critic_warmup", "model.critic_model_path")
 REFERENCE = "trainer.reference_update"
+DECAY = ("lr_decay_steps", "lr_decay_steps_ratio")
+UNREAD = {"constant": ("min_lr_ratio", *DECAY), "wsd": ()}  # shape of the learning rate -> its settings without effect
 MAY_BE_NONE = ("kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")  # optional components
 
 
@@ -35,20 +37,13 @@ def switched_off(settings: Config) -> list[str]:
     """Returns the settings of a stage that another one switches off, sections as a whole."""
     return [*([] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]),
             *([] if settings.explorer.dynamic_timeout.enable else ["explorer.dynamic_timeout"]),
-            *(key for section in ("algorithm.optimizer", "trainer.critic.optimizer")
-              for key in _without_decay(section, at(settings, section))),
+            *(f"{section}.{name}" for section in ("algorithm.optimizer", "trainer.critic.optimizer")
+              for name in UNREAD.get(at(settings, section).lr_scheduler_type, DECAY)),
             *([] if settings.algorithm.max_resample_rounds else ["algorithm.resample_metric"]),
             *(f"algorithm.rollout_correction.{name}" for name in ("mode", "threshold")
               if settings.algorithm.rollout_correction.level == "none"),
             *(["synchronizer.sync_offset"] if is_driven(settings) else []),
             *([REFERENCE] if settings.trainer.reference_update.interval is None else [])]
-
-
-def _without_decay(section: str, rates) -> list[str]:
-    """Returns the settings of a learning rate's decay that its shape does not read. rates: the section of that name."""
-    idle = {"constant": ["min_lr_ratio"], "wsd": ["lr_decay_steps_ratio"] if rates.lr_decay_steps else []}
-    steps = [] if rates.lr_scheduler_type == "wsd" else ["lr_decay_steps", "lr_decay_steps_ratio"]
-    return [f"{section}.{name}" for name in (*idle.get(rates.lr_scheduler_type, []), *steps)]
 
 
 def without_unused(settings: Config) -> Config:

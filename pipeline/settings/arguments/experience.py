@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from pipeline.settings.arguments.base import Arguments, described
 
@@ -15,13 +15,6 @@ class Shaping(Arguments):
     stats_key: str = Field(description="score of an earlier operator, or a component of the reward")
     op_type: Literal["ADD", "SUB", "MUL", "DIV"] = Field("ADD", description="what is done with weight times the score")
     weight: float = Field(1.0, description="factor of the score")
-
-    @field_validator("weight")
-    @classmethod
-    def _changes(cls, value: float) -> float:
-        if value == 0:
-            raise ValueError("every reward would be as it was, 0 or infinite; needed another number")
-        return value
 
 
 class RewardShaping(Arguments):

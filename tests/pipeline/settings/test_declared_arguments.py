@@ -12,7 +12,6 @@ from operators.catalogue import CHOSEN
 from pipeline.settings import arguments
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.settings.arguments.base import choices, problems
-from pipeline.settings.arguments.experience import Shaping
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import Signature
 from tests.golden.messages import wording
@@ -141,8 +140,7 @@ def test_what_a_function_does_not_take_is_refused(part, name, argument, value):
 @pytest.mark.parametrize(("model", "given", "key"), [
     *((LOSS[name], {key: 0}, key) for name in ("ppo", "gspo", "dppo_tv", "dppo_kl", "gmpo")
       for key in ("clip_range_low", "clip_range_high")), (LOSS["kto"], {"desirable_weight": 0}, "desirable_weight"),
-    (ADVANTAGE["gdpo"], {"gdpo_reward_keys": ["a", "b"], "gdpo_reward_weights": [0, 0]}, "gdpo_reward_weights"),
-    *((Shaping, {"stats_key": "a", "op_type": kind, "weight": 0}, "weight") for kind in ("ADD", "MUL", "DIV"))])
+    (ADVANTAGE["gdpo"], {"gdpo_reward_keys": ["a", "b"], "gdpo_reward_weights": [0, 0]}, "gdpo_reward_weights")])
 def test_numbers_by_which_nothing_is_learned(model, given, key):
     (problem,) = model.wrong_values("args", given)
     assert problem.key == f"args.{key}"

@@ -20,6 +20,8 @@ COMPONENTS = "rft: algorithm.advantage_fn_args.gdpo_reward_keys"
 OPERATORS = "rft: data_processor.experience_pipeline.operators"
 EVAL = composed().buffer.explorer_input.eval_tasksets[0]
 
+PIPELINE = "data_processor.experience_pipeline.operators"
+
 
 @pytest.mark.parametrize(("key", "value"), [
     ("model.model_path", "/x"), ("model.init.hidden_size", 48), ("model.init.num_key_value_heads", 3),
@@ -77,7 +79,11 @@ def test_truncated_sampling_needs_a_bound_and_an_engine_that_says_what_it_kept(v
     ({"algorithm.rollout_rejection.token_k1": [1.5, 3.0]}, ["algorithm.rollout_rejection.token_k1"]),
     ({"algorithm.rollout_rejection.token_k1": [0.5, 3.0]}, []),
     ({"algorithm.reward_weights": {"accuracy": 0}}, ["rft: algorithm.reward_weights"]),
-    ({"algorithm.reward_weights": {"accuracy": 0.5}}, [])])
+    ({"algorithm.reward_weights": {"accuracy": 0.5}}, []),
+    *(({PIPELINE: [{"name": "reward_shaping_mapper", "args": {"reward_shaping_configs": [
+        {"stats_key": "accuracy", "op_type": kind, "weight": 0}]}}]},
+       [f"{PIPELINE}.0.args.reward_shaping_configs.0.weight"]) for kind in ("ADD", "MUL", "DIV")),
+    *(({PIPELINE: [{"name": "reward_filter", "args": given}]}, [f"{PIPELINE}.0.args"]) for given in ([1], 5, "x"))])
 def test_settings_under_which_nothing_is_learned_are_refused(values, expected):
     rewarded = {"buffer.explorer_input.default_reward_fn_type": "accuracy_reward"}
     assert places(check(changed(rewarded | values))) == expected
