@@ -37,8 +37,7 @@ def featured(row: RawTask, found: dict[str, Any]) -> RawTask:
     for key, value in found.items():
         if isinstance(value, str) or not _is_finite(value):
             words = "absent" if value is ABSENT else repr(value)[:60]
-            return replace(row, features=None,
-                           problem=f"{key} (data_selector.feature_keys) is {words}; needed a number")
+            return replace(row, problem=f"{key} (data_selector.feature_keys) is {words}; needed a number")
     return replace(row, features=[(key, float(value)) for key, value in found.items()])
 
 

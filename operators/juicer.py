@@ -28,7 +28,6 @@ from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 BATCH = 1000  # rows passed to an operator at once
 SHOWN = 100  # characters of a statistic in a reason
 REQUIRED = ("question", "answer")
-LACKING = "required_columns"  # named as the operator that drops rows without them
 
 
 def build(recipe: dict, text_key: str = "question") -> list:
@@ -36,18 +35,13 @@ def build(recipe: dict, text_key: str = "question") -> list:
     return [_build(*item, text_key_of(recipe, text_key)) for item in items(recipe)]
 
 
-def lacking(row: Row) -> str | None:
-    """Why a row cannot be a task: it has no question or no answer."""
-    missing = [name for name in REQUIRED if row[name] is None]
-    return f"{' and '.join(missing)} is null" if missing else None
-
-
 def required(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
     """The rows as operators take them, with the columns STATS and META; without question or answer one is dropped."""
     kept, dropped = [], []
     for row in rows:
-        if why := lacking(row):
-            dropped.append(Dropped(row["row"], LACKING, why))
+        missing = [name for name in REQUIRED if row[name] is None]
+        if missing:
+            dropped.append(Dropped(row["row"], "required_columns", f"{' and '.join(missing)} is null"))
         else:
             kept.append({**row, STATS: {}, META: {}})
     return kept, dropped

@@ -19,7 +19,8 @@ from pipeline.store import files, hashes, records, tables
 from pipeline.store.records import Rejected, Task
 
 PLACE = "curating"  # directory within that of the stage
-UNUSABLE = ("format", juicer.LACKING)  # operators by which records that cannot be used are dropped
+UNUSABLE = ("format", "required_columns")  # operators by which records that cannot be used are dropped
+FEATURE = "data_selector.feature_keys"  # in the reason of one that is no skipped Harbor task, and has a question too
 BUCKET = 200_000  # tasks in memory at once where they are ordered
 
 Name = tuple[str | None, str | None]  # taskset, kind of rows
@@ -111,7 +112,7 @@ class ShardFiles:
         places = pa.array([row.get("place") for row in kept], pa.int64())
         _write(self.file("tasks", shard), tables.to_arrow(tasks, Task).append_column("place", places))
         _write(self.file("rejected", shard), tables.to_arrow(rejected, Rejected))
-        skipped = {row["row"] for row in rows if row["problem"] and row["question"] and row["features"] is not None}
+        skipped = {row["row"] for row in rows if row["problem"] and row["question"] and FEATURE not in row["problem"]}
         lost = [one.reason for one in dropped if one.operator in UNUSABLE and one.row not in skipped]
         files.write_json(self.file("tally", shard), {
             "kept": Counter(task.split for task in tasks), "dropped": Counter(row.operator for row in rejected),

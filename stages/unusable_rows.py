@@ -15,7 +15,7 @@ from typing import Any
 
 from operators.features import featured
 from operators.formats import MEDIA, look_up, read_records
-from operators.juicer import lacking
+from operators.juicer import required
 from operators.turns import Unusable
 from pipeline.check.data_sample import Row, Sample
 from pipeline.check.sources import FEATURE, POOL
@@ -88,7 +88,8 @@ def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
 
 def unfit(row: RawTask) -> str | None:
     """Why a row is rejected whatever a recipe drops; None where it is not."""
-    return row.problem or lacking({"question": row.question, "answer": row.answer})
+    dropped = None if row.problem else required([{"row": 0, "question": row.question, "answer": row.answer}])[1]
+    return dropped[0].reason if dropped else row.problem
 
 
 def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:

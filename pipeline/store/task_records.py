@@ -11,7 +11,7 @@ KEPT = pa.list_(TOKENS)
 COMPONENTS = pa.map_(pa.string(), pa.float64())
 TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
 
-FEATURES = "numbers under data_selector.feature_keys in the record, by key; null: none, or not a number each"
+FEATURES = "numbers under data_selector.feature_keys in the record, by key; null: none"
 MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with its response) and tools in OpenAI's "
             "form, and of a pair the turns of chosen and rejected; null: the texts are all")
 

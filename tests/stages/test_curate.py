@@ -186,7 +186,7 @@ def test_a_set_may_lose_a_share_of_its_records(tmp_path, unusable, of, allowed, 
 
 
 @pytest.mark.parametrize("lost", [
-    {"answer": None}, {"question": None}, {"problem": "rate is 'high'; needed a number", "features": None}])
+    {"answer": None}, {"question": None}, {"problem": "rate (data_selector.feature_keys) is 'high'"}])
 def test_a_row_without_a_truth_or_a_number_is_lost_like_one_that_cannot_be_read(tmp_path, lost):
     """2 of 19 are more than a tenth, and 1 of 10 is not."""
     def rows(unusable, of):
