@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.settings.arguments.advantages import ADVANTAGES
-from pipeline.settings.arguments.losses import POLICY_LOSSES
+from pipeline.settings.algorithms import learns_by_variance
 from pipeline.store.records import Step
 
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
@@ -48,8 +47,7 @@ def _is_idle(step: Step, settings: Any) -> bool:
     may be of the KL to the reference or the entropy alone."""
     of_critic = step.lr == 0 and step.grad_norm == 0 and bool(step.critic_lr)
     algorithm = getattr(settings, "algorithm", None)
-    by_reward = "advantages" in getattr(POLICY_LOSSES.get(getattr(algorithm, "policy_loss_fn", None)), "columns", ())
-    flat = by_reward and getattr(algorithm, "advantage_fn", None) in COMPARING and _without_variance([step], settings)
+    flat = learns_by_variance(algorithm) and _without_variance([step], settings)
     return (step.lr == 0 or step.grad_norm == 0 or flat) and not of_critic
 
 
@@ -73,9 +71,6 @@ def _equal(last: Sequence[Step], settings: Any) -> bool:
     return _without_variance(last, settings) and len({step.reward for step in last}) == 1
 
 
-# advantages that are 0 where the rewards of a group are equal
-COMPARING = [name for name, one in ADVANTAGES.items() if one.compares_groups and "baseline_shift" not in one.names()
-             and not (one.chooses_rows or one.reads_components or one.reads_steps)]
 # name, (steps, settings) -> whether it holds, description and advice; the first that holds is reported
 REASONS = [
     ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),
