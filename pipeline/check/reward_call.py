@@ -1,5 +1,4 @@
-"""Calls the user's reward functions, and all operators on experience, once before a run, so that an invalid result is
-found before the warmup.
+"""Calls reward functions of the user and operators on experience before a run, so that faults are found before a warmup.
 
 Each call runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
 together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response.
@@ -55,8 +54,7 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
 
 
 def _questions(settings: Config) -> Iterator[dict[str, Any]]:
-    """Builds the requests for stages/own_code.py, one per reward function of the task sets that a stage
-        uses, and one for its operators on experience."""
+    """Builds the requests for stages/own_code.py: of a stage's reward functions, and of its operators on experience."""
     explorer, pool = settings.buffer.explorer_input, settings.data_processor.task_pipeline
     operators = settings.data_processor.experience_pipeline.operators
     if settings.kind.makes_experience and operators and not asks_models(operators):
