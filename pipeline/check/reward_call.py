@@ -1,4 +1,4 @@
-"""Calls reward functions of the user and operators on experience before a run, so that faults are found before a warmup.
+"""Calls reward functions of the user and operators on experience before a run: faults are found before a warmup.
 
 Each call runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
 together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response.
