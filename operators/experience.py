@@ -18,6 +18,7 @@ next. A group of one is dropped in the end where groups are larger: it has nothi
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ from pipeline.store.user_errors import brief, load_dotted
 KEY = "data_processor.experience_pipeline.operators"
 CALLS = DataJuicer().num_process
 TEXT = "response"  # what operators of Data-Juicer look at where they name no column
-CHANGED = ("reward", "scores", "reason")  # what an operator of the user may change
+CHANGED = {"reward": object, "scores": dict, "reason": str | None}  # what an operator of the user may change -> types
 ALONE = "group"  # named as the operator that drops what is left alone
 
 Outcome = tuple[list[Row], list[Dropped]]
@@ -103,6 +104,21 @@ def curate(rows: Sequence[Row], operators: Sequence[Operator], compared: bool) -
                        for one in dropped}
 
 
+def passed(rows: Sequence[Row], operators: Sequence[Operator]) -> list[Row]:
+    """Made rows after each operator, for a check: one that would be dropped goes on too, as other rows may.
+
+    Raises what a step would end with.
+    """
+    kept: list[Row] = [{**row, STATS: {}, META: {}} for row in rows]
+    for operator in operators:
+        left, gone = operator(kept)
+        if gone and gone[0].operator == SHAPING and not left:
+            raise DataError(f"{SHAPING} drops every attempt: {gone[0].reason}.")
+        scores = {one.row: one.scores for one in gone}
+        kept = left + [row | {STATS: row[STATS] | scores[row["row"]]} for row in kept if row["row"] in scores]
+    return kept
+
+
 def scores_of(row: Row) -> dict[str, Any]:
     """What operators have found of a row, by name."""
     return {**row[META], **row[STATS]}
@@ -137,18 +153,32 @@ def _users(name: str, function: Callable, rows: list[Row]) -> Outcome:
     """Calls an operator of the user with copies of the rows; raises DataError for what it may not do."""
     given = [{k: v for k, v in row.items() if k not in (STATS, META)} | {"scores": scores_of(row), "reason": None}
              for row in rows]
+    shown, before = list(given), deepcopy(given)
     try:
         with calling(name):
-            found = function(list(given))
+            found = function(shown)
     except (Exception, SystemExit) as error:
         raise DataError(f"operator '{name}' failed: {brief(error)}.") from error
-    if found is not None:
-        raise DataError(f"operator '{name}' returned a {type(found).__name__}; it changes the rows that it is given, "
-                        "and a row with a reason is dropped: needed None.")
+    did = (f"returned a {type(found).__name__}" if found is not None else
+           "changed the list of rows" if sorted(map(id, shown)) != sorted(map(id, given)) else
+           next(filter(None, map(_mistaken, before, given)), None))
+    if did:
+        raise DataError(f"operator '{name}' {did}; it changes {', '.join(CHANGED)} of the rows that it is given, and "
+                        "a row with a reason is dropped: needed these rows, and None as the result.")
     changed = [row | {"reward": _finite(f"reward (by {name})", one["reward"]), META: {},
                       STATS: dict(one["scores"])} for row, one in zip(rows, given, strict=True)]
     reasons = {row["row"]: one["reason"] for row, one in zip(rows, given, strict=True)}
     return _parted(name, changed, lambda row: None if reasons[row["row"]] is None else str(reasons[row["row"]]))
+
+
+def _mistaken(before: Row, row: Row) -> str | None:
+    """What an operator of the user did to a row that nothing would read."""
+    for name in {**before, **row}:
+        if name not in row or name not in before:
+            return f"{'added' if name in row else 'deleted'} '{name}'"
+        if not (isinstance(row[name], CHANGED[name]) if name in CHANGED else row[name] == before[name]):
+            return f"set {name}={row[name]!r}"
+    return None
 
 
 # ----------------------------------------------------------------------------------------------------------- operators

@@ -28,10 +28,10 @@ class Curation:
         """A verdict for each row of a step that is ok."""
         good = [row for row in rows if row.status == "ok"]
         last = {row.slot: row for row in good}  # rows of an attempt are ordered by turn
-        verdicts = curate([self._given(row) for row in last.values()], self.operators, self.compared)
+        verdicts = curate([self.given(row) for row in last.values()], self.operators, self.compared)
         return [_curated(row, verdicts[row.slot]) for row in good]
 
-    def _given(self, row: records.Experience) -> dict[str, Any]:
+    def given(self, row: records.Experience) -> dict[str, Any]:
         """A row as operators see it."""
         return {
             "row": row.slot, "prompt": row.prompt, "response": row.response, "prompt_text": row.prompt,

@@ -14,14 +14,15 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import CellType, CodeType
+from types import CellType, CodeType, SimpleNamespace
 from typing import Any
 
+from operators.experience import passed, scores_of
 from operators.formats import read_records
 from operators.generate import GENERATORS
 from operators.reward import load_reward
@@ -29,17 +30,21 @@ from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
 from pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from pipeline.settings import secrets
+from pipeline.settings.arguments.experience import SHAPING
 from pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
+from pipeline.settings.config import Config
 from pipeline.settings.data import TaskFormat
 from pipeline.store import files
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, OuroError
 from pipeline.store.records import RawTask
 from pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
+from stages.curation import Curation
 from stages.judged_rows import REPEATED, replies, unearned
 from workflows.attempts.user_reward import Rule, taken_arguments
 from workflows.protocol.prompts import asked_turns
 from workflows.protocol.tools import load_environment, load_tool, methods_of
 
+MADE = (("2 + 3 is 5.", 1.0), ("It is 6, I think.", 0.0), ("5", 1.0), ("", 0.0))  # responses, and their rewards
 CALLED = 8  # rows that a reward function is called with while it returns None
 SECONDS = 3  # for calls with replies that answer nothing
 
@@ -53,6 +58,8 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
             function.check()
         if role in (TOOL, WORLD):
             lacking = [words for tool in tools for words in tool.undescribed()]
+            if not tools:
+                return f"'{name}' has no public method but reset and reward, and so no tool; needed one."
             return asdict(Signature(undescribed=lacking)) if lacking else None
     except ConfigError as error:
         return str(error)
@@ -132,6 +139,8 @@ def call(request: str, answer: str) -> None:
     """Calls a reward function as a run does; the answer file is empty until the call ends. Where it returns None, it is
     called with further rows."""
     question = secrets.reveal(files.read_json(Path(request)))
+    if "operators" in question:
+        return curate(question, answer)
     tasks, function = _tasks(question), load_reward(question["name"])
     if not tasks:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
@@ -147,6 +156,30 @@ def call(request: str, answer: str) -> None:
         "problems" if question["alone"] else "warnings",
         f"returned None for {len(first)} of {len(first)} rows, each with its truth or demonstration as the response: "
         "it does not apply there, and a row to which no function applies fails. Needed a number where it applies."])
+
+
+def curate(question: dict[str, Any], answer: str) -> None:
+    """Passes made attempts through the operators on experience, as a step does. Where it is not known what rewards add
+    up, the scores that no operator gives are among it."""
+    pipeline, known = {"operators": question["operators"]}, question["components"]
+    read = [one["stats_key"] for operator in question["operators"] if operator["name"] == SHAPING
+            for one in operator["args"]["reward_shaping_configs"]]
+
+    def scores(components: Iterable[str]) -> set[str]:
+        made = [curation.given(SimpleNamespace(
+            slot=at, prompt="What is 2 + 3?", response=text, taskset="made", task_id="made", group_id=f"{at // 2}",
+            run_index=at % 2, reward=reward, accuracy=reward, reward_components=[(one, reward) for one in components],
+            finish_reason="stop", response_tokens=[*text])) for at, (text, reward) in enumerate(MADE)]
+        return {name for row in passed(made, curation.operators) for name in scores_of(row)}
+
+    try:
+        curation = Curation(Config.partial({"data_processor": {"experience_pipeline": pipeline}}), True, lambda _: "5")
+        files.write_json(Path(answer), [])
+        scores(known if known is not None else {*read} - scores(read))
+        found = ["facts", f"{len(MADE)} made attempts pass them in their order"]
+    except OuroError as error:
+        found = ["problems", f"made attempts do not pass them: {error}"]
+    files.write_json(Path(answer), found)
 
 
 def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] | None:

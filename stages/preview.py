@@ -31,16 +31,16 @@ from pipeline.store.parent import limited_memory
 from stages.judged_rows import unjudgeable
 from stages.model_size import overridden_problem, sizes
 from stages.overlap import compare
-from stages.sampled_rows import SHOWN, asked, has_no_json, is_answered, is_conversation, is_text, prompt_of, value_at
+from stages.sampled_rows import SHOWN, asked, is_answered, is_conversation, is_text, prompt_of, value_at
 from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import unusable as unusable_rows
 from stages.sampled_rows import usual as usual_length
 from stages.sampled_rows import warnings as row_warnings
-from stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, wanted
+from stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, unfit, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
-OFTEN = 0.1  # share of over-long rows, or of rows without a truth, that triggers a warning
+OFTEN = 0.1  # share of over-long rows, or of rows whose prompt is no text, that triggers a warning
 
 
 class Preview:
@@ -77,6 +77,9 @@ class Preview:
         self.found["problems"] += filter(None, [overridden_problem(Path(path), self.limits)])
         self._check_model(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
         self._check_markers(tokenizer)
+        if self.limits.enable_thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
+            self.found["warnings"].append("model.enable_thinking changes nothing: the chat template of "
+                                          f"{path} does not read it. Leave it out.")
         return tokenizer
 
     def _check_model(self, path: str, tokens: int) -> None:
@@ -113,7 +116,7 @@ class Preview:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
         wrong, read = unusable_rows(source, drawn), as_read(source, drawn.rows)
-        written, reasons = Written(), [(at, one.problem) for at, one in enumerate(read) if one.problem is not None]
+        written, reasons = Written(), [(at, why) for at, one in enumerate(read) if (why := unfit(one)) is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, read, source, self._settings())
         few, many = ([], []) if wrong else map(
@@ -127,25 +130,14 @@ class Preview:
         fact = f"{path}: {'about ' if about else ''}{drawn.total:,} rows{about}"
         if not wrong:
             self.found["warnings"] += row_warnings(source, drawn.rows)
-            fact += self._truths(source, drawn.rows)
             try:
                 plain = [row for place, (row, one) in enumerate(zip(drawn.rows, read, strict=True))
-                         if one.problem is None and one.messages is None and place not in written.refused
+                         if unfit(one) is None and one.messages is None and place not in written.refused
                          ] if read else drawn.rows
                 fact += f"; {self._lengths(source, plain, written)}" if self.tokenizer is not None else ""
             except DataError as error:  # the chat template refuses a task
                 self.found["problems"].append(f"{source['key']}: {error}")
         self.found["facts"].append([source["name"], fact])
-
-    def _truths(self, source: dict[str, Any], rows: list[Row]) -> str:
-        """Counts task rows without a truth, which curation drops: `; 3 without a truth`, or an empty string."""
-        column = source["columns"].get("response_key")
-        found = [] if column is None else [value_at(row, column) for row in rows]
-        lacking = sum(value is None or has_no_json(value) for value in found)
-        line = (f"{source['key']}: {lacking} of {len(rows)} sampled rows have no truth: column '{column}' is absent or "
-                f"null there. They are dropped. Give them one, or set {source['format_key']}.response_key.")
-        self._by_share(line, lacking, len(rows))
-        return f"; {lacking} without a truth" if lacking else ""
 
     def _settings(self) -> Config:
         return Config.partial({"model": self.request["model"], "buffer": {
@@ -160,7 +152,6 @@ class Preview:
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
-        empty = len(prompts) - len(given)
         lengths = self._prompt_lengths(given, text, written.begun) + written.prompts
         what = "conversations" if given and all(map(is_conversation, given)) else "prompts"
         if not text:
@@ -170,12 +161,8 @@ class Preview:
                            f"'{columns['prompt_key']}') are no text, such as {text_of(odd[0])[:SHOWN]}: the model is "
                            f"asked their JSON. Write text, or set {source['format_key']}."
                            f"{source['prompt_setting']}.", len(odd), len(prompts))
-        if empty:
-            self._by_share(f"{source['key']}: {empty} of {len(prompts)} sampled prompts (column "
-                           f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
-                           "rows out.", empty, len(prompts), source["allowed"] if source["alone"] else 1)
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
-                 spread(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
+                 spread(what, lengths, self.limits.max_prompt_tokens)]
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
         shown = [value for value in found if value is not None]
         if responses := self._responses(shown, answered, source["every_turn"]) + written.responses:
@@ -245,10 +232,9 @@ class Preview:
                 "leave such rows out.")
         self._by_share(line, over, len(lengths))
 
-    def _by_share(self, line: str, some: int, total: int, allowed: float = 1) -> None:
-        """Adds a problem when all rows are affected, or of a sample twice the share `allowed`, and a warning when more
-        than a few are."""
-        if some == total or some > 2 * allowed * total:
+    def _by_share(self, line: str, some: int, total: int) -> None:
+        """Adds a problem when all rows are affected, and a warning when more than a few are."""
+        if some == total:
             self.found["problems"].append(line)
         elif some > OFTEN * total:
             self.found["warnings"].append(line)

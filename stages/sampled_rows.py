@@ -14,7 +14,7 @@ from operators.formats import MEDIA, text_of
 from operators.turns import Unusable, as_turns
 from pipeline.check.columns import file_problems
 from pipeline.check.data_sample import Row, Sample
-from pipeline.check.sources import PAIR
+from pipeline.check.sources import PAIR, RATE
 from pipeline.store.harbor import UNSUPPORTED
 
 SHOWN = 160  # characters of a prompt in a message
@@ -22,9 +22,9 @@ REPEATED = 0.1  # share of sampled rows that equal others, above which they are 
 
 
 def unusable(source: dict[str, Any], drawn: Sample) -> list[str]:
-    """A line for each empty file and each column that files lack; without any, for pairs that are never complete and
-    Harbor tasks that cannot run here, unless these are skipped."""
-    return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows),
+    """A line for each empty file and each column that files lack; without any, for pairs that are never complete, solve
+    rates that are none and Harbor tasks that cannot run here, unless these are skipped."""
+    return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows), *_no_rates(source, drawn.rows),
                                             *([] if source.get("skips") else _unsupported(source, drawn.rows))]
 
 
@@ -68,6 +68,14 @@ def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     if columns and all(None in responses for responses in found):
         yield (f"{source['key']}: none of {len(rows)} sampled rows of {source['path']} is a pair: in each of them "
                f"{' or '.join(columns)} is absent or null. To train on pairs, needed both in a row.")
+
+
+def _no_rates(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    for column in (column for setting, column in source["columns"].items() if setting.startswith(RATE)):
+        found = [value for row in rows if type(value := value_at(row, column)) in (int, float)]
+        if beyond := [value for value in found if not 0 <= value <= 1]:
+            yield (f"{source['key']}: {len(beyond)} of {len(rows)} sampled rows have no solve rate under '{column}' "
+                   f"(data_selector.feature_keys), such as {beyond[0]:g}; the selector needs numbers from 0 to 1.")
 
 
 def _identical_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:

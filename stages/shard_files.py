@@ -19,6 +19,8 @@ from pipeline.store import files, hashes, records, tables
 from pipeline.store.records import Rejected, Task
 
 PLACE = "curating"  # directory within that of the stage
+UNUSABLE = ("format", "required_columns")  # operators by which records that cannot be used are dropped
+FEATURE = "data_selector.feature_keys"  # in the reason of one that is no skipped Harbor task, and has a question too
 BUCKET = 200_000  # tasks in memory at once where they are ordered
 
 Name = tuple[str | None, str | None]  # taskset, kind of rows
@@ -100,7 +102,7 @@ class ShardFiles:
 
     def load(self, shard: int) -> shards.Rows:
         rows = self.rows(shard)
-        unusable = [Dropped(row["row"], "format", row["problem"]) for row in rows if row["problem"] is not None]
+        unusable = [Dropped(row["row"], UNUSABLE[0], row["problem"]) for row in rows if row["problem"] is not None]
         kept, dropped = juicer.required([self.seen(row) for row in rows if row["problem"] is None])
         return kept, unusable + dropped
 
@@ -110,12 +112,12 @@ class ShardFiles:
         places = pa.array([row.get("place") for row in kept], pa.int64())
         _write(self.file("tasks", shard), tables.to_arrow(tasks, Task).append_column("place", places))
         _write(self.file("rejected", shard), tables.to_arrow(rejected, Rejected))
-        counted = [row for row in rows if row["problem"] is None or row["question"] is None]
-        lost = [row["problem"] for row in counted if row["problem"] is not None]
+        skipped = {row["row"] for row in rows if row["problem"] and row["question"] and FEATURE not in row["problem"]}
+        lost = [one.reason for one in dropped if one.operator in UNUSABLE and one.row not in skipped]
         files.write_json(self.file("tally", shard), {
             "kept": Counter(task.split for task in tasks), "dropped": Counter(row.operator for row in rejected),
             "first": f"{rejected[0].operator}: {rejected[0].reason}" if rejected else None,
-            "counted": len(counted), "lost": len(lost), "problem": lost[0] if lost else None})
+            "counted": len(rows) - len(skipped), "lost": len(lost), "problem": lost[0] if lost else None})
 
     def file(self, what: str, shard: int) -> Path:
         return self.place / f"{what}-{shard:06d}"

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from operators.formats import MEDIA, read_records
+from operators.features import featured
+from operators.formats import MEDIA, look_up, read_records
+from operators.juicer import required
 from operators.turns import Unusable
 from pipeline.check.data_sample import Row, Sample
-from pipeline.check.sources import POOL
+from pipeline.check.sources import FEATURE, POOL
 from pipeline.settings.data import format_of
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.harbor import UNSUPPORTED
@@ -76,9 +78,17 @@ def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
         return []
     try:
         columns = format_of(source["purpose"]).partial(json.loads(source["form"]))
-        return list(read_records(rows, columns, source["purpose"], source["path"], 0))
+        read = list(read_records(rows, columns, source["purpose"], source["path"], 0))
     except DataError:  # a column that all sampled rows lack: see `problems`
         return []
+    keys = [column for name, column in source["columns"].items() if name.startswith(FEATURE)]
+    return [featured(one, {key: look_up(row, key) for key in keys}) for one, row in zip(read, rows, strict=True)]
+
+
+def unfit(row: RawTask) -> str | None:
+    """Why a row is rejected whatever a recipe drops; None where it is not."""
+    dropped = None if row.problem else required([{"row": 0, "question": row.question, "answer": row.answer}])[1]
+    return dropped[0].reason if dropped else row.problem
 
 
 def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:

@@ -26,6 +26,13 @@ def talks(task, endpoint, turns=3):
     return reply.choices[0].message.content
 
 
+def plays(task, endpoint, systems):
+    """A call of each player, by its system prompt."""
+    for system in systems:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "1+1"}]
+        client(endpoint).chat.completions.create(model=endpoint.model, messages=messages)
+
+
 def returns(task, endpoint, found="2", prompt="1+1"):
     """One call, then what an agent may return."""
     client(endpoint).chat.completions.create(model=endpoint.model, messages=[{"role": "user", "content": prompt}])

@@ -1,4 +1,4 @@
-"""Calls the user's reward functions before a run, so that an invalid result is found before the warmup.
+"""Calls reward functions of the user and operators on experience before a run: faults are found before a warmup.
 
 Each runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
 together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response, and
@@ -17,13 +17,16 @@ from pipeline.check.sources import POOL, rewards, sources, tasksets
 from pipeline.check.user_code import WAIT, own_code
 from pipeline.job.context import ending, environment
 from pipeline.settings import secrets
+from pipeline.settings.arguments.experience import asks_models
 from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions
+from pipeline.settings.data import reward_functions, train_places
+from pipeline.settings.reward_rules import components_of
 from pipeline.settings.setting import plain
 from pipeline.store import files
 from pipeline.store.digests import nothing_at
 from pipeline.store.errors import Problem
 
+OPERATORS = "data_processor.experience_pipeline.operators"
 GENERATOR = "data_processor.task_pipeline.generator"  # and generator_args
 LIMIT = 10  # seconds per call; imports before it have own_code.WAIT
 
@@ -48,13 +51,20 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
                 facts.append((question["name"], line))
             elif same not in said:
                 said.add(same)
-                add("", [Problem(f"'{question['name']}'", line)], place)
+                name = question["name"] if "operators" in question else f"'{question['name']}'"
+                add("", [Problem(name, line)], place)
     return facts
 
 
 def _questions(settings: Config) -> Iterator[dict[str, Any]]:
-    """Builds the requests for stages/own_code.py, one per reward function of the task sets that a stage uses."""
+    """Builds the requests for stages/own_code.py: of a stage's reward functions, and of its operators on experience."""
     explorer, pool = settings.buffer.explorer_input, settings.data_processor.task_pipeline
+    operators = settings.data_processor.experience_pipeline.operators
+    if settings.kind.makes_experience and operators and not asks_models(operators):
+        parts = [components_of(one, explorer, place) for place, one in train_places(explorer)]
+        yield {"name": OPERATORS, "source_key": OPERATORS, "operators": operators,
+               "env_vars": settings.explorer.env_vars, "components": None if None in parts else sorted({
+                   name for part in parts for name in part})}
     there = [source for source in sources(settings) if not nothing_at(source.path)]
     for place, one in tasksets(settings):
         key = f"buffer.explorer_input.{place}.path" if one.path else f"data_processor.task_pipeline.{POOL}"

@@ -13,6 +13,7 @@ from pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
 FEATURE = "feature_keys."  # begins the name of a column that a selector reads; its index follows
+RATE = f"{FEATURE}rates."  # and that of one of solve rates
 PAIR = ("chosen_key", "rejected_key")  # settings of a format for both responses of a pair
 
 
@@ -82,7 +83,8 @@ def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
     """Returns the columns that the selectors of training sets read."""
     keys = dict.fromkeys(key for one in sets for key in one.data_selector.feature_keys
                          if not profiled(key))
-    return tuple((f"{FEATURE}{index}", key) for index, key in enumerate(keys))
+    rates = {key for one in sets if one.data_selector.reads_rates for key in one.data_selector.feature_keys}
+    return tuple((f"{RATE if key in rates else FEATURE}{index}", key) for index, key in enumerate(keys))
 
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:

@@ -23,6 +23,9 @@ def unfit_teachers(recipe: Recipe) -> list[Problem]:
             found.append(Problem("algorithm.advantage_fn", "needs the log-probs of a teacher.", f"Set {TEACHER} to a "
                                  "Hugging Face directory with the policy's tokenizer, or to the name of a stage above "
                                  "that trains.", found=function, stages=[name]))
+        elif path == recipe.models[name].model_path:
+            found.append(Problem(TEACHER, "is the model that the stage begins with, so there is nothing to learn from "
+                                 "it: every gradient is 0.", "Name another one.", found=path, stages=[name]))
         elif (taught_by := recipe.teacher_stage(name)) and not recipe.kinds[taught_by].trains:
             found.append(Problem(TEACHER, f"that stage makes no model (mode={recipe.settings[path].mode}); needed one "
                                  "that trains, or a Hugging Face directory.", found=path, stages=[name]))

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pipeline.settings.algorithms import learns_by_variance
 from pipeline.store.records import Step
 
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
@@ -26,13 +27,13 @@ class Signals:
         Steps that train only a critic do not count.
         """
         self.last.append(step)
-        if len(self.last) < STEPS or any(not _is_idle(one) for one in self.last):
+        if len(self.last) < STEPS or any(not _is_idle(one, self.settings) for one in self.last):
             return None
         reason, words = next((name, words) for name, holds, words in REASONS if holds(self.last, self.settings))
         if reason in self.known:
             return None
         self.known.add(reason)
-        return f"steps {self.last[0].step} to {step.step} changed no weight, {reason}: {words.format(run=self.run)}"
+        return f"steps {self.last[0].step} to {step.step} taught nothing, {reason}: {words.format(run=self.run)}"
 
 
 def no_signals(steps: Iterable[Step], settings: Any, run: str) -> list[str]:
@@ -41,10 +42,13 @@ def no_signals(steps: Iterable[Step], settings: Any, run: str) -> list[str]:
     return list(filter(None, map(signals.after, steps)))
 
 
-def _is_idle(step: Step) -> bool:
-    """Returns whether neither the policy nor, in its warmup (trainer.critic_warmup), only the critic learns."""
+def _is_idle(step: Step, settings: Any) -> bool:
+    """Returns whether neither the policy nor, in its warmup (trainer.critic_warmup), only the critic learns; a gradient
+    may be of the KL to the reference or the entropy alone."""
     of_critic = step.lr == 0 and step.grad_norm == 0 and bool(step.critic_lr)
-    return (step.lr == 0 or step.grad_norm == 0) and not of_critic
+    algorithm = getattr(settings, "algorithm", None)
+    flat = learns_by_variance(algorithm) and _without_variance([step], settings)
+    return (step.lr == 0 or step.grad_norm == 0 or flat) and not of_critic
 
 
 def _failed(last: Sequence[Step], settings: Any) -> bool:

@@ -28,12 +28,21 @@ GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without explo
 MIXED_LOSSES = tuple(name for name, one in POLICY_LOSSES.items() if "is_expert" in one.columns)
 # advantages by what their models declare
 COMPARE = tuple(name for name, one in ADVANTAGES.items() if one.compares_groups)
+# those that are 0 where the rewards of a group are equal
+CENTRED = tuple(name for name in COMPARE if "baseline_shift" not in ADVANTAGES[name].names() and not (
+    ADVANTAGES[name].chooses_rows or ADVANTAGES[name].reads_components or ADVANTAGES[name].reads_steps))
 BY_COMPONENT = tuple(name for name, one in ADVANTAGES.items() if one.reads_components)
 WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)
 WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if one.needs_teacher)
 # losses that read the log-probs of a teacher's likeliest tokens
 TAUGHT = tuple(name for name, one in POLICY_LOSSES.items() if one.needs_teacher)
 DIRECTORY = CONF / "algorithm"
+
+
+def learns_by_variance(algorithm) -> bool:
+    """Returns whether groups of equal rewards add nothing to the policy loss. algorithm: its section; None: unknown."""
+    loss = POLICY_LOSSES.get(getattr(algorithm, "policy_loss_fn", None))
+    return bool(loss) and "advantages" in loss.columns and getattr(algorithm, "advantage_fn", None) in CENTRED
 
 
 def names() -> tuple[str, ...]:

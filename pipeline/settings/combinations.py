@@ -26,6 +26,7 @@ from pipeline.settings.train_batch import given_batch
 from pipeline.store.errors import Problem
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
+COLDEST, HOTTEST = 0.01, 100  # temperatures: vLLM samples below 0.01 at 0.01; logits differ by some tens
 LONGEST_NAME = 200  # bytes; file systems take 255, and names of files are made of it
 Found = Iterator[Problem]
 
@@ -211,9 +212,12 @@ def sampling_of_sets(c) -> Found:
         if one.repeat_times not in (None, group):
             yield Problem(f"{key}.repeat_times", f"rollouts to train on follow algorithm.repeat_times={group}.",
                           "Set that.", found=one.repeat_times)
-        if one.rollout_args.temperature == 0:
-            yield Problem(f"{key}.rollout_args.temperature", "rollouts to train on are sampled: greedy ones are "
-                          "identical in a group, and no log-prob is theirs.", "Set a number above 0.", found=0)
+        own = one.rollout_args.temperature
+        if not COLDEST <= (given := c.model.temperature if own is None else own) <= HOTTEST:
+            yield Problem("model.temperature" if own is None else f"{key}.rollout_args.temperature", "rollouts to "
+                          "train on are sampled by the model: colder ones are identical in a group, and hotter ones "
+                          "drawn whatever it knows, so that nothing is learned.", f"Needed {COLDEST} to {HOTTEST}.",
+                          found=given)
     for place, one in (*train_places(c.buffer.explorer_input), *eval_places(c.buffer.explorer_input)):
         if (one.rollout_args.max_tokens or 0) > c.model.max_response_tokens:
             yield Problem(f"buffer.explorer_input.{place}.rollout_args.max_tokens", "is longer than "

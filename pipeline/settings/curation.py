@@ -109,6 +109,8 @@ def _misused(name: str, args: dict[str, Any], key: str) -> Iterator[Problem]:
     if name == SHAPING:
         for k, each in enumerate(listed):
             yield from problems(f"{inner}.{k}", name, [Shaping], each)
+            if each.get("weight") == 0:
+                yield Problem(f"{inner}.{k}.weight", "leaves rewards as they are, or makes all 0 or infinite.", found=0)
         return
     if bool(listed) == bool(args.get("config_path")):
         yield Problem(f"{key}.args", "needed operators or config_path, a Data-Juicer recipe, and not both.")

@@ -33,6 +33,10 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
                      "worker_extension_cls", "logits_processors", "language_model_only", "skip_tokenizer_init",
                      "hf_config_path", "config_format", "data_parallel_size", "worker_cls")),
 }
+# those by which an engine quantizes, guesses tokens ahead, or has other weights or states than the model's
+OTHER_WEIGHTS = re.compile(r".*quantiz|.*cache_dtype|calculate_kv_scales$|spec(ulative)?_|load_format$|model_weights$|"
+                           r"model_class_overrides$|use_replayssm$|.*stochastic_rounding$|.*attention_dtype$|lora_dtype$|"
+                           r"(watermark|diffusion)_config$")
 
 
 class RolloutModel(Section):
@@ -63,8 +67,11 @@ class RolloutModel(Section):
             yield Problem(f"extra_engine_args.{name}", f"is what {use} decides." if use else
                           "is fixed, because training relies on it.", f"Set {use}." if use else "Leave it out.",
                           found=self.extra_engine_args[name])
-        if self.extra_engine_args.get("load_format") == "dummy":
-            yield Problem("extra_engine_args.load_format", "would make weights up.", "Leave it out.", found="dummy")
+        for name, value in self.extra_engine_args.items():
+            if OTHER_WEIGHTS.match(name) and value not in (None, False, "auto", "safetensors", [], {}):
+                yield Problem(f"extra_engine_args.{name}", "the engine runs the weights as they are trained, one token "
+                              "after the other; it was not proved that it answers like the trainer otherwise.",
+                              "Leave it out.", found=value)
 
 
 class AuxiliaryModel(Section):

@@ -117,7 +117,7 @@ class Model(Section):
     top_p: float = setting(1.0, "nucleus sampling bound, 1 = off; a lower one needs top_k for rollouts to train on",
                            gt=0, le=1)
     top_k: int = setting(-1, "number of likeliest tokens to sample from, -1 = off; with a lower top_p or min_p above 0 "
-                             "rollouts to train on need 1 to 1024: what each token was sampled among is kept with it",
+                             "rollouts to train on need 2 to 1024: what each token was sampled among is kept with it",
                          ge=-1)
     min_p: float = setting(0.0, "least probability of a token to sample, as a share of the likeliest one's; 0 = off; "
                                 "above 0 it needs top_k for rollouts to train on", ge=0, le=1)

@@ -88,21 +88,30 @@ def resampled_by_accuracy(c) -> Found:
 
 
 def component_keys(c) -> Found:
-    """An advantage that reads components by name finds them in every row, where built-in functions alone reward."""
-    keys = c.algorithm.advantage_fn_args.get("gdpo_reward_keys")
-    if not c.kind.learns_from_rollouts or c.algorithm.advantage_fn != "gdpo" or not isinstance(keys, list):
+    """What an advantage reads or weighs by name is in every row, where built-in functions alone reward."""
+    keys, weights = c.algorithm.advantage_fn_args.get("gdpo_reward_keys"), c.algorithm.reward_weights
+    keys = keys if c.algorithm.advantage_fn == "gdpo" and isinstance(keys, list) else []
+    if not c.kind.learns_from_rollouts or not (keys or weights):
         return
     for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
         functions = reward_functions(one, c.buffer.explorer_input)
-        known = [REWARDS[name].components if name in REWARDS else () for name in functions]
-        own = workflow_of(one, c.buffer.explorer_input, place) not in WORKFLOWS or one.format.reward_fn_key
-        if own or not known or not all(known):
+        made = components_of(one, c.buffer.explorer_input, place)
+        if made is None:
             continue
-        made = [name for names in known for name in names]
+        if not any(weights.get(name, 1) for name in made):
+            yield Problem("algorithm.reward_weights", f"with buffer.explorer_input.{place}, whose rewards are of "
+                          f"{' and '.join(made)}: all of them would be 0.", "Weigh one of them.", found=weights)
         if lacking := [key for key in keys if key not in made]:
             yield Problem("algorithm.advantage_fn_args.gdpo_reward_keys", f"{' and '.join(functions)} of "
                           f"buffer.explorer_input.{place} give no component '{lacking[0]}'."
                           f"{nearest(str(lacking[0]), made)} They give: {', '.join(made)}.", found=keys)
+
+
+def components_of(taskset, source, place: str) -> list[str] | None:
+    """Returns what the rewards of a set add up; None where a user's code or its rows decide. place: of train_places."""
+    known = [REWARDS[name].components if name in REWARDS else () for name in reward_functions(taskset, source)]
+    own = workflow_of(taskset, source, place) not in WORKFLOWS or taskset.format.reward_fn_key
+    return None if own or not known or not all(known) else [name for names in known for name in names]
 
 
 def asked_models(c) -> tuple[set[str | None], set[str | None]]:

@@ -244,8 +244,8 @@ def section(kind: type[Section]) -> Any:
 def values_of(value: Any, key: str) -> list[tuple[str, Any]]:
     """Returns (dotted key, value) of every setting a key matches; `*` matches every element of a list or mapping."""
     first, _, below = key.partition(".")
-    held = dict(_parts(value))
-    if isinstance(value, dict) and first != "*" and first not in held:  # arguments are free
+    held = dict(_parts(value) or ())
+    if not isinstance(value, Section) and first != "*" and first not in held:  # arguments are free
         return []
     found = held if first == "*" else {first: held[first]}
     return [(".".join(filter(None, (str(name), inner))), one) for name, part in found.items()

@@ -49,10 +49,14 @@ def unfit(config) -> Iterator[Problem]:
     """Yields what the settings of a stage that explores lack to train on truncated sampling, or exclude."""
     found, settings = truncations(config), config.explorer.rollout_model
     for prefix, one in found.items():
-        if not 1 <= one["top_k"] <= MOST:
+        if one["min_p"] == 1 or 0 < one["top_p"] * one["top_k"] <= 1:
+            name = "min_p" if one["min_p"] == 1 else "top_k" if one["top_k"] == 1 else "top_p"
+            yield Problem(f"{prefix}.{name}", "leaves one token to sample: the responses of a group are the same, and "
+                          "every gradient is 0.", "Needed 2 tokens or more to sample among.", found=one[name])
+        elif not 1 <= one["top_k"] <= MOST:
             others = " and ".join(f"{name}={one[name]}" for name in ("top_p", "min_p") if one[name] != UNCUT[name])
             yield Problem(f"{prefix}.top_k", (f"with {others}: " if others else "") + "the tokens that each one was "
-                          f"sampled among are kept with it, for the trainer; needed 1 to {MOST}"
+                          f"sampled among are kept with it, for the trainer; needed 2 to {MOST}"
                           + ("." if others else ", or -1."), found=one["top_k"])
     if not found:
         return
@@ -62,10 +66,6 @@ def unfit(config) -> Iterator[Problem]:
         yield Problem(f"{prefix}.{name}", f"with {ENGINE}.engine_type={settings.engine_type}, which does not say what "
                       "each token was sampled among: ratios would be biased.", f"Leave it at {UNCUT[name]}.",
                       found=one[name])
-    if settings.engine_type == "vllm" and "speculative_config" in settings.extra_engine_args:
-        yield Problem(f"{ENGINE}.extra_engine_args.speculative_config", f"with {prefix}.{name}: vLLM calls no logits "
-                      "processor of its user's in speculative decoding, and one keeps what each token was sampled "
-                      "among.", "Set one of the two.", found=settings.extra_engine_args["speculative_config"])
     if settings.engine_type == "vllm" and config.algorithm.enable_router_replay:
         yield Problem("algorithm.enable_router_replay", f"with {prefix}.{name}: vLLM's model runners do not return "
                       "both experts and what each token was sampled among.", "Set one of the two.", found=True)

@@ -12,6 +12,8 @@ from pipeline.settings.trainer import is_driven
 
 OF_A_CRITIC = ("trainer.critic", "trainer.critic_warmup", "model.critic_model_path")
 REFERENCE = "trainer.reference_update"
+DECAY = ("lr_decay_steps", "lr_decay_steps_ratio")
+UNREAD = {"constant": ("min_lr_ratio", *DECAY), "wsd": ()}  # shape of the learning rate -> its settings without effect
 MAY_BE_NONE = ("kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")  # optional components
 
 
@@ -35,6 +37,11 @@ def switched_off(settings: Config) -> list[str]:
     """Returns the settings of a stage that another one switches off, sections as a whole."""
     return [*([] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]),
             *([] if settings.explorer.dynamic_timeout.enable else ["explorer.dynamic_timeout"]),
+            *(f"{section}.{name}" for section in ("algorithm.optimizer", "trainer.critic.optimizer")
+              for name in UNREAD.get(at(settings, section).lr_scheduler_type, DECAY)),
+            *([] if settings.algorithm.max_resample_rounds else ["algorithm.resample_metric"]),
+            *(f"algorithm.rollout_correction.{name}" for name in ("mode", "threshold")
+              if settings.algorithm.rollout_correction.level == "none"),
             *(["synchronizer.sync_offset"] if is_driven(settings) else []),
             *([REFERENCE] if settings.trainer.reference_update.interval is None else [])]
 

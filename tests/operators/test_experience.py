@@ -118,7 +118,55 @@ def test_an_operator_of_the_user_changes_its_rows_in_place():
     assert rows == attempts("ab", "abcdef")
 
 
-@pytest.mark.parametrize("name", ["keeps_some", "infinite", "ends"])
+def replaces(rows):
+    rows[:] = [row | {"reward": 0.0} for row in rows]
+
+
+def clears(rows):
+    rows.clear()
+
+
+def removes(rows):
+    rows.remove(rows[0])
+
+
+def adds(rows):
+    rows.append(rows[0])
+
+
+def edits(rows):
+    rows[0]["response"] = "another"
+
+
+def edits_a_component(rows):
+    rows[0]["components"]["near"] = 1.0
+
+
+def misspells(rows):
+    rows[0]["reasons"] = "too long"
+
+
+def forgets(rows):
+    del rows[0]["scores"]
+
+
+def decides(rows):
+    rows[0]["reason"] = False
+
+
+def sorts(rows):
+    rows.sort(key=lambda row: -len(row["response"]))
+    for rank, row in enumerate(rows):
+        row["scores"]["rank"] = rank
+
+
+def test_an_operator_of_the_user_may_look_at_its_rows_in_another_order():
+    found = judge(attempts("a", "abc"), {"name": "tests.operators.test_experience:sorts"})
+    assert [found[row].scores for row in (0, 1)] == [{"rank": 1.0}, {"rank": 0.0}]
+
+
+@pytest.mark.parametrize("name", ["keeps_some", "infinite", "ends", "replaces", "clears", "removes", "adds", "edits",
+                                  "edits_a_component", "misspells", "forgets", "decides"])
 def test_what_an_operator_of_the_user_may_not_do(name):
     with pytest.raises(DataError) as error:
         judge(attempts("ab"), {"name": f"tests.operators.test_experience:{name}"})

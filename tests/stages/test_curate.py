@@ -99,7 +99,7 @@ def test_nothing_left_lists_the_rejections(tmp_path):
     rows = [RawTask(0, "short", "1", None), RawTask(1, None, "1", None), RawTask(2, "tiny", "1", None)]
     recipe = recipe_file(tmp_path, "process: [{text_length_filter: {min_len: 50}}]")
     with refuses(DataError, "nothing", "text_length_filter 2, required_columns", "1"):
-        curate(tmp_path, rows, recipe)
+        curate(tmp_path, rows, recipe, allowed=1.0)
     assert not (tmp_path / "curate" / "tasks.parquet").exists()
 
 
@@ -136,7 +136,7 @@ def test_sets_are_curated_each_by_itself_and_keep_their_split(tmp_path):
 def test_without_a_recipe_rows_pass_with_their_split(tmp_path):
     rows = [RawTask(0, "a question", "1", None), *in_set("a", "test", "q", "q", first=1), RawTask(3, None, "1", None),
             *in_set("b", "preference", "p", first=4, chosen="good", rejected="bad")]
-    tasks, rejected, _ = curate(tmp_path, rows, None)
+    tasks, rejected, _ = curate(tmp_path, rows, None, allowed=1.0)
     assert [(t["row"], t["split"], t["chosen"]) for t in tasks] == [
         (0, "train", None), (1, "test", None), (2, "test", None), (4, "preference", "good")]
     assert [(r["row"], r["operator"]) for r in rejected] == [(3, "required_columns")]
@@ -183,6 +183,19 @@ def test_a_set_may_lose_a_share_of_its_records(tmp_path, unusable, of, allowed, 
         assert not (tmp_path / "curate" / "tasks.parquet").exists()
     else:
         assert curate(tmp_path, rows, None, allowed=allowed)[2]["rejected"] == unusable
+
+
+@pytest.mark.parametrize("lost", [
+    {"answer": None}, {"question": None}, {"problem": "rate (data_selector.feature_keys) is 'high'"}])
+def test_a_row_without_a_truth_or_a_number_is_lost_like_one_that_cannot_be_read(tmp_path, lost):
+    """2 of 19 are more than a tenth, and 1 of 10 is not."""
+    def rows(unusable, of):
+        made = in_set("a", "train", *map(str, range(of)))
+        return [dataclasses.replace(row, **lost) if row.row < unusable else row for row in made]
+
+    assert curate(tmp_path / "few", rows(1, 10), None)[2]["rejected"] == 1
+    with refuses(DataError, "'a': 2 of 19", "max_rejected_ratio"):
+        curate(tmp_path / "many", rows(2, 19), None)
 
 
 def test_skipped_harbor_tasks_and_what_operators_drop_do_not_count(tmp_path):

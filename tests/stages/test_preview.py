@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.check.data_sample import Part, Sample
+from pipeline.check.sources import FEATURE, RATE
 from pipeline.settings.data import BufferFormat, format_of
 from pipeline.settings.model import Model
 from pipeline.settings.setting import plain
@@ -192,14 +193,25 @@ def test_a_file_without_rows_among_others_is_told(tmp_path, previewed):
     wording([previewed(tmp_path)["problems"]], "inputs.0", f"{tmp_path}/b.jsonl")
 
 
-@pytest.mark.parametrize(("lacking", "level"), [(2, None), (3, "warnings"), (20, "problems")])
+@pytest.mark.parametrize(("lacking", "level"), [(0, None), (2, "warnings"), (3, "problems"),
+                                               (20, "problems")])
 def test_rows_without_a_truth_are_counted(previewed, lacking, level):
     """Of 20 a tenth may lack it."""
     found = previewed([task() | {"answer": None} if row < lacking else task() for row in range(20)])
     assert [name for name in ("problems", "warnings") if found[name]] == ([level] if level else [])
-    wording(found["facts"][0][1], "20 rows", lacking, "of 8")
     if level:
-        wording([found[level]], f"inputs.0: {lacking} of 20", "format.response_key")
+        wording([found[level]], f"inputs.0: {lacking} of 20", "answer is null")
+
+
+@pytest.mark.parametrize(("values", "rates", "level"), [
+    ([0.5, 1], True, None), ([0.5, "high"], False, "problems"), ([0.5, None], False, "problems"),
+    ([0.5, 50], False, None), ([0.5, 50], True, "problems"), ([0.5, -0.1], True, "problems")])
+def test_what_a_selector_reads_is_looked_at(previewed, values, rates, level):
+    """Numbers, and of difficulty_based solve rates. One of two rows is more than a tenth."""
+    rows = [task(f"9=3 5 {place}") | {"rate": value} for place, value in enumerate(values)]
+    found = previewed(rows, **{f"{RATE if rates else FEATURE}0": "rate"})
+    assert [name for name in ("problems", "warnings") if found[name]] == ([level] if level else [])
+    assert "'rate'" in "".join(found["problems"]) or "rate (data" in "".join(found["problems"]) or not level
 
 
 def test_conversations_go_through_the_chat_template(previewed):
@@ -374,15 +386,11 @@ def test_a_vocabulary_smaller_than_the_tokenizers(previewed, directory):
 
 @pytest.mark.parametrize("question", ["", None, float("nan")])
 def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
-    """Of one of ten nothing is said, of two of ten a warning, of all a problem; a row that cannot be used is told
-    always, and two of ten are too many."""
-    for bad, kind in ((1, None), (2, "warnings"), (10, "problems")):
+    """A row that cannot be used is told always, and two of ten are too many."""
+    for bad, level in ((1, "warnings"), (2, "problems"), (10, "problems")):
         found = previewed([task(question)] * bad + [task()] * (10 - bad))
-        told = {name: [line for line in found[name] if "absent, empty or no text" in line or "cannot be used" in line]
-                for name in ("problems", "warnings")}
-        unusable = question is not None
-        level = "problems" if unusable and bad > 1 else "warnings" if unusable else kind
-        assert [name for name in told if told[name]] == ([level] if level else [])
+        told = {name: [line for line in found[name] if "cannot be used" in line] for name in ("problems", "warnings")}
+        assert [name for name in told if told[name]] == [level]
 
 
 def test_half_a_surrogate_pair_is_named_by_its_line(previewed):
@@ -446,7 +454,8 @@ def test_the_set_system_prompt_is_part_of_conversations(previewed):
 def test_a_sample_or_a_file_of_several_decides_with_a_margin(lost, alone, level):
     """200 of 1,000 rows were read."""
     rows = [{"question": "a", "answer": float("nan") if i < lost else "1"} for i in range(200)]
-    source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format"} | form(rows, "inputs.0", COLUMNS)
+    source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format", "columns": {}} | form(
+        rows, "inputs.0", COLUMNS)
     drawn = Sample(rows, [Part(Path("a.parquet"), 1000, [])], [(Path("a.parquet"), 2 * i + 1) for i in range(200)])
     reasons = [(at, one.problem) for at, one in enumerate(as_read(source, rows)) if one.problem is not None]
     found = judged(source | {"alone": alone}, drawn, reasons)

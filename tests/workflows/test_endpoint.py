@@ -17,6 +17,7 @@ from tests.factories import row
 from tests.workflows.test_retry import rated
 from workflows.attempts.isolated import Isolated, host
 from workflows.attempts.schedule import roll_out
+from workflows.endpoint import speaker
 from workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
 from workflows.protocol.outcomes import Sampling, add_rewards, decode
 from workflows.single_turn import load_workflow
@@ -58,6 +59,14 @@ def roll(settings):
         return roll_out(engine or Scripted(*texts), [one], [[5]], [7], [SAMPLING])[0]
 
     return run
+
+
+@pytest.mark.parametrize(("systems", "warns"), [("ab", True), ("aa", False)])
+def test_two_players_of_one_attempt_are_warned_of(roll, caplog, systems, warns):
+    """They have the same reward: the loser is trained upwards."""
+    speaker._warn.cache_clear()
+    assert roll(partial(clients.plays, systems=systems), "x", "y").status == "ok"
+    assert ("several system prompts" in caplog.text) == warns
 
 
 def test_a_conversation_is_one_row_of_the_sampled_tokens(roll):

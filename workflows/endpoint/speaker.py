@@ -29,7 +29,7 @@ class Speaker:
     def __init__(self, conversation: Conversation, longest: int, ask: Callable, cancel: Callable,
                  check: Callable[[str], None] | None):
         self.conversation, self._longest, self._ask, self._cancel = conversation, longest, ask, cancel
-        self._check = check
+        self._check, self._systems = check, set()
         self._numbers, self._waiting, self.number = count(), {}, -1  # its own number: of the server
 
     async def answer(self, ask: Ask) -> Answer:
@@ -44,7 +44,12 @@ class Speaker:
             raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
                           f"{self._longest} (model.max_model_len, or prompt + response)", "context_length_exceeded")
         if ask.wishes:
-            _warn(", ".join(ask.wishes))
+            _warn(f"agents set {', '.join(ask.wishes)}; the section `model` of the run decides how the policy is "
+                  "sampled (table calls, column wishes)")
+        self._systems |= {str(one.get("content")) for one in ask.messages if one["role"] == "system"}
+        if self._check is None and len(self._systems) > 1:
+            _warn("an attempt has several system prompts, and its rows one reward: of players against each other the "
+                  "loser is trained upwards too. Let the others be explorer.auxiliary_models, or give each its attempt")
         numbers = [next(self._numbers) for _ in range(ask.number)]
         loop = asyncio.get_running_loop()
         origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None)
@@ -92,7 +97,5 @@ class Speaker:
 
 
 @cache
-def _warn(names: str) -> None:
-    logging.getLogger(__name__).warning(
-        "agents set %s; the section `model` of the run decides how the policy is sampled (table calls, column wishes)",
-        names)
+def _warn(line: str) -> None:
+    logging.getLogger(__name__).warning("warning: %s", line)

@@ -70,6 +70,8 @@ class Gdpo(Arguments):
         keys = info.data.get("gdpo_reward_keys")
         if value is not None and len(value) != len(keys or ()):
             raise ValueError(f"needed one for each of gdpo_reward_keys, {len(keys or ())}")
+        if value is not None and not any(value):
+            raise ValueError("every advantage would be 0; needed a weight other than 0")
         return value
 
 

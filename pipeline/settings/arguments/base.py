@@ -11,7 +11,7 @@ from pipeline.settings.arguments.users import Signature
 from pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_type
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
-         "list_type": "a list"}
+         "list_type": "a list", "dict_type": "a mapping of argument to value"}
 LONGEST = 10**9  # seconds of a time limit: timers of Python and sockets hold 9e9
 BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
 

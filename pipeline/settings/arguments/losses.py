@@ -14,9 +14,9 @@ OF_RESPONSES = "seq-mean-token-mean"  # the aggregation of losses whose objectiv
 
 class Clip(Arguments):
     """The bounds 1 - low and 1 + high of a ratio."""
-    clip_range: float = Field(0.2, ge=0, description="both bounds, unless they are set apart")
-    clip_range_low: float | None = Field(None, ge=0, description="the ratio is clipped at 1 - this; null: clip_range")
-    clip_range_high: float | None = Field(None, ge=0, description="the ratio is clipped at 1 + this; null: clip_range")
+    clip_range: float = Field(0.2, gt=0, description="both bounds, unless they are set apart")
+    clip_range_low: float | None = Field(None, gt=0, description="the ratio is clipped at 1 - this; null: clip_range")
+    clip_range_high: float | None = Field(None, gt=0, description="the ratio is clipped at 1 + this; null: clip_range")
 
 
 class DualClip(Clip):
@@ -75,16 +75,14 @@ class Dpo(OfPairs):
     loss_type: Literal["sigmoid", "hinge", "robust"] = Field("sigmoid", description=(
         "function of the margin; hinge: without gradient above 1 / beta; robust: unbiased where the share "
         "label_smoothing of preferences is flipped"))
-    label_smoothing: float = Field(0.0, ge=0, le=0.5, validate_default=True, description=(
-        "share of pairs whose preference is wrong"))
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, validate_default=True, description=(
+        "share of pairs whose preference is wrong; at 0.5 there is none to learn"))
 
     @field_validator("label_smoothing")
     @classmethod
     def _of_its_type(cls, value: float, info: ValidationInfo) -> float:
         if value and info.data.get("loss_type") == "hinge":
             raise ValueError("loss_type=hinge has none; needed 0")
-        if value == 0.5 and info.data.get("loss_type") == "robust":
-            raise ValueError("loss_type=robust divides by 1 - 2 label_smoothing; needed less than 0.5")
         return value
 
 
@@ -96,18 +94,18 @@ class Divergence(Clip):
 
 class DppoTv(Divergence):
     """PPO with a bound on the total variation at each token in place of the ratio."""
-    clip_range: float = Field(0.15, ge=0, le=1, description="largest change of a token's probability that still "
+    clip_range: float = Field(0.15, gt=0, le=1, description="largest change of a token's probability that still "
                                                             "teaches, unless they are set apart")
-    clip_range_low: float | None = Field(None, ge=0, le=1, description="largest fall where A < 0; null: clip_range")
-    clip_range_high: float | None = Field(None, ge=0, le=1, description="largest rise where A > 0; null: clip_range")
+    clip_range_low: float | None = Field(None, gt=0, le=1, description="largest fall where A < 0; null: clip_range")
+    clip_range_high: float | None = Field(None, gt=0, le=1, description="largest rise where A > 0; null: clip_range")
 
 
 class DppoKl(Divergence):
     """PPO with a bound on the KL divergence at each token in place of the ratio."""
-    clip_range: float = Field(0.05, ge=0, description="largest KL(sampling policy || policy) of a token, nats")
-    clip_range_low: float | None = Field(None, ge=0, description="largest KL of a token where A < 0, nats; null: "
+    clip_range: float = Field(0.05, gt=0, description="largest KL(sampling policy || policy) of a token, nats")
+    clip_range_low: float | None = Field(None, gt=0, description="largest KL of a token where A < 0, nats; null: "
                                                                  "clip_range")
-    clip_range_high: float | None = Field(None, ge=0, description="largest KL of a token where A > 0, nats; null: "
+    clip_range_high: float | None = Field(None, gt=0, description="largest KL of a token where A > 0, nats; null: "
                                                                   "clip_range")
 
 
@@ -123,18 +121,18 @@ class Gmpo(Clip):
     """Geometric-mean policy optimisation: the ratio of the whole response, each token's clipped before."""
     columns = (*RATIO, "rows")
     aggregation = OF_RESPONSES
-    clip_range: float = Field(0.4, ge=0, description="both bounds of a token's log ratio, unless they are set apart")
-    clip_range_low: float | None = Field(None, ge=0, description="log ratios are clipped at minus this; null: "
+    clip_range: float = Field(0.4, gt=0, description="both bounds of a token's log ratio, unless they are set apart")
+    clip_range_low: float | None = Field(None, gt=0, description="log ratios are clipped at minus this; null: "
                                                                  "clip_range")
-    clip_range_high: float | None = Field(None, ge=0, description="log ratios are clipped at this; null: clip_range")
+    clip_range_high: float | None = Field(None, gt=0, description="log ratios are clipped at this; null: clip_range")
 
 
 class Gspo(Arguments):
     """Group sequence policy optimisation: the ratio of the whole response, normalised by its length."""
     columns = (*RATIO, "rows")
     aggregation = OF_RESPONSES
-    clip_range_low: float = Field(3e-4, ge=0, le=1, description="the ratio is clipped at 1 - this")
-    clip_range_high: float = Field(4e-4, ge=0, description="the ratio is clipped at 1 + this")
+    clip_range_low: float = Field(3e-4, gt=0, le=1, description="the ratio is clipped at 1 - this")
+    clip_range_high: float = Field(4e-4, gt=0, description="the ratio is clipped at 1 + this")
 
 
 class Ipo(OfPairs):
@@ -155,13 +153,13 @@ class Simpo(OfPairs):
     columns = ("logprobs", "rows")
     beta: float = Field(2.0, gt=0, description="factor of mean log-probs")
     simpo_gamma: float = Field(1.0, ge=0, description="margin that the chosen response is to have, after the factor")
-    label_smoothing: float = Field(0.0, ge=0, le=0.5, description="share of pairs whose preference is wrong")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="share of pairs whose preference is wrong")
 
 
 class Kto(OfPairs):
     """Kahneman-Tversky optimisation, on pairs whose two responses are judged apart."""
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
-    desirable_weight: float = Field(1.0, ge=0, description="weight of chosen responses")
+    desirable_weight: float = Field(1.0, gt=0, description="weight of chosen responses")
     undesirable_weight: float = Field(1.0, ge=0, description="weight of rejected responses")
     reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
     estimate_kl: bool = Field(False, validate_default=True, description=(
@@ -188,7 +186,7 @@ class M2po(Arguments):
     """Second-moment trust policy: the tokens of the largest squared log ratios teach nothing."""
     columns = ("logprobs", "rollout_logprobs", "advantages", "rows")
     chooses_tokens = True
-    m2_threshold: float = Field(0.04, ge=0, description="largest mean of the squared log ratio, by level")
+    m2_threshold: float = Field(0.04, gt=0, description="largest mean of the squared log ratio, by level")
     level: Literal["sequence", "batch"] = Field("sequence", description=(
         "what the mean is taken over: each row, or as its authors have it all tokens of the batch, a forward more"))
 

@@ -77,6 +77,8 @@ def test_a_stage_above_may_be_the_teacher(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "expected"), [
+    (with_stages({"stage_name": "rft", "after": None, "model": {"model_path": "m", "init": {"enable": False},
+                  "teacher_model_path": "m"}, "algorithm": JSD}), f"rft: {KEY}"),
     (DISTIL, "rft: algorithm.advantage_fn"), ({KEY: "models/x"}, KEY),
     (with_stages({"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": "grpo"}},
                  {"stage_name": "rft", "model": {"teacher_model_path": "look"}, "algorithm": JSD}),

@@ -21,6 +21,8 @@ OF_EVERY_KIND = [{"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}},
                  {"stage_name": "look", "mode": "explore"}, {"stage_name": "offline", "mode": "train", **USED},
                  {"stage_name": "rft", **USED}, {"stage_name": "judge", "mode": "bench"}]
 
+RATES = "algorithm.optimizer"
+
 
 @pytest.fixture
 def template(tmp_path) -> str:
@@ -52,6 +54,15 @@ def test_arguments_of_the_run_for_a_function_that_no_stage_calls_are_told(argume
     ("synchronizer.sync_offset", {"synchronizer.sync_offset": 2, "synchronizer.sync_style": "trainer_driven"}),
     ("explorer.over_rollout.wait_after_min", {"explorer.over_rollout.wait_after_min": 9.0}),
     (None, {"explorer.over_rollout.wait_after_min": 9.0, "explorer.over_rollout.ratio": 0.5}),
+    (f"{RATES}.lr_decay_steps", {f"{RATES}.lr_decay_steps": 5}),
+    (None, {f"{RATES}.lr_decay_steps": 5, f"{RATES}.lr_scheduler_type": "wsd"}),
+    (f"{RATES}.min_lr_ratio", {f"{RATES}.min_lr_ratio": 0.1, f"{RATES}.lr_scheduler_type": "constant",
+                               f"stages.sft.{RATES}.lr_scheduler_type": "constant"}),
+    (None, {f"{RATES}.min_lr_ratio": 0.1}),  # the recipe's rates are linear and cosine
+    ("algorithm.resample_metric", {"algorithm.resample_metric": "reward"}),
+    (None, {"algorithm.resample_metric": "reward", "algorithm.max_resample_rounds": 2}),
+    ("algorithm.rollout_correction.threshold", {"algorithm.rollout_correction.threshold": 3.0,
+                                                "algorithm.rollout_correction.level": "none"}),
     (None, {"synchronizer.sync_offset": 2})])
 def test_settings_that_another_one_switches_off_are_told(key, given):
     assert places(unread(Recipe(changed(given)))) == ([key] if key else [])

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from pipeline.check import server_call, user_code
 from pipeline.check.named_functions import wrong_arguments
+from pipeline.check.user_code import WORLD
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.config import users_code
 from pipeline.store.files import HOME
@@ -35,6 +36,16 @@ def test_the_environment_that_a_workflow_has_by_default_is_asked_what_it_lacks(t
     assert functions == {}
     assert "bwrap" in wrong
     assert user_code.imported([settings], known="'workflows.environments.terminal:Terminal'") == ({}, [])
+
+
+class Idle(toolkit.Counter.__bases__[0]):
+    def reward(self):
+        return 1.0
+
+
+def test_an_environment_without_a_tool_is_refused():
+    assert "'tests.pipeline.check.test_tool_checks:Idle'" in takes("tests.pipeline.check.test_tool_checks:Idle", WORLD)
+    assert not isinstance(takes("tests.toolkit:Counter", WORLD), str)
 
 
 def test_the_arguments_of_a_workflow_and_of_its_tools_are_checked():

@@ -40,8 +40,16 @@ def said(settings):
     ({"reward": None, "zero_variance_groups": None}, "gradient 0", "algorithm.policy_loss_fn")])
 def test_the_reason_is_named_with_what_to_look_at(said, changed, reason, look_at):
     (line,) = said(steps(**changed))
-    wording(line, "1 to", "10 changed", reason)
+    wording(line, "1 to", "10 taught", reason)
     assert look_at in line
+
+
+@pytest.mark.parametrize(("overrides", "says"), [
+    ((), True), (("algorithm.advantage_fn=asymre",), False), (("algorithm.advantage_fn=reinforce",), False),
+    (("algorithm.policy_loss_fn=sft",), False)])
+def test_a_gradient_of_the_kl_alone_teaches_nothing(said, overrides, says):
+    """Where an advantage is 0 for equal rewards, and the loss reads it."""
+    assert len(said(steps(grad_norm=0.1, kl_loss=0.2), *overrides)) == says
 
 
 def test_groups_without_variance_whose_rewards_differ(said):
@@ -52,13 +60,13 @@ def test_groups_without_variance_whose_rewards_differ(said):
 def test_each_reason_is_said_once(said):
     """Steps 1 to 12 flat, 13 learns, 14 to 23 flat again; 24 to 33 have no learning rate."""
     found = [*steps(12), *steps(1, 13, grad_norm=0.5), *steps(10, 14), *steps(10, 24, lr=0.0)]
-    assert [line.partition(" changed")[0].split()[1::2] for line in said(found)] == [["1", "10"], ["24", "33"]]
+    assert [line.partition(" taught")[0].split()[1::2] for line in said(found)] == [["1", "10"], ["24", "33"]]
 
 
 @pytest.mark.parametrize("found", [
-    steps(9), [], [*steps(9), *steps(1, 10, grad_norm=1e-9), *steps(9, 11)],
-    steps(30, grad_norm=0.1),  # equal rewards, and a KL loss that has a gradient
-    [*steps(5, lr=0.0), *steps(20, 6, grad_norm=1.0)],  # a warmup that begins at 0
+    steps(9), [], [*steps(9), *steps(1, 10, grad_norm=1e-9, zero_variance_groups=3), *steps(9, 11)],
+    steps(30, grad_norm=0.1, zero_variance_groups=3),
+    [*steps(5, lr=0.0), *steps(20, 6, grad_norm=1.0, zero_variance_groups=3)],  # a warmup that begins at 0
     steps(30, lr=0.0, critic_lr=1e-4, reward=None),  # trainer.critic_warmup
     [*steps(5, lr=0.0, critic_lr=1e-4), *steps(9, 6)]])
 def test_a_stage_that_learns_or_has_only_begun_is_not_warned_about(said, found):
@@ -86,9 +94,9 @@ def test_status_and_report_show_it(tmp_path):
     for step in steps(12, stage=directory.name):
         tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
     node = Node("rft", ONLINE, directory)
-    wording(state(node).warning, "3 to", "12 changed", "gradient 0")
+    wording(state(node).warning, "3 to", "12 taught", "gradient 0")
     (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None, "toy/first")
-    wording(line, "1 to", "10 changed", "gradient 0")
+    wording(line, "1 to", "10 taught", "gradient 0")
 
 
 @pytest.mark.parametrize(("repeats", "rewards", "said"), [

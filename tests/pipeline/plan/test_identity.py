@@ -22,7 +22,7 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
     ("algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),  # sft sets its own
     ("stages.sft.algorithm.optimizer.lr", 5e-4, {"sft"} | AFTER_SFT),
     ("synchronizer.sync_interval", 3, {"rft", "evaluate_rft", "report"}),
-    ("explorer.rollout_model.extra_engine_args.quantization", "fp8", AFTER_SFT),
+    ("explorer.rollout_model.extra_engine_args.block_size", 64, AFTER_SFT),
     ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),
     (f"{EVALS}.0.limit", 5, {"evaluate_sft", "evaluate_rft", "report"}),
     ("model.temperature", 0.9, AFTER_SFT),

@@ -24,7 +24,7 @@ def test_config_explain_a_setting(capsys):
     assert cli.main(["config", "explain", "algorithm.optimizer.lr", "algorithm.optimizer.lr=0.5"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert {"type float", "default 1e-06", "value now 0.5"} <= set(lines)
-    wording(lines, ">= 0", "<= 1", "sft 0.001", "algorithm.optimizer.lr=0.5", "(conf/recipe/countdown.yaml)")
+    wording(lines, "> 0", "<= 1", "sft 0.001", "algorithm.optimizer.lr=0.5", "(conf/recipe/countdown.yaml)")
 
 
 def test_the_page_of_settings_is_what_the_settings_say(capsys):

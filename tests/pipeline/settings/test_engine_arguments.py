@@ -20,8 +20,24 @@ def test_what_another_setting_decides_is_refused_with_its_name(name):
 
 
 def test_all_that_are_refused_are_problems_of_their_own():
-    assert [one.key for one in check(changed({KEY: {"seed": 1, "dtype": "half", "quantization": "fp8"}}))] == [
+    assert [one.key for one in check(changed({KEY: {"seed": 1, "dtype": "half", "block_size": 16}}))] == [
         f"{KEY}.dtype", f"{KEY}.seed"]
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("quantization", "fp8"), ("quantization_config", {"linear": "fp8"}), ("kv_cache_dtype", "fp8"),
+    ("calculate_kv_scales", True), ("mamba_ssm_cache_dtype", "float16"), ("speculative_config", {"method": "ngram"}),
+    ("spec_tokens", 3), ("spec_model", "small"), ("load_format", "dummy"), ("load_format", "bitsandbytes"),
+    ("model_weights", "elsewhere"), ("lora_dtype", "float16")])
+def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(name, value):
+    (problem,) = check(changed({KEY: {name: value}}))
+    assert (problem.key, problem.found) == (f"{KEY}.{name}", value)
+
+
+@pytest.mark.parametrize("given", [{"quantization": None}, {"kv_cache_dtype": "auto"}, {"load_format": "safetensors"},
+                                   {"enable_prefix_caching": False}])
+def test_the_engine_as_it_is_may_be_written_down(given):
+    assert check(changed({KEY: given})) == []
 
 
 CPU, GPU = Gpus(0, None, False), Gpus(1, 80.0, True)
@@ -32,7 +48,7 @@ ENGINE = "explorer.rollout_model"
     ({KEY: {"blok_size": 16}}, GPU, [f"{KEY}.blok_size"]),
     ({KEY: {"block_size": "banana"}}, GPU, [f"{KEY}.block_size"]),
     ({KEY: {"enable_prefix_caching": 1}}, GPU, [f"{KEY}.enable_prefix_caching"]),
-    ({KEY: {"block_size": 16, "cpu_offload_gb": 1, "quantization": "fp8", "max_num_batched_tokens": 8192}}, GPU, []),
+    ({KEY: {"block_size": 16, "cpu_offload_gb": 1, "max_num_batched_tokens": 8192}}, GPU, []),
     *(({KEY: {name: value}}, GPU, [f"{KEY}.{name}"]) for name, value in (
         ("max_num_batched_tokens", -4), ("max_num_batched_tokens", 0), ("max_num_batched_tokens", "many"),
         ("max_num_batched_tokens", 8), ("block_size", 0), ("cpu_offload_gb", -1), ("kv_cache_dtype", "fp9"),

@@ -20,6 +20,8 @@ COMPONENTS = "rft: algorithm.advantage_fn_args.gdpo_reward_keys"
 OPERATORS = "rft: data_processor.experience_pipeline.operators"
 EVAL = composed().buffer.explorer_input.eval_tasksets[0]
 
+PIPELINE = "data_processor.experience_pipeline.operators"
+
 
 @pytest.mark.parametrize(("key", "value"), [
     ("model.model_path", "/x"), ("model.init.hidden_size", 48), ("model.init.num_key_value_heads", 3),
@@ -57,11 +59,34 @@ def test_a_rule_of_stages_that_explore_names_the_stage(key, value):
     ({"model.top_p": 0.9}, ["rft: model.top_k"]), ({"model.min_p": 0.1}, ["rft: model.top_k"]),
     ({"model.top_k": 1025}, ["rft: model.top_k"]), ({"model.top_p": 0.9, "model.top_k": 1024}, []),
     ({"model.top_k": 50, "buffer.explorer_input.taskset.rollout_args.top_p": 0.5}, []),
-    ({"model.top_k": 50, "explorer.rollout_model.extra_engine_args.speculative_config": {"method": "ngram"}},
-     ["rft: explorer.rollout_model.extra_engine_args.speculative_config"]),
+    ({"model.top_k": 1}, ["rft: model.top_k"]), ({"model.top_k": 2}, []),
+    ({"model.top_k": 50, "model.top_p": 0.02}, ["rft: model.top_p"]),  # the likeliest of 50 has a fiftieth at least
+    ({"model.top_k": 50, "model.top_p": 0.021}, []), ({"model.top_k": 50, "model.min_p": 1}, ["rft: model.min_p"]),
+    ({"buffer.explorer_input.taskset.rollout_args.top_k": 1},
+     ["rft: buffer.explorer_input.taskset.rollout_args.top_k"]),
     ({"model.top_k": 50, "algorithm.enable_router_replay": True}, ["rft: algorithm.enable_router_replay"])])
 def test_truncated_sampling_needs_a_bound_and_an_engine_that_says_what_it_kept(values, expected):
     assert places(check(changed(values))) == expected
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    ({"model.temperature": 1e5}, ["rft: model.temperature"]), ({"model.temperature": 1e-3}, ["rft: model.temperature"]),
+    ({"model.temperature": 100}, []), ({"model.temperature": 0.01}, []),
+    ({"buffer.explorer_input.taskset.rollout_args.temperature": 1e5},
+     ["rft: buffer.explorer_input.taskset.rollout_args.temperature"]),
+    ({"model.temperature": 1e5, "buffer.explorer_input.taskset.rollout_args.temperature": 1.0}, []),
+    ({"algorithm.optimizer.lr": 0}, ["algorithm.optimizer.lr"]),
+    ({"algorithm.rollout_rejection.token_k1": [1.5, 3.0]}, ["algorithm.rollout_rejection.token_k1"]),
+    ({"algorithm.rollout_rejection.token_k1": [0.5, 3.0]}, []),
+    ({"algorithm.reward_weights": {"accuracy": 0}}, ["rft: algorithm.reward_weights"]),
+    ({"algorithm.reward_weights": {"accuracy": 0.5}}, []),
+    *(({PIPELINE: [{"name": "reward_shaping_mapper", "args": {"reward_shaping_configs": [
+        {"stats_key": "accuracy", "op_type": kind, "weight": 0}]}}]},
+       [f"{PIPELINE}.0.args.reward_shaping_configs.0.weight"]) for kind in ("ADD", "MUL", "DIV")),
+    *(({PIPELINE: [{"name": "reward_filter", "args": given}]}, [f"{PIPELINE}.0.args"]) for given in ([1], 5, "x"))])
+def test_settings_under_which_nothing_is_learned_are_refused(values, expected):
+    rewarded = {"buffer.explorer_input.default_reward_fn_type": "accuracy_reward"}
+    assert places(check(changed(rewarded | values))) == expected
 
 
 def test_of_two_settings_the_one_to_change_is_named():
