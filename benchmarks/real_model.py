@@ -33,15 +33,16 @@ SYSTEM = "Solve the problem step by step. End with a line that has nothing but #
 
 def ours(given: argparse.Namespace) -> None:
     begin, project = time.time(), given.root / "ours"
-    if not project.exists():
+    if not project.exists():  # its check may fail for want of Data-Juicer, which these rows do not need
         subprocess.run([sys.executable, "-m", "ouroboros", "init", project, "--from", given.data / "train.jsonl",
-                        "--model", given.model], check=True)
+                        "--model", given.model], check=False)
     os.chdir(project)
     changed = {one.partition("=")[0] for one in given.overrides}
     plan = make_plan(compose([*(one for one in (
         "name=real", "mode=colocate", "monitor.monitor_type=none", f"buffer.total_steps={given.steps}",
         f"algorithm.optimizer.lr={given.lr}", f"model.max_response_tokens={TOKENS}", f"model.max_prompt_tokens="
-        f"{ROOM - TOKENS}", "buffer.explorer_input.eval_tasksets=[]", "trainer.enable_gradient_checkpointing=auto",
+        f"{ROOM - TOKENS}", "buffer.explorer_input.eval_tasksets=[]", "data_processor.task_pipeline.operators=[]",
+        "trainer.enable_gradient_checkpointing=auto",
         f"trainer.save_interval={EVERY}", "trainer.max_checkpoints_to_keep=100")
         if one.partition("=")[0] not in changed), *given.overrides]))
     plan.freeze()
@@ -51,8 +52,8 @@ def ours(given: argparse.Namespace) -> None:
     rft = Path(next(one.directory for one in plan.stages if one.kind == "rft")).resolve()
     kept = {int(one.name.rpartition("=")[2]): one for one in (rft / "checkpoints").iterdir() if one.is_dir()}
     seconds = {step: (one / files.MANIFEST).stat().st_mtime - begin for step, one in kept.items()}
-    files.write_json(given.root / "ours.json", [
-        {"step": step, "seconds": seconds[step], "model": str(kept[step] / "model")} for step in sorted(kept)])
+    files.write_json(given.root / "ours.json", {"kept": [
+        {"step": step, "seconds": seconds[step], "model": str(kept[step] / "model")} for step in sorted(kept)]})
 
 
 def trl(given: argparse.Namespace) -> None:
@@ -83,7 +84,7 @@ def trl(given: argparse.Namespace) -> None:
                 trainer.model.save_pretrained(place, state_dict=tensors)
                 tokenizer.save_pretrained(place)
                 saved.append({"step": step, "seconds": now - begin - paused[0], "model": str(place)})
-                files.write_json(given.root / "trl.json", saved)
+                files.write_json(given.root / "trl.json", {"kept": saved})
                 paused[0] += time.time() - now  # ours writes in the background
 
     trainer = GRPOTrainer(
@@ -126,7 +127,7 @@ def score(given: argparse.Namespace) -> None:
     made = [{"who": "base", "step": 0, "seconds": 0.0, "model": str(given.model)}]
     for who in ("ours", "trl"):
         if (page := given.root / f"{who}.json").exists():
-            made += [{"who": who} | one for one in files.read_json(page)]
+            made += [{"who": who} | one for one in files.read_json(page)["kept"]]
     for one in made:
         engine.collective_rpc("reload_weights", kwargs={"weights_path": one["model"]})
         engine.reset_prefix_cache()
@@ -134,7 +135,7 @@ def score(given: argparse.Namespace) -> None:
         one["greedy"] = accuracy(SamplingParams(temperature=0.0, max_tokens=TOKENS))
         print(f"{one['who']:5} step {one['step']:4} {one['seconds']:7.0f} s  sampled {said(one['sampled'])}  greedy "
               f"{said(one['greedy'])}", flush=True)
-        files.write_json(given.root / "scores.json", made)
+        files.write_json(given.root / "scores.json", {"scores": made})
 
 
 def said(interval: tuple[float, float, float]) -> str:

@@ -1,8 +1,9 @@
 """Builds an image with buildah, in a chroot, and unpacks its layers.
 
 Each builder has a store of its own, in which equal layers are built once. The programs of a Dockerfile run with the
-rights of root and the network of this machine: building is no boundary against them, attempts are
-(workflows/environments/sandbox.py). A build has namespaces of its own for mounts and processes, which end with it.
+rights of root in a chroot that they cannot change, and the network of this machine: building is no boundary against
+them, attempts are (workflows/environments/sandbox.py). A build has namespaces of its own for mounts and processes,
+which end with it, and limits of time, memory, processes and of what it writes, which are looked at while it runs.
 """
 
 import contextlib
@@ -14,16 +15,23 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 from pipeline.store import dockerfiles, files, launch
+from pipeline.store.host_memory import total_memory
 from pipeline.store.images import OWNER, Environment, Image
+from workflows.environments import memory
 
-APART = ("setpriv", "--pdeathsig", "KILL", "--",
-         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+PROCESSES, COUNT_SECONDS = 1024, 0.1  # of a build: they are counted, as root has no limit but that of a namespace, of
+# Linux 6.14 (before, a build is slow, so that this process counts in time). /dev/shm would be memory that none counts
+OWN_LIMIT = [*map(int, re.findall(r"\d+", os.uname().release)[:2])] >= [6, 14]
+APART = (*(() if OWN_LIMIT else ("nice", "-n", "19")), "setpriv", "--pdeathsig", "KILL", "--",
+         "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-c",
+         f"echo {4 * PROCESSES} > /proc/sys/kernel/pid_max && " * OWN_LIMIT
+         + 'mount -t tmpfs -o size=64m,mode=1777 shm /dev/shm && exec "$@"', "sh")
 POLICY = {"default": [{"type": "insecureAcceptAnything"}]}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-POLL_SECONDS = 0.5
 SHOWN = 300  # characters of a reason
 
 UNPACKING = threading.Lock()  # builders have layers in common
@@ -38,6 +46,7 @@ class Builder:
 
     def __init__(self, place: Path, layers: Path, max_gib: float):
         self._place, self._layers, self._most = place.absolute(), layers.absolute(), int(max_gib * 2**30)
+        self._memory = min(self._most, total_memory() // 2)
         place.mkdir(parents=True, exist_ok=True)
         (place / "policy.json").write_text(json.dumps(POLICY), encoding="utf-8")
         self._call("rm", "--all")  # containers of a killed process
@@ -50,9 +59,9 @@ class Builder:
         recipe.write_text(dockerfiles.rewritten(one.dockerfile, given), encoding="utf-8")
         context = one.context if one.context.is_dir() else self._empty()
         with open(log, "wb") as output:
-            self._watched(["bud", "--isolation", "chroot", "--layers", "--pull=false", "--file", str(recipe), "--tag",
-                           one.key, "--signature-policy", str(self._place / "policy.json"), str(context)], one.seconds,
-                          output)
+            self._watched(["bud", "--isolation", "chroot", "--cap-drop", "CAP_SYS_CHROOT", "--layers",
+                           "--pull=false", "--file", str(recipe), "--tag", one.key,
+                           "--signature-policy", str(self._place / "policy.json"), str(context)], one.seconds, output)
         digest, manifest, config = self._pushed(one.key)
         found = [self._unpacked(layer["digest"]) for layer in manifest["layers"]]
         distinct = dict(reversed(found))  # overlayfs takes a layer once: of equal ones the topmost hides the others
@@ -97,21 +106,27 @@ class Builder:
         return name
 
     def _watched(self, words: list[str], seconds: float, output) -> None:
-        """Runs a build, and ends it at its limits of time and of what it writes."""
+        """Runs a build, and ends it at its limits of time, processes, memory and of what it writes."""
         overlay, reason = self._place / "root" / "overlay", ""
         before = set(os.listdir(overlay)) if overlay.exists() else set()
-        deadline = time.monotonic() + seconds
+        deadline, turns = time.monotonic() + seconds, cycle((True, False, False, False))  # files take longer
         with subprocess.Popen([*APART, *self._command(*words)], stdin=subprocess.DEVNULL, stdout=output,
-                              stderr=subprocess.STDOUT, env=self._variables()) as process:
+                              stderr=subprocess.STDOUT, env=self._variables()) as process, \
+                memory.Namespace(process.pid) as inside, inside.watched(self._memory) as beyond:
             while process.poll() is None and not reason:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_SECONDS)
-                if time.monotonic() > deadline:
+                    process.wait(COUNT_SECONDS)
+                if inside.processes() > PROCESSES:
+                    reason = f"the build had more than {PROCESSES} processes"
+                elif time.monotonic() > deadline:
                     reason = f"the build took more than {seconds:g} s (environment.build_timeout_sec)"
-                elif overlay.exists() and written(overlay, before) > self._most:
+                elif next(turns) and overlay.exists() and written(overlay, before) > self._most:
                     reason = f"the build wrote more than {self._most / 2**30:g} GiB (images.max_gib)"
             if reason:
                 process.kill()  # and with it its namespaces
+        if beyond.result():
+            reason = (f"the build had more than {self._memory / 2**30:.3g} GiB of memory (images.max_gib, at most half "
+                      "of this machine's)")
         if reason or process.returncode:
             raise NotBuilt(reason or last_words(Path(output.name)))
 

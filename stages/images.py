@@ -44,6 +44,8 @@ def build_all(context: Context, distinct: list[Environment]) -> list[Row]:
     if waiting:
         if reason := no_builder():
             raise ConfigError(reason)
+        context.log.warning("warning: the programs of %d Dockerfiles run as root on this machine, in a chroot: that is "
+                            "no boundary, build what you trust", len(waiting))
         place, idle = directory(root), SimpleQueue()
         for number in range(min(settings.parallel, len(waiting))):
             idle.put(Builder(place / "build" / str(number), place / "layers", settings.max_gib))

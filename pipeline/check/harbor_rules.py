@@ -21,9 +21,17 @@ def facts(config: Config) -> Iterator[tuple[str, str]]:
             made = sum(images.place_of(root, one.key).exists() for one in built)
             reasons = Counter(task.unsupported for task in tasks if task.unsupported)
             others = f"; {reasons.total()} do not: {_listed(reasons)}" if reasons else ""
-            largest = f"; the disk needed is without the others, each of up to {config.images.max_gib:g} GiB"
+            largest = (f"; the disk needed is without the others, each of up to {config.images.max_gib:g} GiB, and the "
+                       "programs of their Dockerfiles run as root on this machine")
             yield path, (f"{len(tasks) - reasons.total()} of {len(tasks)} Harbor tasks run, in {len(built)} images, of "
                          f"which {made} are built{largest * (made < len(built))}{others}")
+
+
+def remarks(config: Config) -> list[Problem]:
+    """Returns a warning for each task of which something is read otherwise than it is written, the first ones alone."""
+    tasks = (task for path in dict.fromkeys(paths_of_sets(config.buffer)) for task in images.tasks_below(path))
+    found = [Problem(str(task.directory), remark) for task in tasks for remark in task.remarks]
+    return found[:SHOWN] + [Problem("Harbor tasks", f"{len(found) - SHOWN} more such remarks.")] * (len(found) > SHOWN)
 
 
 def unnamed_images(config: Config) -> list[Problem]:

@@ -168,7 +168,7 @@ def _sizes(report: Report, config: Config, stages: dict[str, Config], starts: di
     for to in ("problems", "warnings", "unjudged"):
         report.add("", found[to], to)
     if data:
-        report.add("", harbor_rules.unnamed_images(config), "warnings")
+        report.add("", [*harbor_rules.remarks(config), *harbor_rules.unnamed_images(config)], "warnings")
         report.facts.append(("data", [*map(tuple, found["facts"]), *harbor_rules.facts(config)]))
     return Sizes(found["sizes"], starts)
 

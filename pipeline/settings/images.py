@@ -12,8 +12,8 @@ class Environments(Section):
 
 
 class Images(Section):
-    max_gib: float = setting(10.0, "most that the files of an image, or what its build writes, may take; a larger one "
-                                   "is not built and its tasks are rejected rows, GiB", gt=0)
+    max_gib: float = setting(10.0, "most that the files of an image, or what its build writes or has in memory, may "
+                                   "take; a larger one is not built and its tasks are rejected rows, GiB", gt=0)
     parallel: int = setting(2, "images that are built at once", ge=1, how=True)
 
 

@@ -14,6 +14,7 @@ from itertools import takewhile
 from pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
 
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
+SPECIAL = re.compile(r"[$*?\[\\'\"`]|://|^git@")  # in a name of COPY or ADD that is no file beside the Dockerfile
 ROOT = {"", "root", "0"}
 REGISTRY = "docker.io/"  # of names without one
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # the machine's name -> Docker's
@@ -133,6 +134,14 @@ def given_bases(text: str, given: Mapping[str, str]) -> dict[str, str]:
     """
     known = {qualified(name): path for name, path in given.items()}
     return {name: known[qualified(name)] for name in bases(text) if qualified(name) in known}
+
+
+def copied(text: str) -> list[str]:
+    """Returns the files beside the Dockerfile that COPY and ADD name, without patterns, variables and quotes."""
+    found = (one for one in instructions(text) if one.name in ("COPY", "ADD")
+             and not any(option.startswith("--from") for option in one.options))
+    named = (json.loads(one.arguments) if is_json(one.arguments) else one.arguments.split() for one in found)
+    return [name for names in named for name in names[:-1] if not SPECIAL.search(name)]
 
 
 def _sources(one: Instruction) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pipeline.store import dockerfiles
 from pipeline.store.dockerfile_owners import owners
 from pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
-from pipeline.store.errors import DataError
+from pipeline.store.errors import DataError, nearest
 
 FILE = "task.toml"
 UNSUPPORTED = "harbor_unsupported"  # key of a record: why the task cannot run here
@@ -37,10 +37,14 @@ OF_THE_MACHINE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"
 REFUSED = {"steps": (), "agent.user": ("root", 0), "verifier.user": ("root", 0), "verifier.environment": (),
            "verifier.environment_mode": ("shared",), "verifier.collect": (), "environment.os": ("linux",),
            "environment.gpus": (), "environment.mcp_servers": (), "environment.healthcheck": ()}
+# tables of Harbor's task.toml, used or not
+SECTIONS = ("metadata", "task", "agent", "agent.env", "verifier", "verifier.env", "verifier.environment", "solution",
+            "solution.env", "environment", "environment.env", "environment.healthcheck", "environment.tpu")
 CANARY = re.compile(r"(?:\s*(?:<!--.*canary.*-->|#.*canary.*|)\n)*", re.I)  # leading lines that mark benchmark data
 
-Positive = Annotated[float, Field(gt=0)]
-Variables = dict[str, str]
+Positive = Annotated[float, Field(gt=0, le=2**20)]  # seconds up to 12 days, MiB up to 1 TiB; neither inf nor nan
+Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+Variables = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], Text]
 
 
 class Part(BaseModel):
@@ -50,10 +54,10 @@ class Part(BaseModel):
 
 class Environment(Part):
     docker_image: str | None = None
-    workdir: str = "."
+    workdir: Text = "."
     cpus: Positive = 1.0
     memory_mb: Positive | None = None
-    storage_mb: Positive | None = None
+    storage_mb: Annotated[float, Field(ge=1, le=2**20)] | None = None  # a file system of 0 MiB has no limit
     build_timeout_sec: Positive | None = None
 
 
@@ -72,7 +76,7 @@ class HarborTask:
 
     copies: (file or directory of environment/, path in the private file system), unless it has an image. digest: of all
     files. dockerfile: what its image would be built of, or None. needs_image: whether it cannot run without.
-    unsupported: why it cannot run here, or None.
+    unsupported: why it cannot run here, or None. remarks: sentences on what is read otherwise than it is written.
     """
 
     directory: Path
@@ -85,6 +89,7 @@ class HarborTask:
     dockerfile: str | None = None
     needs_image: bool = False
     unsupported: str | None = None
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def environment(self) -> Path:
@@ -141,13 +146,28 @@ def read_task(directory: Path) -> HarborTask:
         text = _text(directory / "instruction.md") + "\n"
         if not (text := text[CANARY.match(text).end():].strip()):
             raise DataError(f"{directory / 'instruction.md'} has no text; needed what the agent is to do.")
-    task = HarborTask(directory, text, settings, digest_of(directory))
+    task = HarborTask(directory, text, settings, digest_of(directory), remarks=_unknown(given))
+    task.remarks += [f"{file.relative_to(directory)} has CRLF at the ends of its lines, read as LF."
+                     for part in ("tests", "solution") for file in with_crlf(directory / part)]
     try:
         _refuse(given, settings)
         _build(task)
     except _Unsupported as reason:
         task.unsupported = str(reason)
     return task
+
+
+def with_crlf(place: Path) -> list[Path]:
+    """Returns the scripts below a directory whose first line ends in CRLF: no shell runs them."""
+    return [file for file in sorted(place.rglob("*.sh")) if file.is_file() and not file.is_symlink()
+            and file.read_bytes().partition(b"\n")[0].endswith(b"\r")]
+
+
+def _unknown(given: dict) -> list[str]:
+    named = [*given.items(), *((f"{part}.{key}", value) for part in Settings.model_fields
+                               for key, value in given.get(part, {}).items())]
+    return [f"{FILE}: [{name}] is no section of Harbor's and has no effect.{nearest(name, SECTIONS)}"
+            for name, value in named if isinstance(value, dict) and name not in SECTIONS]
 
 
 def _text(file: Path, newline: str | None = None) -> str:
@@ -186,6 +206,8 @@ def _refuse(given: dict, settings: Settings) -> None:
         section, _, name = key.rpartition(".")
         if (value := (given.get(section, {}) if section else given).get(name)) and value not in fine:
             raise _Unsupported(f"{FILE} asks for {key}={str(value)[:80]}")
+    if ".." in (path := settings.environment.workdir).split("/"):
+        raise _Unsupported(f"{FILE} asks for environment.workdir={path}, which Docker refuses")
     for name, part in settings:
         if named := [variable for variable, value in part.env.items() if "${" in value]:
             raise _Unsupported(f"{FILE}: {name}.env.{named[0]} is taken from the machine's environment")
@@ -199,7 +221,7 @@ def _build(task: HarborTask) -> None:
             raise _Unsupported(f"environment/{name}")
     if (source / "Dockerfile").is_file():
         task.dockerfile = _text(source / "Dockerfile", newline="")
-        _refuse_dockerfile(task.dockerfile)
+        _refuse_dockerfile(task)
         try:
             _apply_all(task, source)
         except _Unsupported:
@@ -213,13 +235,16 @@ def _build(task: HarborTask) -> None:
         task.workdir = _placed(task, wanted.workdir)
 
 
-def _refuse_dockerfile(text: str) -> None:
+def _refuse_dockerfile(task: HarborTask) -> None:
     """Raises _Unsupported for a Dockerfile that cannot be built, or whose files have two owners."""
-    if reason := dockerfiles.refusal(text):
+    if reason := dockerfiles.refusal(task.dockerfile):
         raise _Unsupported(f"environment/Dockerfile: {reason}")
-    if len(found := owners(text)) > 1:
+    if len(found := owners(task.dockerfile)) > 1:
         raise _Unsupported(f"environment/Dockerfile: files and commands of {' and '.join(sorted(found))}: in an "
                            "attempt one user owns all files")
+    if lacking := [name for name in dockerfiles.copied(task.dockerfile)
+                   if not os.path.lexists(task.environment / os.path.normpath(f"/{name}").lstrip("/"))]:
+        raise _Unsupported(f"environment/Dockerfile: COPY or ADD of {lacking[0]}, which is not in environment/")
 
 
 def _apply_all(task: HarborTask, source: Path) -> None:
@@ -245,7 +270,7 @@ def _apply(task: HarborTask, source: Path, one: Instruction) -> None:
         raise _Unsupported from error
     if one.name == "WORKDIR" and not quoted:
         task.workdir = _placed(task, rest)
-    elif one.name == "ENV" and all("=" in word for word in found):
+    elif one.name == "ENV" and all(word.find("=") > 0 for word in found):
         task.variables |= dict(one.partition("=")[::2] for one in found)
     elif one.name == "ENV" and "=" not in found[0] and not quoted:
         name, *value = rest.split(maxsplit=1)

@@ -22,7 +22,7 @@ from pipeline.store.files import HOME as REPOSITORY
 from pipeline.store.images import OWNER, read_image
 from pipeline.store.records import Image, Rejected, Task
 from tests.golden.messages import refuses
-from tests.harbor_kit import shapes_of_tasks, write_shape, write_task
+from tests.harbor_kit import PYTEST, shapes_of_tasks, write_shape, write_task
 from workflows.environments.harbor import Harbor
 from workflows.protocol.tools import Situation
 
@@ -77,8 +77,21 @@ TASKS = {  # of one image each; what the tests below ask
     "slow": {"environment__Dockerfile": "FROM ubuntu:24.04\nRUN sleep 7654\n",
              "task_dot_toml": "[environment]\nbuild_timeout_sec = 5\n"},
     "large": {"environment__Dockerfile": "FROM ubuntu:24.04\nRUN head -c 2G /dev/zero > /large; sleep 7655\n"},
+    "bounded": {"environment__Dockerfile": "FROM ubuntu:24.04\nRUN ! chroot / true\n"
+                                           "RUN ! head -c 65M /dev/zero > /dev/shm/ouro\n"},
+    "memory": {"environment__Dockerfile": "FROM ubuntu:24.04\nRUN python3 -c 'import time; a = bytearray(1 << 30); "
+                                          "time.sleep(7656)'\n"},
+    "processes": {"environment__Dockerfile": "FROM ubuntu:24.04\nRUN for one in $(seq 1100); do sleep 7657 & done; "
+                                             "wait\n"},
+    "variables": {"environment__Dockerfile": "FROM ubuntu:24.04\nWORKDIR /app\nRUN true\nENV PYTHONPATH=/app "
+                  "BASH_ENV=/app/begin ENV=/app/begin PYTEST_ADDOPTS='-p plugin' LD_PRELOAD=/app/begin\n",
+                  "tests__test_dot_sh": "#!/bin/bash\n" + PYTEST, "tests__test_sum_dot_py":
+                  "def test_sum():\n    import made\n    assert made.SUM == 7\n",
+                  "solution__solve_dot_sh": "echo SUM = 7 > made.py"},
     "plain": {},
 }
+
+UNBUILT = ("fails", "slow", "large", "memory", "processes")
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +156,9 @@ def world(run):
 
 def test_images_are_built_once_and_failures_are_rejected_rows(run, base):
     images = {Path(row.task).name: row for row in run.rows("images", "images", Image)}
-    assert {name for name, row in images.items() if row.digest} == {"whole", "plain"}
+    assert {name for name, row in images.items() if row.digest} == {"whole", "plain", "variables", "bounded"}
+    assert "images.max_gib" in images["memory"].reason
+    assert "1024 processes" in images["processes"].reason
     assert "exit status 3" in images["fails"].reason
     assert "why" in Path(images["fails"].log).read_text()
     assert "build_timeout_sec" in images["slow"].reason
@@ -151,7 +166,7 @@ def test_images_are_built_once_and_failures_are_rejected_rows(run, base):
     assert images["slow"].seconds >= 5  # build_timeout_sec
     assert min(images["large"].seconds, images["fails"].seconds) > 0
     rejected = {row.question: row.reason for row in run.rows("curate", "rejected", Rejected)}
-    assert {name for name in rejected if name} == {"fails", "slow", "large"}
+    assert {name for name in rejected if name} == {*UNBUILT}
     assert images["fails"].reason in rejected["fails"]
     manifest = files.read_json(run.stages["images"] / files.MANIFEST)
     assert manifest["images"][images["whole"].key] == images["whole"].digest
@@ -159,7 +174,7 @@ def test_images_are_built_once_and_failures_are_rejected_rows(run, base):
     assert not [file for file in left if file.exists() and b"sleep\x00765" in file.read_bytes()]
     again = Run(run.stages["images"].parents[1], base, "images.max_gib=0.9")  # another stage, and the same images
     times = {row.key: row.seconds for row in images.values() if row.digest}
-    for failing in ("fails", "slow", "large"):
+    for failing in UNBUILT:
         shutil.rmtree(run.stages["images"].parents[1] / "tasks" / failing)
     again = Run(run.stages["images"].parents[1], base, "images.max_gib=0.9")
     begin = time.monotonic()
@@ -189,11 +204,29 @@ def test_an_attempt_has_the_files_the_variables_and_the_user_of_its_image(world)
     "(while :; do echo 7 > sum.txt; done) & sleep 0.2; rm -f sum.txt", "head -c 1G /dev/zero > /tmp/full",
     "seq 200000 | xargs touch", "f() { f | f & }; f", "mkfifo sum.txt",
     "rm numbers.txt /etc/passwd; mkfifo numbers.txt", "ln -s / sum.txt; chmod 000 . /tmp /usr",
-    "export PATH=/tmp; echo 'exit 7' > ~/.bashrc"])
+    "export PATH=/tmp; echo 'exit 7' > ~/.bashrc", "rm -rf /root; ln -s /usr/src/app /root"])
 def test_what_an_agent_leaves_in_the_image_earns_nothing(world, left):
     one = world("whole")
     one.bash(left)
     assert one.reward() == {"accuracy": 0.0}
+
+
+@pytest.mark.parametrize("left", [
+    "echo '[pytest]\naddopts = --co' > /pytest.ini", "echo '[pytest]\naddopts = --co' > /.pytest.ini",
+    "echo '[tool.pytest.ini_options]\naddopts = \"--co\"' > /pyproject.toml",
+    "echo '[pytest]\naddopts = --co' > /tox.ini", "echo '[tool:pytest]\naddopts = --co' > /setup.cfg",
+    "cp hides.py /conftest.py", "touch /setup.py; cp hides.py /conftest.py", "mkdir /conftest.py /pytest.ini",
+    "cp hides.py /app/sitecustomize.py",
+    "cp hides.py /app/usercustomize.py", "cp hides.py /app/plugin.py",
+    "echo 'echo 1 > /logs/verifier/reward.txt; exit 0' > /app/begin"])
+def test_a_solution_has_reward_1_in_an_image_whose_variables_name_what_hides_failures(world, left):
+    """The hidden failures of no work are seen. pytest imports from /app by PYTHONPATH."""
+    one = world("variables")
+    one.bash(f"cd /app; printf 'import os\nos._exit(0)\n' > hides.py; {left}")
+    assert one.reward() == {"accuracy": 0.0}
+    one = world("variables")
+    one._solve()
+    assert one.reward() == {"accuracy": 1.0}
 
 
 @pytest.mark.parametrize(("command", "shown"), [

@@ -133,7 +133,10 @@ def test_the_reward_is_a_number_or_the_entries_of_an_object(name, text, found):
 
 @pytest.mark.parametrize(("name", "text"), [
     ("reward.txt", ""), ("reward.txt", "good"), ("reward.txt", "nan"), ("reward.json", "{"), ("reward.json", "[1]"),
-    ("reward.json", "{}"), ("reward.json", '{"reward": "1"}'), ("reward.json", '{"a": Infinity}')])
+    ("reward.json", "{}"), ("reward.json", '{"reward": "1"}'), ("reward.json", '{"a": Infinity}'),
+    ("reward.json", "1" * 400), ("reward.json", '{"a": ' + "1" * 5000 + "}"), ("reward.json", "[" * 60_000),
+    ("reward.json", '{"a":' * 10_000), ("reward.json", '{"a": 1e308, "b": 1e308}'), ("reward.json", '{"\\ud800": 1}'),
+    ("reward.txt", "1" * 400)])
 def test_what_is_no_number_is_no_reward(name, text):
     with refuses(Unverified, name):
         components(name, text)
@@ -148,7 +151,7 @@ def test_json_counts_before_text(world):
 @confined
 @pytest.mark.parametrize(("test", "reason"), [
     ("#!/bin/bash\necho no pytest; exit 3\n", "exit code 3"), ("#!/bin/nothing\n", "wrote neither"),
-    ("#!/bin/bash\nsleep 60\n", "1 s"), (writes("good"), "needed a number"),
+    ("#!/bin/bash\nsleep 60\n", "1 s"), (writes("good"), "reward.txt"),
     ("#!/bin/bash\nkill -9 $$\n", "exit code 137")])
 def test_tests_without_a_reward_are_a_reason_and_not_0(world, test, reason):
     with refuses(Unverified, reason):
@@ -181,6 +184,51 @@ def test_what_an_agent_leaves_does_not_earn_a_reward(world, left):
     one = world()
     one.bash(left)
     assert one.reward() == {"accuracy": 0.0}
+
+
+@confined
+@pytest.mark.parametrize("left", ["conftest.py", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg",
+                                  "setup.py", "package.json", "node_modules/x", ".cargo/config.toml"])
+def test_settings_and_code_above_the_tests_are_not_left_by_an_agent(world, left):
+    one = world(Terminal, tests__test_dot_sh=f"[ ! -e /{left} ]; echo $? > /logs/verifier/reward.txt")
+    assert one.edit(f"/{left}", "x").startswith("wrote")
+    assert one.reward() == {"accuracy": 0.0}
+
+
+@confined
+@pytest.mark.parametrize("left", [
+    {"begin": "echo 1 > /logs/verifier/reward.txt; exit 0"}, {"sitecustomize.py": "print(1, flush=True)\nquit()"},
+    {"usercustomize.py": "print(1, flush=True)\nquit()"},
+    {"sitecustomize/__init__.py": "print(1, flush=True)\nquit()"}])
+def test_what_programs_run_at_their_start_is_not_that_of_an_agent(world, left):
+    """Variables of the image name its files and its directory."""
+    one = world(Terminal, environment__Dockerfile="FROM x\nENV PYTHONPATH=/app BASH_ENV=/app/begin ENV=/app/begin "
+                "LD_PRELOAD=/app/begin LD_AUDIT=/app/begin NODE_OPTIONS=-r/app/begin PYTEST_ADDOPTS='-p begin'\n"
+                "COPY numbers.txt /app/", tests__test_dot_sh="#!/bin/bash\npython3 -c 'import os\nprint(len({\"ENV\", "
+                '"BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "NODE_OPTIONS", "PYTEST_ADDOPTS"} & {*os.environ}))\' '
+                "> /logs/verifier/reward.txt")
+    for path, text in left.items():
+        assert one.edit(path, text).startswith("wrote")
+    assert one.reward() == {"accuracy": 0.0}
+
+
+@confined
+def test_a_tasks_own_settings_variables_and_path_of_python_are_there_for_its_tests(world):
+    one = world(environment__Dockerfile="FROM x\nENV PYTHONPATH=/app LEVEL=3\nCOPY pytest.ini /",
+                environment__pytest_dot_ini="0.5", task_dot_toml='[verifier.env]\nENV = "own"',
+                tests__test_dot_sh="#!/bin/bash\ncd / && python3 -c 'import made' && [ $LEVEL$ENV = 3own ] && "
+                                   "cp /pytest.ini /logs/verifier/reward.txt")
+    one.bash("echo 1 > /pytest.ini; touch made.py")
+    assert one.reward() == {"accuracy": 0.5}
+
+
+@confined
+def test_scripts_with_the_line_ends_of_windows_run(world):
+    one = world(tests__test_dot_sh="#!/bin/bash\r\nif [ \"$(cat sum.txt)\" = 7 ]\r\nthen /tests/lib/say.sh\r\nfi\r\n",
+                tests__lib__say_dot_sh="#!/bin/bash\r\necho 0.5 > /logs/verifier/reward.txt\r\n",
+                solution__solve_dot_sh="if true\r\nthen echo 7 > sum.txt\r\nfi\r\n")
+    assert one._solve().code == 0
+    assert one.reward() == {"accuracy": 0.5}
 
 
 @confined

@@ -9,6 +9,7 @@ The format is read by pipeline/store/harbor.py, commands run in workflows/enviro
 new shell in the working directory; files are kept between commands, processes are not.
 """
 
+import io
 import json
 import math
 import os
@@ -24,13 +25,15 @@ from typing import IO
 from pipeline.settings.arguments.answers import ToolArguments
 from pipeline.store import tables
 from pipeline.store.errors import OuroError
-from pipeline.store.harbor import HarborTask, greeting, read_task, tasks_in
+from pipeline.store.harbor import HarborTask, greeting, read_task, tasks_in, with_crlf
 from pipeline.store.images import Image, read_image
 from pipeline.store.records import Task
-from workflows.environments.sandbox import PUT_BACK, Ended, Sandbox, require
+from workflows.environments.sandbox import ABOVE_TESTS, NO_CUSTOMS, PUT_BACK, Ended, Sandbox, require
 from workflows.protocol.tools import Environment, Situation, tool
 
 MEGABYTES = 1024  # most that the files of an attempt take of the machine's memory
+RUN_FILES = ("BASH_ENV", "ENV", "LD_AUDIT", "LD_PRELOAD", "NODE_OPTIONS", "PERL5OPT", "PYTEST_ADDOPTS",
+             "PYTEST_PLUGINS", "PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "RUBYOPT")
 OWN_LIMIT = 86400.0  # seconds: calls whose limit is the task's
 VERIFIER_SECONDS = 600.0  # without a verifier.timeout_sec, as in Harbor
 FILE_SECONDS = 60.0  # for copying files
@@ -127,7 +130,9 @@ class Harbor(Environment):
         verifier = self._task.settings.verifier
         self._sandbox.unlink()
         self._sandbox.restore(put_back(self._path(), self._task.workdir), self._task.workdir)
-        self._put([(self._task.directory / "tests", ".")], "/tests", verifies=True)
+        if own := [one for one in self._task.copies if one[1].lstrip("/") in ABOVE_TESTS]:
+            self._put(own, "/")
+        self._put([(self._task.directory / "tests", "."), *self._unix("tests", "")], "/tests", verifies=True)
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
         ended = self._run(["bash", "-c", "chmod +x /tests/test.sh; /tests/test.sh"], seconds, True, **verifier.env)
         if ended.code is None:
@@ -141,7 +146,7 @@ class Harbor(Environment):
     def _solve(self) -> Ended:
         """Runs the task's own solution, as Harbor's oracle does."""
         settings = self._task.settings
-        self._put([(self._task.directory / "solution", "/solution")], "/")
+        self._put([(self._task.directory / "solution", "/solution"), *self._unix("solution", "solution")], "/")
         return self._run(["bash", "/solution/solve.sh"], settings.agent.timeout_sec or OWN_LIMIT,
                          **settings.solution.env)
 
@@ -155,14 +160,24 @@ class Harbor(Environment):
         named = {name: os.environ[name] for name in self.settings.environment if name in os.environ}
         known = {"PATH": PATH, "HOME": "/root" if verifies else self._home, "LANG": "C.UTF-8"} | named
         known |= self._task.variables
-        if verifies:  # no programs of the agent
+        if verifies:  # no programs of the agent, nor files of its own that others run
+            known = {name: value for name, value in known.items() if name not in RUN_FILES}
             known |= {"PATH": trusted(self._path(), self._task.workdir), "PYTHONNOUSERSITE": "1"}
-        return self._sandbox.run(command, seconds, self._task.workdir, known | more, verifies)
+        known |= more
+        if verifies and known.get("PYTHONPATH"):
+            known["PYTHONPATH"] = f"{NO_CUSTOMS}:{known['PYTHONPATH']}"
+        return self._sandbox.run(command, seconds, self._task.workdir, known, verifies)
 
     def _path(self) -> str:
         return self._task.variables.get("PATH", PATH)
 
-    def _put(self, files: Iterable[tuple[Path | None, str]], target: str, verifies: bool = False) -> None:
+    def _unix(self, part: str, target: str) -> list[tuple[bytes, str]]:
+        """The scripts of a part of the task that have CRLF, with LF."""
+        place = self._task.directory / part
+        return [(file.read_bytes().replace(b"\r\n", b"\n"), os.path.join(target, file.relative_to(place)))
+                for file in with_crlf(place)]
+
+    def _put(self, files: Iterable[tuple[Path | bytes | None, str]], target: str, verifies: bool = False) -> None:
         """Unpacks files, as a command: nothing that an agent left can lead it out of the private file system."""
         with _archive(files) as archive:
             ended = self._sandbox.run(["tar", "--extract", "--no-same-owner", "--directory", target], FILE_SECONDS,
@@ -195,28 +210,30 @@ def components(name: str, text: str) -> dict[str, float]:
     other object are components, which are summed. Raises Unverified for what is no finite number."""
     try:
         found = json.loads(text) if name.endswith(".json") else float(text)
-    except ValueError as error:
-        raise Unverified(f"{name} has {text[:80]!r}; needed a number") from error
-    given = found if isinstance(found, dict) else {"reward": found}
-    for value in given.values():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise Unverified(f"{name} has {str(value)[:80]!r}; needed a finite number")
-    if not given:
-        raise Unverified(f"{name} has no entry; needed a number")
+        given = found if isinstance(found, dict) else {"reward": found}
+        "".join(given).encode()  # half of a surrogate pair is in no table
+        if not (given and all(isinstance(value, int | float) for value in given.values())
+                and math.isfinite(math.fsum(given.values()))):
+            raise ValueError(name)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise Unverified(f"{name} has {text[:80]!r}; needed a finite number, or an object of such") from error
     if "reward" not in given:
-        return given
+        return {key: float(value) for key, value in given.items()}
     reward = float(given["reward"])
     return {"accuracy" if 0 <= reward <= 1 else "reward": reward}
 
 
 @contextmanager
-def _archive(files: Iterable[tuple[Path | None, str]]) -> Iterator[IO[bytes]]:
-    """A tar file of (file or directory, its name in it); None: an empty directory."""
+def _archive(files: Iterable[tuple[Path | bytes | None, str]]) -> Iterator[IO[bytes]]:
+    """A tar file of (file or directory, its name in it); bytes: what a program has; None: an empty directory."""
     with tempfile.TemporaryFile() as made:
         with tarfile.open(fileobj=made, mode="w") as archive:
             for path, name in files:
-                if path is None:
-                    entry = tarfile.TarInfo(name.lstrip("/") or ".")
+                entry = tarfile.TarInfo(name.lstrip("/") or ".")
+                if isinstance(path, bytes):
+                    entry.size, entry.mode = len(path), 0o755
+                    archive.addfile(entry, io.BytesIO(path))
+                elif path is None:
                     entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
                     archive.addfile(entry)
                 else:

@@ -32,11 +32,11 @@ RESIDENT, PROPORTIONAL = ("RssAnon", "VmSwap"), ("Pss_Anon", "SwapPss")
 class Namespace:
     """The processes of a command, by the first of them, with which all others end."""
 
-    def __init__(self, about: IO[str]):
-        """about: what bubblewrap writes of the process that it started, or nothing where it could not."""
+    def __init__(self, about: IO[str] | int):
+        """about: its number, or what bubblewrap writes of the process that it started, nothing where it could not."""
         self._pid, self._process = 0, None
         with contextlib.suppress(ValueError, ProcessLookupError):  # it ended at this moment
-            self._pid = json.load(about)["child-pid"]
+            self._pid = about if isinstance(about, int) else json.load(about)["child-pid"]
             self._process = os.pidfd_open(self._pid)
 
     def __enter__(self) -> Self:
@@ -74,13 +74,20 @@ class Namespace:
             pause = AGAIN_SECONDS if beyond else max(LOOK_SECONDS, SHARE * (time.monotonic() - begin))
         return 0
 
+    def processes(self) -> int:
+        """How many there are; quick also where there are thousands."""
+        return sum(name.isdigit() for name in _listed(self._place()))
+
+    def _place(self) -> str:
+        """Their /proc; empty while that is the one of the machine, and once they ended."""
+        place = f"/proc/{self._pid}/root/proc"
+        with contextlib.suppress(OSError):
+            return place * (os.stat(place).st_dev != os.stat("/proc").st_dev)
+        return ""
+
     def held(self, most: int) -> int:
         """Bytes that the processes hold, exact if above `most`, else at most that; 0 before they have a /proc."""
-        place = f"/proc/{self._pid}/root/proc"
-        try:
-            if os.stat(place).st_dev == os.stat("/proc").st_dev:  # still that of the machine
-                return 0
-        except OSError:  # it is not there yet, or no more
+        if not (place := self._place()):
             return 0
         living = list(filter(None, (_living(f"{place}/{name}") for name in _listed(place) if name.isdigit())))
         shared = sum(_objects([one.place for one in living]).values())

@@ -36,6 +36,7 @@ FILES, PROCESSES = 100_000, 512  # of an attempt
 OF_TESTS, DEVICES, LINKS = ("tests", "logs", "proc"), ("null", "zero", "full", "random", "urandom", "shm"), 40
 SHOWN = 8192  # bytes of output at its beginning, and at its end
 START_SECONDS = 30.0
+NO_CUSTOMS = "/tests/.python"  # with empty modules that Python imports at its start, of PYTHONPATH's first that has one
 # where the holder has the files: /sys is on every machine, and commands see nothing of it. First the layers of the
 # image, with the rights to read them in the store; then, as the user of commands, files of the attempt's own
 LAYERS = """
@@ -46,27 +47,35 @@ while [ "$1" != -- ]; do
 done
 shift && exec "$@"
 """
-HOLD = """
+MOUNT = ('if [ "$options" ]; then mount -t overlay -o "$options" none /sys/root; '
+         "else mount --bind /sys/own/files /sys/root; fi || exit 1")
+HOLD = f"""
+options=$3
 for one in own tests logs; do
   mount -t tmpfs -o size=$1m,nr_inodes=$2,mode=755 none /sys/$one || exit 1
 done
-mkdir -p /sys/own/files /sys/own/work /sys/own/shm /sys/logs/verifier || exit 1
-if [ "$3" ]; then mount -t overlay -o "$3" none /sys/root; else mount --bind /sys/own/files /sys/root; fi || exit 1
+mkdir -p /sys/own/files /sys/own/work /sys/own/shm /sys/logs/verifier /sys{NO_CUSTOMS} &&
+  touch /sys{NO_CUSTOMS}/sitecustomize.py /sys{NO_CUSTOMS}/usercustomize.py || exit 1
+{MOUNT}
 echo ready && exec sleep infinity
 """
 OVERLAY = "upperdir=/sys/own/files,workdir=/sys/own/work,userxattr,lowerdir="
 # what an agent left in directories of programs is taken away before verification, but for its working directory $2
 PUT_BACK = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc")
+# by these at the root, above the tests, pytest, Node and Cargo find their settings, and code that they run
+ABOVE_TESTS = ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
+               "setup.cfg", "setup.py", "package.json", "node_modules", ".cargo")
 # and an overlay makes files of its own, for which the agent may have left no room (mount would repeat the owner of
 # files, a number that this namespace does not have)
-RESTORE = """
+RESTORE = f"""
 umount /sys/root && mount --options-mode ignore -o "remount,nr_inodes=$1" none /sys/own && cd /sys/own/files || exit 1
 options=$2 kept=$3
 shift 3
 if [ -d "$kept" ] && [ "$(realpath "$kept")" = "$PWD/$kept" ]; then mv "$kept" ../kept || exit 1; else kept=; fi
 rm -rf "$@" || exit 1
 if [ "$kept" ]; then mkdir -p "$kept" && rmdir "$kept" && mv ../kept "$kept" || exit 1; fi
-mount -t overlay -o "$options" none /sys/root && cd /sys/root || exit 1
+{MOUNT}
+cd /sys/root || exit 1
 for one in "$@"; do if [ -d "$one" ] && [ ! -L "$one" ]; then echo "$one"; fi; done
 """
 # neither files nor directories: links, and what a test that reads it would wait for. /dev/shm is outside of the root
@@ -134,12 +143,10 @@ class Sandbox:
         return Ended(code, output.decode(errors="replace"), why)
 
     def restore(self, names: Sequence[str], workdir: str) -> None:
-        """Puts directories of the image's root back, read-only for verification; the working directory stays as it is,
-        and without an image there is nothing to do. Raises OSError."""
-        if not self._layers:
-            return
+        """Puts directories of the image's root, and what is ABOVE_TESTS there, back, read-only for verification; the
+        working directory stays as it is. Without an image deletes the latter. Raises OSError."""
         kept = workdir.strip("/")
-        changed = [name for name in names if name != kept]
+        changed = [name for name in (*(names if self._layers else ()), *ABOVE_TESTS) if name != kept]
         kept = kept if kept.partition("/")[0] in changed else "-"
         ended = subprocess.run([*self._inside(), "sh", "-c", RESTORE, "sh", str(2 * FILES), self._overlay(), kept,
                                 *changed], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

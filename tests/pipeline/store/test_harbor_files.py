@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.check.data_sample import sample
+from pipeline.check.harbor_rules import facts, remarks
 from pipeline.check.judge import compose
 from pipeline.check.row_counts import most_rows
 from pipeline.job.activity import Activity
@@ -20,7 +21,7 @@ from pipeline.store.harbor import read_task, tasks_in
 from pipeline.store.records import RawTask
 from stages import tasks as tasks_stage
 from stages.sampled_rows import unusable, warnings
-from tests.golden.messages import refuses
+from tests.golden.messages import refuses, wording
 from tests.harbor_kit import FILES, shapes_of_tasks, write_shape, write_task
 
 SET = "buffer.explorer_input.taskset"
@@ -104,6 +105,10 @@ def test_a_link_that_is_copied_is_what_it_leads_to(tmp_path):
       '[environment]\nworkdir = "/usr/share"'}, "/usr/share"),
     ({"environment__compose_dot_yml": "services: {}"}, "compose.yml"),
     ({"environment__docker-compose_dot_yaml": "services: {}"}, "docker-compose.yaml"),
+    ({"environment__Dockerfile": "FROM x\nCOPY numbers.txt absent.txt ./"}, "absent.txt"),
+    ({"environment__Dockerfile": "FROM x AS y\nADD --chmod=600 ../gone /\nFROM x\nCOPY --from=y /gone /"}, "gone"),
+    ({"environment__Dockerfile": 'FROM x\nRUN true\nCOPY ["a b", "/"]'}, "a b"),
+    ({"task_dot_toml": '[environment]\nworkdir = "../x"'}, "environment.workdir=../x"),
     ({"task_dot_toml": "[environment]\ngpus = 1"}, "gpus"),
     ({"task_dot_toml": '[verifier]\nenvironment_mode = "separate"'}, "separate"),
     ({"task_dot_toml": '[agent]\nuser = "me"'}, "agent.user=me"),
@@ -132,6 +137,13 @@ def test_what_cannot_run_here_is_refused_by_name_or_skipped_with_the_reason(tmp_
     ({"task_dot_toml": "version = "}, "task.toml"), ({"task_dot_toml": "[agent]\ntimeout_sec = 'soon'"}, "task.toml"),
     ({"task_dot_toml": "[verifier]\ntimeout_sec = -1"}, "task.toml"),
     ({"task_dot_toml": '[environment]\nmemory_mb = "much"'}, "task.toml"),
+    ({"task_dot_toml": "[verifier]\ntimeout_sec = inf"}, "task.toml: verifier.timeout_sec"),
+    ({"task_dot_toml": "[agent]\ntimeout_sec = 1e300"}, "task.toml: agent.timeout_sec"),
+    ({"task_dot_toml": "[environment]\nmemory_mb = inf"}, "task.toml: environment.memory_mb"),
+    ({"task_dot_toml": "[environment]\nstorage_mb = 0.5"}, "task.toml: environment.storage_mb"),
+    ({"task_dot_toml": '[environment.env]\n"A=B" = "x"'}, "task.toml: environment.env.A=B"),
+    ({"task_dot_toml": '[solution.env]\n"" = "x"'}, "task.toml: solution.env"),
+    ({"task_dot_toml": '[verifier.env]\nA = "\\u0000"'}, "task.toml: verifier.env.A"),
     ({"instruction_dot_md": None}, "instruction.md"), ({"instruction_dot_md": "# canary 1\n\n"}, "instruction.md"),
     ({"tests__test_dot_sh": None}, "tests/test.sh")])
 def test_a_malformed_task_is_an_error_that_names_the_file(tmp_path, changed, file):
@@ -139,6 +151,36 @@ def test_a_malformed_task_is_an_error_that_names_the_file(tmp_path, changed, fil
     with pytest.raises(DataError) as error:
         list(tasks_stage.read_sets(composed(tmp_path)))
     assert str(tmp_path / "wrong" / file) in str(error.value)
+
+
+@pytest.mark.parametrize("dockerfile", [
+    "FROM x\nCOPY absent*.txt $FROM 'my file' ./", "FROM x AS y\nFROM x\nCOPY --from=y /absent /",
+    "FROM x\nADD https://example.org/a git@example.org:a.git ./", "FROM x\nCOPY ../numbers.txt /numbers.txt ./",
+    'FROM x\nRUN true\nCOPY ["numbers.txt", "."]', "FROM x\nCOPY . .", "FROM x\nCOPY --chmod=644 ./numbers.txt x/"])
+def test_what_may_be_there_is_left_to_the_build(tmp_path, dockerfile):
+    assert read_task(write_task(tmp_path, environment__Dockerfile=dockerfile)).unsupported is None
+
+
+def test_what_is_read_otherwise_than_written_is_a_warning_with_the_task(tmp_path):
+    crlf = "#!/bin/bash\r\necho 1\r\n"
+    write_task(tmp_path / "one", tests__test_dot_sh=crlf, solution__lib__a_dot_sh=crlf,
+               tests__lf_dot_sh="cat > x <<E\na\r\nE\n")
+    write_task(tmp_path / "two", task_dot_toml="[verifer]\ntimeout_sec = 1\n[environment.envs]\n[metadata.a]\n")
+    found = [(Path(one.key).name, str(one).partition(": ")[2]) for one in remarks(composed(tmp_path))]
+    assert [name for name, _ in found] == ["one", "one", "two", "two"]
+    for (_, text), names in zip(found, (["tests/test.sh", "LF"], ["solution/lib/a.sh"], ["[verifer]", "'verifier'"],
+                                        ["[environment.envs]", "'environment.env'"]), strict=True):
+        wording(text, *names)
+    for number in range(9):
+        write_task(tmp_path / f"z{number}", tests__test_dot_sh=crlf)
+    *_, last = remarks(composed(tmp_path))
+    wording(str(last), "8 more")
+
+
+def test_a_check_says_that_dockerfiles_run_as_root(tmp_path):
+    write_task(tmp_path / "tasks" / "one", environment__Dockerfile="FROM x\nRUN true")
+    (_, sentence), = facts(composed(tmp_path / "tasks", f"checkpoint_root_dir={tmp_path}"))
+    wording(sentence, "1 of 1", "root")
 
 
 def test_bytes_that_are_no_text_are_an_error(tmp_path):
@@ -213,7 +255,7 @@ def test_a_pipe_in_a_task_is_not_waited_for(two):
     "FROM x\nRUN apt-get install -y jq", "FROM x\nUSER me", "FROM x AS y\nFROM z\nCOPY --from=y /a /b",
     "FROM x\nCOPY --chown=1 numbers.txt .", "FROM x\nCOPY numbers.txt /usr/share/", "FROM x\nWORKDIR /opt/a",
     "FROM x\nENV A=$B", "ARG V=1\nFROM x:$V", "FROM x\nEXPOSE 80", "FROM x\nRUN <<EOF\nUSER nobody\nFROM\nEOF",
-    "FROM x\nRUN useradd me && chown -R me:me /app\nUSER me"])
+    "FROM x\nRUN useradd me && chown -R me:me /app\nUSER me", "FROM x\nENV =a"])
 def test_a_dockerfile_that_does_more_than_place_files_is_built(tmp_path, dockerfile):
     task = read_task(write_task(tmp_path, environment__Dockerfile=dockerfile))
     assert (task.unsupported, task.needs_image, task.copies) == (None, True, [])
