@@ -175,10 +175,17 @@ class Preview:
                            "rows out.", empty, len(prompts), source["allowed"] if source["alone"] else 1)
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
                  spread(what, lengths, self.limits.max_prompt_tokens)] + [f"{empty} empty"] * bool(empty)
-        if written.responses:
-            self._judge(source, "demonstrations", written.responses, "max_response_tokens")
-            words.append(spread("demonstrations", written.responses, self.limits.max_response_tokens))
+        if responses := written.responses or self._solutions(source, rows):
+            self._judge(source, "demonstrations", responses, "max_response_tokens")
+            words.append(spread("demonstrations", responses, self.limits.max_response_tokens))
         return "; ".join(words)
+
+    def _solutions(self, source: dict[str, Any], rows: list[Row]) -> list[int]:
+        """Tokens of the solutions of tasks, with an end token: `ouro init` tells the length of responses by them."""
+        found = [value_at(row, source["columns"]["solution_key"]) for row in rows if source["purpose"] == "task"]
+        texts = [text_of(one).encode(errors="replace").decode() for one in found if one is not None]
+        return [len(tokens) + 1 for tokens in self.tokenizer(
+            self._cut(texts, "max_response_tokens"), add_special_tokens=False)["input_ids"]] if texts else []
 
     def _prompt_lengths(self, prompts: list[Any], text: bool, begun: str) -> list[int]:
         """Tokens of each prompt (text or conversation) with the chat template; reports a missing one once.
