@@ -118,7 +118,7 @@ class TemplateRows:
                 other._thinking = value
                 with suppress(Unusable):
                     works += [f"{value}".lower()] * all(other._reply(turns, tools)[2] is not None for turns in asked)
-            way = f". model.enable_thinking={' or '.join(works)} works" if works else ""
+            way = f". model.enable_thinking={' or '.join(works)} works, and another template may" if works else ""
             raise Unwritten(f"{reason}{way}") from reason
 
     def _answer(self, turns: list[Turn], tools: list[dict]) -> tuple[str, str, list[int], bool]:
