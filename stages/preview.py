@@ -10,10 +10,10 @@ facts. Not a stage of the plan: no stage reads its output.
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import add
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from operators.formats import text_of
@@ -28,10 +28,11 @@ from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from pipeline.store.packable import unknown_type
 from pipeline.store.parent import limited_memory
+from pipeline.store.records import RawTask
 from stages.judged_rows import unjudgeable
 from stages.model_size import overridden_problem, sizes
 from stages.overlap import compare
-from stages.sampled_rows import SHOWN, asked, is_answered, is_conversation, is_text, prompt_of, value_at
+from stages.sampled_rows import SHOWN, asked, is_conversation, is_text, prompt_of, value_at
 from stages.sampled_rows import range_of as spread
 from stages.sampled_rows import unusable as unusable_rows
 from stages.sampled_rows import usual as usual_length
@@ -49,13 +50,15 @@ class Preview:
     def __init__(self, request: dict[str, Any]):
         self.request, self.limits = request, Model.partial(request["model"])
         self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": [], "longest": []}
-        self.cut = False  # whether the last texts were too long to be counted
+        self.cut = False  # whether texts of the last source were too long to be counted
         self.untemplated = False  # whether a missing chat template was already reported
         self.unsaid = False  # and a system prompt that the template leaves out
         own = self.limits.model_path and not self.limits.init.enable
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
     def _tokenizer(self):
+        import torch  # noqa: F401  # of CUDA it maps more than what the template may ask for below
+
         from workflows.protocol.prompts import end_tokens, load_tokenizer
 
         if self.limits.init.enable:
@@ -109,7 +112,7 @@ class Preview:
 
     def source(self, source: dict[str, Any]) -> None:
         """Checks one data source."""
-        path = Path(source["path"])
+        path, self.cut = Path(source["path"]), False
         try:
             drawn = sample(path, source["split"], self.request["rows"], wanted(source))
         except OuroError as error:
@@ -118,7 +121,7 @@ class Preview:
         wrong, read = unusable_rows(source, drawn), as_read(source, drawn.rows)
         written, reasons = Written(), [(at, why) for at, one in enumerate(read) if (why := unfit(one)) is not None]
         if self.tokenizer is not None and not wrong:
-            written = measured(self.tokenizer, read, source, self._settings())
+            written = measured(self.tokenizer, [self._shortened(one) for one in read], source, self._settings())
         few, many = ([], []) if wrong else map(
             add, judged(source, drawn, reasons + written.reasons, written.unwritten), unjudgeable(source, drawn, read))
         wrong += many
@@ -145,9 +148,8 @@ class Preview:
 
     def _lengths(self, source: dict[str, Any], rows: list[Row], written: Written) -> str:
         columns = source["columns"]
-        prompts, answered = [prompt_of(source, row) for row in rows], []
+        prompts = [prompt_of(source, row) for row in rows]
         if source["key"].startswith((data.SHOWN, data.EXPERTS)):
-            answered = [prompt for prompt in prompts if is_answered(prompt)]
             prompts = [asked(prompt, source["every_turn"]) for prompt in prompts]
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
@@ -163,29 +165,17 @@ class Preview:
                            f"{source['prompt_setting']}.", len(odd), len(prompts))
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
                  spread(what, lengths, self.limits.max_prompt_tokens)]
-        found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
-        shown = [value for value in found if value is not None]
-        if responses := self._responses(shown, answered, source["every_turn"]) + written.responses:
+        if responses := written.responses or self._solutions(source, rows):
             self._judge(source, "demonstrations", responses, "max_response_tokens")
             words.append(spread("demonstrations", responses, self.limits.max_response_tokens))
         return "; ".join(words)
 
-    def _responses(self, shown: list[Any], answered: list[list[dict]], every_turn: bool) -> list[int]:
-        """Returns the tokens of each demonstrated response, as training counts them: those of a column of their own,
-        else the last turn of a conversation, or with every_turn all after its first prompt.
-
-        Raises DataError for a conversation that cannot be trained on in one pass.
-        """
-        from workflows.demonstrations import whole_conversations
-        from workflows.protocol.prompts import response_tokens
-
-        if every_turn and not shown:
-            tasks = [SimpleNamespace(context=turns[:-2], question=turns[-2]["content"], solution=turns[-1]["content"])
-                     for turns in answered]
-            return [len(tokens) for _, tokens, _ in whole_conversations(self.tokenizer, tasks, self._settings())]
-        texts = [text_of(one) for one in shown or [turns[-1]["content"] for turns in answered]]
-        texts = self._cut([text.encode(errors="replace").decode() for text in texts], "max_response_tokens")
-        return [len(tokens) for tokens in response_tokens(self.tokenizer, texts)] if texts else []
+    def _solutions(self, source: dict[str, Any], rows: list[Row]) -> list[int]:
+        """Tokens of the solutions of tasks, with an end token: `ouro init` tells the length of responses by them."""
+        found = [value_at(row, source["columns"]["solution_key"]) for row in rows if source["purpose"] == "task"]
+        texts = [text_of(one).encode(errors="replace").decode() for one in found if one is not None]
+        return [len(tokens) + 1 for tokens in self.tokenizer(
+            self._cut(texts, "max_response_tokens"), add_special_tokens=False)["input_ids"]] if texts else []
 
     def _prompt_lengths(self, prompts: list[Any], text: bool, begun: str) -> list[int]:
         """Tokens of each prompt (text or conversation) with the chat template; reports a missing one once.
@@ -218,8 +208,13 @@ class Preview:
     def _cut(self, texts: list[str], limit: str) -> list[str]:
         """The texts, truncated where tokenizing them would take minutes."""
         most = max(LONGEST, 16 * getattr(self.limits, limit))
-        self.cut = any(len(text) > most for text in texts)
+        self.cut = self.cut or any(len(text) > most for text in texts)
         return [text[:most] for text in texts]
+
+    def _shortened(self, row: RawTask) -> RawTask:
+        """The row with its responses of text truncated likewise."""
+        return replace(row, **{name: self._cut([text], "max_response_tokens")[0] for name in
+                               ("solution", "chosen", "rejected") if (text := getattr(row, name)) is not None})
 
     def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
         most = getattr(self.limits, limit)

@@ -28,7 +28,7 @@ OTHER_TEMPLATE = "Set model.chat_template_path to a template that writes it, or 
 
 @dataclass
 class Written:
-    """Tokens of prompts and responses of conversations with tools, calls or thoughts, as the chat template writes them.
+    """Tokens of responses, and of prompts with tools, calls or thoughts, as the chat template writes them.
 
     reasons: places of the rows that the template cannot write, and why. refused: those among them that are texts alone.
     unwritten: those of which another template may write more. begun: what every reply to a task begins with.
@@ -92,47 +92,42 @@ def unfit(row: RawTask) -> str | None:
 
 
 def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:
-    """What the chat template writes of the rows that are more than texts, and which demonstrations of texts it refuses,
-    as the stage that trains on them rejects these. settings: sections model and buffer."""
-    from workflows.protocol.prompts import prompt_tokens
+    """What the chat template writes of the demonstrations, the pairs and the prompts that are more than texts, as the
+    stage that trains on them does. Tasks of texts are not looked at: the stage that samples them ends at one that the
+    template refuses. settings: sections model and buffer."""
+    from workflows.protocol.prompts import prompt_tokens, task_texts
     from workflows.template_rows import TemplateRows, Unwritten
 
     begun = json.loads(source["form"] or "{}").get("reply_prefix") or ""
     made, writes = Written(begun=begun), TemplateRows(tokenizer, settings)
     for place, row in enumerate(rows):
+        is_rich = row.messages is not None
+        if not is_rich and not _is_shown(row, source):
+            continue
         try:
-            if row.messages is None:
-                _write_texts(tokenizer, row, source, settings)
-                continue
             if row.chosen is None and row.solution is None:
                 made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row) + begun])[0]))
+                continue
+            if not is_rich and source["scored"]:
+                task_texts(tokenizer, [row], settings)
                 continue
             layouts = (writes.of_pair(row) if row.chosen is not None else
                        writes.of_demonstration(row, source["every_turn"]))
         except (Unusable, DataError) as reason:
             made.reasons.append((place, str(reason)))
-            made.refused |= {place} if row.messages is None else set()
+            made.refused |= set() if is_rich else {place}
             made.unwritten |= {place} if isinstance(reason, Unwritten) else set()
             continue
-        made.prompts += [len(prompt) for prompt, _, _ in layouts]
+        made.prompts += [len(prompt) for prompt, _, _ in layouts] if is_rich else []
         made.responses += [len(response) for _, response, _ in layouts]
     return made
 
 
-def _write_texts(tokenizer, row: RawTask, source: dict[str, Any], settings) -> None:
-    """Raises DataError for a demonstration or a pair of texts that the template refuses. Tasks are not looked at: the
-    stage that samples them ends at one."""
-    from workflows.demonstrations import whole_conversations
-    from workflows.protocol.prompts import task_texts
-
+def _is_shown(row: RawTask, source: dict[str, Any]) -> bool:
+    """Whether a row of texts is a demonstration or a pair."""
     shows = source["purpose"] == "demonstration" or (
         source["name"] == POOL and (row.solution is not None or row.chosen is not None))
-    if not shows or row.problem is not None or row.question is None:
-        return
-    if source["every_turn"] and row.chosen is None:
-        whole_conversations(tokenizer, [row], settings)
-    else:
-        task_texts(tokenizer, [row], settings)
+    return shows and row.problem is None and row.question is not None
 
 
 def tokenizer_of_init(settings, problems: list[str]):

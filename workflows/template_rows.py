@@ -1,10 +1,16 @@
-"""Conversations with tools, calls, thoughts or turns of tools as rows to train on: what the chat template writes.
+"""Demonstrations and pairs as rows to train on: what the chat template writes.
 
 The response at a turn of the assistant is what lies between two renderings: of the turns before it with the generation
-prompt, and of the turns up to it. So calls and thoughts are trained in the template's own form, with its end token.
+prompt, and of the turns up to it. So texts, calls and thoughts are trained in the template's own form, with its blanks
+and its end token. A thought in the text that the template would cut out is kept.
 """
 
+import json
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+from pathlib import Path
 
 from operators.turns import Turn, Unusable
 from pipeline.store.errors import DataError
@@ -12,6 +18,7 @@ from workflows.protocol.prompts import (
     choices_of,
     conversation_of,
     conversation_text,
+    end_tokens,
     prompt_tokens,
     task_texts,
     turn_end,
@@ -20,6 +27,9 @@ from workflows.protocol.prompts import (
 
 Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens [R], mask [R]: 1 on trained tokens
 LINKS = {"tool": ("tool_call_id", "name")}  # fields by role that only repeat which call is answered
+OPENS, CLOSES = r"(?:<(?:\w+:)?think(?:ing)?>|\[THINK\])", r"(?:</(?:\w+:)?think(?:ing)?>|\[/THINK\])"  # a thought
+TAGS = re.compile(rf"(?:\s*(?:{OPENS}|{CLOSES})\s*)+$")  # with which a prompt begins a response
+STUB = "an answer without a thought"
 
 
 class Unwritten(Unusable):
@@ -35,9 +45,12 @@ class TemplateRows:
         self._system = config.buffer.explorer_input.system_prompt
         self._special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._end, self._read = turn_end(tokenizer), set()
+        self._ends = set(end_tokens(tokenizer, Path(tokenizer.name_or_path)))
+        marks = [token.content for number, token in tokenizer.added_tokens_decoder.items() if number in self._ends]
+        self._mark = "|".join(map(re.escape, marks)) or "(?!)"
 
     def of_demonstration(self, task, every_turn: bool) -> list[Layout]:
-        """The last response of a demonstration; with every_turn all that answer a user or a tool.
+        """The last response of a demonstration; with every_turn all after the first turn of the user.
 
         Those that the template repeats as they were answered share a row, others begin one. Raises Unusable for a
         conversation that the template refuses, or of which it leaves something out.
@@ -49,7 +62,7 @@ class TemplateRows:
         turns = with_system(turns, self._system)
         first = next(place for place, turn in enumerate(turns) if turn["role"] == "user")
         places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant" and place > first]
-        return self._rows(turns, tools, places if every_turn else places[-1:])
+        return self._rows(turns, tools, places if every_turn else places[-1:], task.messages is not None)
 
     def of_pair(self, task) -> tuple[Layout, Layout]:
         """Both responses of a pair, chosen first; all the assistant's turns in them are trained on. Raises Unusable."""
@@ -59,7 +72,7 @@ class TemplateRows:
         for which in ("chosen", "rejected"):
             turns = [*asked, *given.get(which, [{"role": "assistant", "content": getattr(task, which)}])]
             places = [place for place in range(len(asked), len(turns)) if turns[place]["role"] == "assistant"]
-            rows = self._rows(turns, given.get("tools", []), places)
+            rows = self._rows(turns, given.get("tools", []), places, task.messages is not None)
             if len(rows) > 1:
                 raise Unwritten(f"the chat template does not repeat the turns of {which} as they were answered, so "
                                 "they are no single response")
@@ -73,17 +86,21 @@ class TemplateRows:
         self._require_read(turns, tools)
         return self._text(turns, tools)
 
-    def _rows(self, turns: list[Turn], tools: list[dict], places: Sequence[int]) -> list[Layout]:
-        self._require_read(turns, tools)
+    def _rows(self, turns: list[Turn], tools: list[dict], places: Sequence[int], is_rich: bool) -> list[Layout]:
+        """is_rich: whether the turns say more than texts, all of which the template must read."""
+        turns = [self._without_end(turn) if turn["role"] == "assistant" else turn for turn in turns]
+        if is_rich:
+            self._require_read(turns, tools)
         rows: list[Layout] = []
         written, ends = "", True  # the text of the last row so far, and whether its end token is in it
-        for place in places:
-            before, reply, tokens, is_ended = self._answer(turns, tools, place)
+        for before, reply, tokens, is_ended in self._answers([turns[:place + 1] for place in places], tools):
             if rows and before.startswith(written):
                 _, after, mask = rows[-1]
-                if not ends:
-                    del after[-1], mask[-1]
                 between = self._tokens(before[len(written):])
+                if not ends and between[:1] == after[-1:]:
+                    del between[0]  # the next turn begins with what stops the model
+                elif not ends:
+                    del after[-1], mask[-1]
                 after += [*between, *tokens]
                 mask += [0] * len(between) + [1] * len(tokens)
             else:
@@ -91,27 +108,98 @@ class TemplateRows:
             written, ends = before + reply, is_ended
         return rows
 
-    def _answer(self, turns: list[Turn], tools: list[dict], place: int) -> tuple[str, str, list[int], bool]:
-        """(prompt, response, tokens of the response with its end token, whether the text has that) at one turn."""
-        before, after = self._text(turns[:place], tools), self._text(turns[:place + 1], tools)
-        if not after.startswith(before):
-            raise Unwritten(f"turn {place + 1}: the chat template writes a turn of the assistant otherwise than its "
-                            f"generation prompt begins one ({before[-40:]!r})")
-        reply = after[len(before):]
-        if _bare(turns[place]["content"]) not in _bare(reply):
-            raise Unwritten(f"turn {place + 1}: the chat template does not write all of content; it writes "
-                            f"{reply[:80]!r}")
-        reply = reply.rstrip()
-        tokens = self._tokens(reply)
-        is_ended = bool(tokens) and tokens[-1] in self._special
-        return before, reply, tokens if is_ended else [*tokens, self._end], is_ended
+    def _answers(self, asked: list[list[Turn]], tools: list[dict]) -> list[tuple[str, str, list[int], bool]]:
+        """`_answer` of each; where the template does not write one, the reason has what setting does."""
+        try:
+            return [self._answer(turns, tools) for turns in asked]
+        except Unwritten as reason:
+            other, works = copy(self), []
+            for value in (False, True):
+                other._thinking = value
+                with suppress(Unusable):
+                    works += [f"{value}".lower()] * all(other._reply(turns, tools)[2] is not None for turns in asked)
+            way = f". model.enable_thinking={' or '.join(works)} works, and another template may" if works else ""
+            raise Unwritten(f"{reason}{way}") from reason
+
+    def _answer(self, turns: list[Turn], tools: list[dict]) -> tuple[str, str, list[int], bool]:
+        """(prompt, response, tokens of the response with its end token, whether the text has that) at the last turn."""
+        if found := re.search(self._mark, json.dumps(turns[-1], ensure_ascii=False)):
+            raise Unusable(f"turn {len(turns)}: {found[0]}, with which the model ends a response, is in the middle of "
+                           "what is said. Take it out, or end the turn there")
+        before, after, reply = self._reply(turns, tools)
+        if reply is None:
+            raise Unwritten(f"turn {len(turns)}: the chat template " + (
+                f"does not write all of content; it writes {after[len(before):][:80]!r}"
+                if after.startswith(before) else
+                f"writes a turn of the assistant otherwise than its generation prompt begins one ({before[-40:]!r})"))
+        end = re.search(rf"(?:{self._mark})(?=(?:\s|{self._mark})*$)", reply)  # Phi-3 writes eos behind it
+        shown = reply[:end.end()] if end else reply.rstrip()
+        tokens = self._tokens(shown)
+        if tokens and tokens[-1] in self._special:
+            return before, shown, tokens, True
+        return before, reply, [*self._tokens(reply), self._end_after(turns, tools)], False
+
+    def _reply(self, turns: list[Turn], tools: list[dict]) -> tuple[str, str, str | None]:
+        """(prompt, rendering of the turns, what of it is the response) at the last turn; None as response where the
+        rendering does not go on from the prompt, or lacks content."""
+        before, content = self._text(turns[:-1], tools, True), turns[-1]["content"]
+        if not self._tokenizer.chat_template:
+            return before, before + content, content
+        begun = TAGS.search(before)
+        is_over = bool(begun and re.search(rf"{CLOSES}\s*$", begun[0]))
+        if is_over:  # the prompt has an empty thought already
+            content = re.sub(rf"^\s*{OPENS}\s*{CLOSES}\s*", "", content)
+            turns = [*turns[:-1], {**turns[-1], "content": content}]
+        after = self._text(turns, tools, False)
+        if is_over and re.match(rf"\s*{OPENS}", content):
+            return before, "", None  # a thought cannot follow
+        needed = _bare(content) if is_over or not begun else _bare(content).removeprefix(_bare(begun[0]))
+        reply = after[len(before):] if after.startswith(before) else None
+        if reply is None or needed not in _bare(reply):
+            reply = None if is_over else self._with_thought(before, begun, turns, tools)
+        return before, after, reply
+
+    def _with_thought(self, before: str, begun: re.Match | None, turns: list[Turn], tools: list[dict]) -> str | None:
+        """The response with the thought in its text, which the template cuts out or begins otherwise; None where there
+        is none. begun: the tag with which the prompt opens one."""
+        opened, content = begun[0] if begun else "", turns[-1]["content"]
+        brought = re.match(rf"\s*({OPENS})", content)
+        tag, rest = brought[1] if brought else opened.strip(), content[brought.end() if brought else 0:]
+        if opened.strip() not in ("", tag) or f"{tag[:1]}/{tag[1:]}" not in rest or re.search(OPENS, rest):
+            return None
+        head, _, tail = self._text([*turns[:-1], {**turns[-1], "content": STUB}], tools, False).rpartition(STUB)
+        if not opened:
+            return content + tail if head == before else None
+        if TAGS.sub("", head).rstrip() != TAGS.sub("", before).rstrip():
+            return None
+        return rest.removeprefix(opened.partition(tag)[2]) + tail
+
+    def _without_end(self, turn: Turn) -> Turn:
+        """A turn of the assistant without the end tokens that its text brings: the template writes one."""
+        content = re.sub(rf"(?:(?:{self._mark})\s*)+$", "", turn["content"])
+        return turn if content == turn["content"] else {**turn, "content": content}
+
+    def _end_after(self, turns: list[Turn], tools: list[dict]) -> int:
+        """The token that stops the model behind a turn whose text has none: the one that the template begins the next
+        turn with (GLM's <|user|> or <|observation|>), where it is one, else that of other turns."""
+        calls = turns[-1].get("tool_calls")
+        said = [*turns[:-1], {"role": "assistant", "content": STUB} | ({"tool_calls": calls} if calls else {})]
+        answer = {"role": "tool", "tool_call_id": calls[0].get("id", "")} if calls else {"role": "user"}
+        with suppress(Unusable):
+            now, later = self._text(said, tools), self._text([*said, answer | {"content": STUB}], tools, False)
+            first = self._tokens(later[len(now):])[:1] if later.startswith(now) else []
+            if first and self._ends.issuperset(first):
+                return first[0]
+        return self._end
 
     def _tokens(self, text: str) -> list[int]:
         return self._tokenizer([text], add_special_tokens=False)["input_ids"][0]
 
-    def _text(self, turns: list[Turn], tools: list[dict]) -> str:
-        """The turns through the template, with a generation prompt unless the assistant has the last one."""
-        asks = turns[-1]["role"] != "assistant"
+    def _text(self, turns: list[Turn], tools: list[dict], asks: bool | None = None) -> str:
+        """The turns through the template. asks: whether its generation prompt follows; None: unless the assistant has
+        the last one."""
+        if asks is None:
+            asks = turns[-1]["role"] != "assistant"
         try:
             return conversation_text(self._tokenizer, turns, self._thinking, tools, asks)
         except DataError as error:

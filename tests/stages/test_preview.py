@@ -1,6 +1,7 @@
 """What a sample of the data says before anything runs."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def previewed(tmp_path):
     are allowed.
     """
 
-    def make(rows, split="train", model=None, system_prompt=None, key="inputs.0", every_turn=False, **columns):
+    def make(rows, split="train", model=None, system_prompt=None, key="inputs.0", every_turn=False, scored=False,
+             **columns):
         if isinstance(rows, list):  # with truths that differ: of equal rows there is a warning
             rows = [row | {"answer": f"{i}"} if row.get("answer") == "9" else row for i, row in enumerate(rows)]
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
@@ -62,7 +64,7 @@ def previewed(tmp_path):
         columns = {name: column for name, column in columns.items() if name not in ("talks", "reply_prefix")}
         source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"],
-                  "prompt_setting": "prompt_key", "every_turn": every_turn, **read}
+                  "prompt_setting": "prompt_key", "every_turn": every_turn, **read, "scored": scored}
         request = {"sources": [source], "rows": 200,
                    "model": model or plain(composed().model), "system_prompt": system_prompt,
                    "recipes": [], "operators": []}
@@ -293,7 +295,7 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
               "columns": {"prompt_key": "text"}, "optional": [], "prompt_setting": "prompt_key", "every_turn": False,
               "form": json.dumps(plain(BufferFormat(prompt_key="text", response_key=None))), "purpose": "text",
-              "allowed": 0.1, "alone": True}
+              "allowed": 0.1, "alone": True, "scored": False}
     found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model),
                      "system_prompt": None})
     found.source(source)
@@ -441,6 +443,35 @@ def test_demonstrations_of_texts_that_the_template_refuses_are_rejected_rows(pre
     assert level == "problems" or "; conversations of " in found["facts"][0][1]
 
 
+ANSWERS = ("{% for m in messages %}{% if m.role == 'assistant' %}A{{ m.content + eos_token }}{% else %}{{ m.content }}"
+           "{% endif %}{% endfor %}{% if add_generation_prompt %}A{% endif %}")
+OPENS = ANSWERS.replace(
+    "prompt %}A", "prompt %}A{{ '' if enable_thinking is defined and not enable_thinking else '<think>' }}")
+
+
+@pytest.mark.parametrize(("pair", "scored", "thinking", "is_lost"), [
+    (False, False, None, True), (True, False, None, True), (True, True, None, False), (True, False, False, False)])
+def test_responses_of_text_that_do_not_go_on_from_the_prompt_are_told_with_what_works(
+        previewed, pair, scored, thinking, is_lost):
+    """A reward model, which is trained on whole conversations, needs no prompt."""
+    response = {"chosen": "b", "rejected": "c"} if pair else {"solution": "b"}
+    found = previewed([{"question": f"a{i}", "answer": "9"} | response for i in range(4)], scored=scored,
+                      model=plain(composed().model) | {"custom_chat_template": OPENS, "enable_thinking": thinking},
+                      key="buffer.trainer_input.experience_buffer.path",
+                      **({"chosen_key": "chosen", "rejected_key": "rejected"} if pair else {}))
+    assert ["4 of 4" in line and "model.enable_thinking=false works" in line for line in found["problems"]] == (
+        [True] * is_lost)
+
+
+def test_a_response_is_measured_as_the_template_writes_it(previewed):
+    """'1' and the end are 2, and what the template adds 20."""
+    model = plain(composed().model) | {"custom_chat_template": ANSWERS.replace("A{{", "A{{ 20 * 'x' +")}
+    found = previewed([{"question": "a", "answer": "9", "solution": "1"}], model=model,
+                      key="buffer.trainer_input.experience_buffer.path")
+    (line,) = found["problems"]
+    wording(line, "model.max_response_tokens=12", 22)
+
+
 def test_the_set_system_prompt_is_part_of_conversations(previewed):
     """'ab', then 'c', then ':' for the reply, as the stages ask."""
     found = previewed([{"prompt": [{"role": "user", "content": "c"}], "answer": f"{i}"} for i in range(2)],
@@ -523,3 +554,26 @@ def test_a_saved_dataset_of_other_types_is_a_problem(previewed, tmp_path, listed
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "dataset_dict.json").write_text(listed)
     assert previewed(tmp_path / "saved")["problems"][0].startswith("inputs.0: ")
+
+
+def test_what_cuda_maps_is_there_before_addresses_are_limited(tmp_path, tiny_model):
+    """In a new process; the libraries of torch for CUDA alone are larger than the limit."""
+    code = """
+import sys
+from contextlib import contextmanager
+from stages import preview
+
+@contextmanager
+def limited():
+    assert "torch" in sys.modules
+    yield
+
+preview.limited_memory = limited
+from pipeline.settings.model import Model
+model = Model.partial({"model_path": sys.argv[1]})
+one = preview.Preview.__new__(preview.Preview)
+one.limits, one.found = model, {"problems": [], "warnings": [], "unjudged": []}
+print(one._tokenizer() is not None, one.found["problems"])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "[]"], done.stderr

@@ -11,7 +11,7 @@ from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests import zoo
 from tests.factories import row
 from tests.golden.messages import refuses
-from workflows.demonstrations import last_responses, whole_conversations
+from workflows.demonstrations import demonstrations
 from workflows.protocol import template_trial
 from workflows.protocol.prompts import (
     TEMPLATE,
@@ -20,7 +20,6 @@ from workflows.protocol.prompts import (
     load_tokenizer,
     prompt_text,
     prompt_tokens,
-    response_tokens,
     task_texts,
     turn_end,
 )
@@ -167,44 +166,60 @@ def test_a_conversation_that_the_template_refuses_is_shown(tokenizer):
 # --------------------------------------------------------------------------------------------------- demonstrations
 
 
-def shown(tokenizer, layout, task):
-    """(prompt, what follows, what of it is trained on) as texts."""
-    ((prompt, tokens, mask),) = layout(tokenizer, [task], config())
-    assert len(tokens) == len(mask)
-    trained = [token for token, own in zip(tokens, mask, strict=True) if own]
-    return tuple(tokenizer.decode(ids) for ids in (prompt, tokens, trained))
+def shown(tokenizer, task, every_turn):
+    """(prompt, what follows, what of it is trained on) of each row as texts."""
+    (rows,), made = demonstrations(tokenizer, [task], config(), every_turn), []
+    for prompt, tokens, mask in rows:
+        assert len(tokens) == len(mask)
+        trained = [token for token, own in zip(tokens, mask, strict=True) if own]
+        made.append(tuple(tokenizer.decode(ids) for ids in (prompt, tokens, trained)))
+    return made
 
 
 def test_the_last_response_alone_is_trained_on(tokenizer):
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    assert shown(tokenizer(), last_responses, task) == ("<u>Hi<a>Hey<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")
+    assert shown(tokenizer(), task, False) == [("<u>Hi<a>Hey<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")]
 
 
 def test_every_response_of_a_conversation_is_trained_on(tokenizer):
     """The context of each is what the template makes of the turns before it, and end tokens are the policy's own."""
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    assert shown(tokenizer(), whole_conversations, task) == (
-        "<u>Hi<a>", "Hey<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")
+    assert shown(tokenizer(), task, True) == [("<u>Hi<a>", "Hey<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")]
 
 
 def test_where_the_template_puts_no_end_token_none_is_trained_before_the_last(tokenizer):
     bare = tokenizer(TAGGED.replace("{{ eos_token }}", ""))
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    assert shown(bare, whole_conversations, task)[1:] == ("Hey<u>Bye<a>Ciao<eos>", "HeyCiao<eos>")
+    assert [one[1:] for one in shown(bare, task, True)] == [("Hey<u>Bye<a>Ciao<eos>", "HeyCiao<eos>")]
 
 
-def test_a_turn_that_answers_no_user_is_context(tokenizer):
-    context = [{"role": "assistant", "content": "Welcome"}, *TALK, {"role": "tool", "content": "t"},
-               {"role": "assistant", "content": "looked"}]
+def test_a_turn_before_the_first_of_the_user_is_context(tokenizer):
+    context = [{"role": "assistant", "content": "Welcome"}, *TALK, {"role": "assistant", "content": "looked"}]
     task = row(records.Task, question="Bye", solution="Ciao", context=context)
-    assert shown(tokenizer(), whole_conversations, task) == (
-        "<a>Welcome<eos><u>Hi<a>", "Hey<eos><t>t<a>looked<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")
+    assert shown(tokenizer(), task, True) == [(
+        "<a>Welcome<eos><u>Hi<a>", "Hey<eos><a>looked<eos><u>Bye<a>Ciao<eos>", "Hey<eos>looked<eos>Ciao<eos>")]
 
 
-def test_a_template_that_changes_earlier_responses_cannot_show_them_in_one_pass(tokenizer):
+def test_a_template_that_changes_earlier_responses_shows_them_in_rows_of_their_own(tokenizer):
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    with refuses(DataError, "'Hey'", "concatenated_multi_turn=false"):
-        whole_conversations(tokenizer(FORGETFUL), [task], config())
+    wordy = TAGGED.replace("{{ m['content'] }}", "{{ m['content'] if loop.last or m['role'] == 'user' else 'H' }}")
+    assert shown(tokenizer(wordy), task, True) == [
+        ("<u>Hi<a>", "Hey<eos>", "Hey<eos>"), ("<u>Hi<a>H<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")]
+
+
+def test_a_template_that_shortens_a_response_is_told(tokenizer):
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    (reason,) = demonstrations(tokenizer(FORGETFUL), [task], config(), True)
+    assert ("turn 2: " in reason, "'H<eos>'" in reason) == (True, True)
+
+
+@pytest.mark.parametrize("every_turn", [False, True])
+def test_without_a_template_a_response_follows_its_turns_at_once(tokenizer, every_turn):
+    plain = tokenizer()
+    plain.chat_template = None
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    rows = [("Hi", "Hey<eos>", "Hey<eos>"), ("Hi\n\nHey\n\nBye", "Ciao<eos>", "Ciao<eos>")]
+    assert shown(plain, task, every_turn) == rows[0 if every_turn else 1:]
 
 
 class Plain:
@@ -220,8 +235,7 @@ def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_begi
     assert prompt_text(Plain(), "a", None) == "a"
     assert prompt_text(Plain(), "a", "b") == "b\n\na"
     assert prompt_tokens(Plain(), ["a"]) == [[0, 97]]
-    assert response_tokens(Plain(), ["a", ""]) == [[97, 1], [1]]
-    assert prompt_tokens(Plain(), []) == response_tokens(Plain(), []) == []
+    assert prompt_tokens(Plain(), []) == []
 
 
 # ------------------------------------------------------------------------------------------------------------- families
@@ -237,9 +251,9 @@ def test_a_response_ends_as_the_chat_template_ends_a_turn(tmp_path, family, end,
     made = load_tokenizer(tmp_path)
     assert made.convert_ids_to_tokens(turn_end(made)) == end
     assert set(made.convert_ids_to_tokens(end_tokens(made, tmp_path))) == {end, made.eos_token, *others}
-    (response,) = response_tokens(made, ["7 ☃"])
+    (((_, response, _),),) = demonstrations(made, [row(records.Task, question="q", solution="7 ☃")], config(), False)
     assert made.convert_ids_to_tokens(response[-1]) == end
-    assert made.decode(response, skip_special_tokens=True) == "7 ☃"  # a snowman is three bytes
+    assert made.decode(response, skip_special_tokens=True).strip() == "7 ☃"  # a snowman is three bytes
     assert end in made.decode(response)
 
 
@@ -262,7 +276,7 @@ def test_a_conversation_is_trained_on_with_the_end_of_its_turns(tmp_path):
     zoo.make_tokenizer("gemma", tmp_path)
     made = load_tokenizer(tmp_path)
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    ((_, tokens, mask),) = whole_conversations(made, [task], config())
+    (((_, tokens, mask),),) = demonstrations(made, [task], config(), True)
     learnt = [token for token, trained in zip(tokens, mask, strict=True) if trained]
     assert made.decode(learnt) == "Hey<end_of_turn>Ciao<end_of_turn>"
 

@@ -206,12 +206,6 @@ def prompt_hash(tokens: list[int]) -> str:
     return hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:16]
 
 
-def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
-    """Token ids of demonstrated responses, each ended by `turn_end`."""
-    encoded, end = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else [], turn_end(tokenizer)
-    return [[*tokens, end] for tokens in encoded]
-
-
 def turn_end(tokenizer) -> int:
     """The special token that the chat template puts after a response (Gemma: <end_of_turn>); else eos."""
     answer, text = "an answer", ""
