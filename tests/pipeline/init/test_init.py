@@ -348,6 +348,10 @@ def test_a_project_for_an_agent_passes_the_check_its_tests_and_a_debug_run(tmp_p
     assert Path(schema) == CONF / "schema.json"
     jsonschema.validate(OmegaConf.to_container(OmegaConf.load("conf/recipe/project.yaml")), json.loads(
         Path(schema).read_text()))
+    for name in ("pythonic", "pythonic_tools"):  # the first does not tell the model of tools
+        config = compose([f"model.chat_template_path=conf/chat_template/{name}.jinja"])
+        warned = preflight.check(config, data=True, code=True).warnings
+        assert ["workflow_args" in one for one in warned] == [True] * (name == "pythonic")
     tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True,
                            text=True, check=False)
     assert tests.returncode == 0, tests.stdout
