@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
     source named there, are not called. add: receives lines and their list (`problems`, `warnings`, `unjudged`), without
     a stage's name in front.
     """
-    asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
+    asked = {json.dumps(question, sort_keys=True): question for settings in stages for question in _questions(settings)
              if not any(one in known for one in (f"'{question['name']}'", question["source_key"],
                                                  GENERATOR if question.get("generator") else question["source_key"]))}
     facts, said = [], set()
-    for question in asked.values():
-        to, words = _call(question)
+    for text, question in asked.items():
+        to, words = _call(text)
         same = (question["name"], words.partition(", for the row")[0])
         if to == "facts":
             facts.append((question["name"], words))
@@ -67,8 +68,11 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
                        "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
 
 
-def _call(question: dict[str, Any]) -> tuple[str, str]:
-    """Makes one call; returns `problems`, `warnings`, `unjudged` or `facts`, and the text for it."""
+@cache
+def _call(text: str) -> tuple[str, str]:
+    """Makes one call, asked as JSON, once for points of a sweep that ask the same; returns `problems`, `warnings`,
+    `unjudged` or `facts`, and the text for it."""
+    question = json.loads(text)
     variables = environment(secrets.reveal(question["env_vars"]))
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
@@ -77,9 +81,10 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
             limit = _wait(process, answer)
         if limit:
             return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. A "
-                                "run waits for it without end: correct it, or set explorer.max_timeout. --no-call "
-                                "leaves the call out.")
+                                "run waits for it without end: correct it, or set explorer.max_timeout.")
         if answer.exists() and (found := files.read_json(answer, kind=list)):
+            if found[0] == "problems" and "cuda" in found[1].lower():  # none is visible to this call
+                return "unjudged", found[1]
             return tuple(found)
         how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
         if not answer.exists():  # no row could be read

@@ -1,9 +1,11 @@
 """Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
 
+import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,13 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
         "tools": _distinct(key for stage in stages for key in _with_tools(stage)) if not any(
             stage.kind.learns_from_given for stage in stages) else [],
     }
-    return ask(request)
+    return json.loads(_answer(json.dumps(request)))
+
+
+@cache
+def _answer(request: str) -> str:
+    """`ask`, once for points of a sweep that have the same."""
+    return json.dumps(ask(json.loads(request)))
 
 
 def _with_tools(stage: Config) -> Iterator[str]:

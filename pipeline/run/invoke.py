@@ -39,8 +39,8 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
     extra: arguments for snakemake. detach: a process in a session of its own does so. profile: `slurm` submits stages
-    as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that is known
-    without reading data must not appear after a stage has run.
+    as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that
+    `ouro config check` knows must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
