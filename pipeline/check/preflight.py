@@ -29,7 +29,6 @@ from pipeline.check import (
     teacher_rules,
     workload,
 )
-from pipeline.check.columns import column_problems
 from pipeline.check.model_size import Sizes
 from pipeline.check.report import Report, size, warn
 from pipeline.check.reward_call import call_rewards
@@ -77,8 +76,6 @@ def check(config: Config, elsewhere=False, data: bool | None = False, code=False
     waits = not report.problems and bool(_waiting(report, stages))
     data, rewards = (waits if one is None else one for one in (data, call))
     sizes = _sizes(report, config, stages, starts, teachers, data, code and any(one.gib for one in gpus.values()))
-    if code and not data:
-        report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, rewards, bool(call)) if code else {}
     report.add("", recorded_rules.lonely_groups(recipe, functions))
     report.add("", [] if elsewhere else recorded_rules.directories(recipe))

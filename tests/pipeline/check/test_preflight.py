@@ -184,8 +184,8 @@ def test_a_run_counts_its_models_where_the_memory_of_a_gpu_is_known(model, monke
     """In a process of its own, once however many points of a sweep have the same models."""
     asked = []
     samples._answer.cache_clear()
-    monkeypatch.setattr(samples, "ask", lambda request, module="stages.preview": asked.append(module) or dict.fromkeys(
-        ("problems", "warnings", "unjudged", "facts"), []) | answered(request["models"]))
+    monkeypatch.setattr(samples, "ask", lambda request, module="stages.preview": (
+        asked.append(module) or answered(request["models"])))
     tight = changed({**model, **GPU, "cluster.gpu_memory_gib": 8.0})
     for _ in range(2):
         with refuses(ConfigError, "trainer"):
