@@ -70,8 +70,7 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
 
 @cache
 def _call(text: str) -> tuple[str, str]:
-    """Makes one call, asked as JSON, once for points of a sweep that ask the same; returns `problems`, `warnings`,
-    `unjudged` or `facts`, and the text for it."""
+    """Makes one call, asked as JSON; returns `problems`, `warnings`, `unjudged` or `facts`, and the text for it."""
     question = json.loads(text)
     variables = environment(secrets.reveal(question["env_vars"]))
     with tempfile.TemporaryDirectory() as directory:

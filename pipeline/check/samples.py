@@ -50,7 +50,6 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
         "operators": _distinct([one.operators, one.target_fields] for one in pipelines if one.operators),
         "on_experience": _distinct(found for stage in stages for found in _recipes(stage)),
         "models": list(models),
-        # a model that learns from demonstrations need not be told of its tools
         "tools": _distinct(key for stage in stages for key in _with_tools(stage)) if not any(
             stage.kind.learns_from_given for stage in stages) else [],
     }
@@ -64,7 +63,7 @@ def _answer(request: str) -> str:
 
 
 def _with_tools(stage: Config) -> Iterator[str]:
-    """Returns the settings of sets whose workflow sends tools to the model, but those that write them as text."""
+    """Returns the settings of sets whose workflow sends tools, as no text; demonstrations show them without that."""
     explorer = stage.buffer.explorer_input
     for place, one in tasksets(stage) if stage.kind.engine else ():
         workflow = workflow_of(one, explorer, place)

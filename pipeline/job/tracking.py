@@ -265,9 +265,8 @@ def _key(name: str) -> str:
 
 def shortened(name: str, written: str, longest: int) -> str:
     """Returns a name as it can be written in at most `longest` characters, with a digest of it where it changed."""
-    if written == name and len(name) <= longest:
-        return name
-    return f"{written[: longest - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    is_kept = written == name and len(name) <= longest
+    return name if is_kept else f"{written[: longest - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 class Tensorboard:

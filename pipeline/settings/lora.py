@@ -42,8 +42,7 @@ def adapter_problem(adapter, directory: Path) -> Problem | None:
     try:
         targets = adapter.target_modules if isinstance(adapter.target_modules, str) else [
             name for name in adapter.target_modules if name not in adapter.exclude_modules]
-        there = (directory / ADAPTER).is_file()
-        words = adapter_words(directory / ADAPTER, adapter.lora_rank, targets) if there else None
+        words = (directory / ADAPTER).is_file() and adapter_words(directory / ADAPTER, adapter.lora_rank, targets)
     except ModelError as error:
         words = str(error).rstrip(".")
     return wrong(f"{words}.", "Name a whole adapter, and its target_modules.") if words else None

@@ -173,8 +173,7 @@ def writes(tokenizer, what: str) -> bool:
     """Whether the chat template writes `tools`, or another field of the latest turn of the assistant; not known to be
     otherwise where it refuses the turns that are tried."""
     mark = "a_name_of_no_tool"
-    tool = {"type": "function", "function": {"name": mark, "description": mark, "parameters": {
-        "type": "object", "properties": {}}}}
+    tool = {"type": "function", "function": {"name": mark, "description": mark, "parameters": {"type": "object"}}}
     turns = [{"role": "user", "content": "a question"}]
     own = [] if what == "tools" else [{"role": "assistant", "content": "an answer", what: mark}]
     try:
