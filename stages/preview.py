@@ -85,6 +85,15 @@ class Preview:
                                           f"{path} does not read it. Leave it out.")
         return tokenizer
 
+    def tools(self) -> None:
+        """Warns of a chat template that does not write the tools that a workflow sends."""
+        from workflows.protocol.prompts import writes
+
+        if self.tokenizer is not None and self.request.get("tools") and not writes(self.tokenizer, "tools"):
+            self.found["warnings"].append(
+                f"{self.request['tools'][0]}: the chat template does not write tools, so the model is not told of "
+                "them. Set model.chat_template_path to one that does, or show them in demonstrations (mode=sft).")
+
     def _check_model(self, path: str, tokens: int) -> None:
         """Checks whether transformers has that type of model, and the model an embedding for each of its tokens."""
         try:
@@ -270,6 +279,7 @@ def main(request: str, answer: str) -> None:
     preview = Preview(files.read_json(Path(request)))
     for source in preview.request["sources"]:
         preview.source(source)
+    preview.tools()
     preview.recipes()
     if not preview.found["problems"]:
         for word, lines in compare(preview.request.get("sets", [])).items():

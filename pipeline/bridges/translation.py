@@ -19,7 +19,7 @@ from pipeline.store.errors import UNSAID
 Path = tuple[str | int, ...]
 # what a task is made of: without one of these a recipe is another training, in the order in which they are named
 TASK = ("mode", "dataset class", "demonstrations", "reward", "tools", "multi-turn", "judge or teacher", "quantization",
-        "images")
+        "images", "multi-token prediction")
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Translation:
     def keep(self, given: Given) -> None:
         """Keeps name and value; an invalid value is left out with its reason."""
         reason = unfit(given.key, given.value) or self._taken(given.path)
-        if reason:
-            self.left_out.append((given, reason))
+        if reason:  # an operator without its key makes no rows, such as one that asks people
+            self.leave(given, reason, "demonstrations" if "operators" in given.path else "")
         else:
             self.entries[given.path] = Entry(given.value)
             self.kept.append(given)

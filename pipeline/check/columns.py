@@ -1,31 +1,11 @@
-"""Columns that a data file lacks, and files without rows. `ouro run` reads no more of the data before it starts."""
+"""Columns that a data file lacks, and files without rows."""
 
-from collections.abc import Iterable, Iterator
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from pipeline.check.data_sample import Sample, sample
+from pipeline.check.data_sample import Sample
 from pipeline.check.sources import FEATURE
-from pipeline.store.errors import OuroError, nearest
-
-
-def column_problems(sources: Iterable[dict[str, Any]]) -> list[str]:
-    """Lists the problems of sources, as in the request of pipeline/check/samples.py, one line each."""
-    return [line for source in sources for line in _of_source(source)]
-
-
-def _of_source(source: dict[str, Any]) -> list[str]:
-    try:
-        return file_problems(source, _columns(source["path"], source["split"]))
-    except OuroError as error:
-        return [f"{source['key']}: {error}"]
-
-
-@cache
-def _columns(path: str, split: str) -> Sample:
-    """Returns one row and the columns of every file; cached for the points of a sweep."""
-    return sample(Path(path), split, 1, ())
+from pipeline.store.errors import nearest
 
 
 def file_problems(source: dict[str, Any], drawn: Sample) -> list[str]:

@@ -35,6 +35,7 @@ def report_on(overrides: list[str], elsewhere: bool = False, data: bool = True, 
 def report_of(composed: Config, problems: list[Problem], overrides: list[str], elsewhere: bool = False,
               data: bool = True, call: bool = True) -> Report:
     """Returns what `report_on` does. composed, problems: of `judged`."""
+    preflight.forget()
     if problems:
         more = further_problems(composed, problems, elsewhere, data)
         return Report("", problems=located([*problems, *more], overrides))

@@ -29,10 +29,9 @@ from pipeline.check import (
     teacher_rules,
     workload,
 )
-from pipeline.check.columns import column_problems
 from pipeline.check.model_size import Sizes
 from pipeline.check.report import Report, size, warn
-from pipeline.check.reward_call import call_rewards
+from pipeline.check.reward_call import call_once, call_rewards
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported, tool_notes
 from pipeline.compose.recipe import Recipe
@@ -49,12 +48,13 @@ from pipeline.store.errors import ConfigError, OuroError, Problem
 from pipeline.store.model_shape import plain_config, room_problem, split_problem
 
 
-def check(config: Config, elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
+def check(config: Config, elsewhere=False, data: bool | None = False, code=False, call: bool | None = False, ask=True,
+          update_hub=False):
     """Returns the Report on a composed configuration.
 
     elsewhere: the run is for another machine; files missing on this one are not checked. These take seconds: data reads
     a sample of every file of rows; code imports the user's named functions; call calls the reward functions among them
-    and starts MCP servers.
+    and starts MCP servers. None for data or call: where nothing is wrong so far and a stage is incomplete, no servers.
     ask, update_hub: see hub.located.
     """
     report = Report(f"{config.project}/{config.name}")
@@ -73,10 +73,10 @@ def check(config: Config, elsewhere=False, data=False, code=False, call=False, a
     if not (absent or unlocated or wrong):  # planning stores digests below the run's root
         _plan(report, config, elsewhere)
     hub.judge_downloads(report)
+    waits = not report.problems and bool(_waiting(report, stages))
+    data, rewards = (waits if one is None else one for one in (data, call))
     sizes = _sizes(report, config, stages, starts, teachers, data, code and any(one.gib for one in gpus.values()))
-    if code and not data:
-        report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
-    functions = _import(report, stages, elsewhere, call) if code else {}
+    functions = _import(report, stages, elsewhere, rewards, bool(call)) if code else {}
     report.add("", recorded_rules.lonely_groups(recipe, functions))
     report.add("", [] if elsewhere else recorded_rules.directories(recipe))
     report.add("", host_rules.unknown_gpus(list(gpus.values())), "unjudged")
@@ -132,10 +132,17 @@ def broken_models(recipe: Recipe, elsewhere: bool = False) -> list[Problem]:
         *([] if elsewhere else references.wrong_weights(settings, start)))))
 
 
+def forget() -> None:
+    """Answers of samples and calls of the user's code are kept for the points of a sweep: called before another command,
+    since files and code may have changed."""
+    samples.answered.cache_clear()
+    call_once.cache_clear()
+
+
 def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
     """Returns the plan of a run about to start. Raises ConfigError with every problem. on_warning: receives each
     warning; default: `warn`."""
-    report = check(config, code=True, update_hub=update_hub)
+    report = check(config, data=None, code=True, call=None, update_hub=update_hub)
     for line in report.warnings:
         (on_warning or warn)(line)
     if report.problems:
@@ -178,7 +185,7 @@ def _waiting(report: Report, stages: dict[str, Config]) -> list[Config]:
     return [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
 
 
-def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bool) -> Functions:
+def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bool, servers: bool) -> Functions:
     """Imports, and calls, the user's code named by incomplete stages, in separate processes;
     returns the imported functions."""
     waiting = _waiting(report, stages)
@@ -188,6 +195,7 @@ def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bo
         wrong = (line for one in waiting for line in named_functions.wrong_arguments(one, functions))
         known = [*report.problems, *wrong]
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
+    if servers:
         report.facts += server_call.ask(waiting, functions, report.add)
     return functions
 

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ def call_rewards(stages: list[Config], known: str, add: Callable[[str, list[str]
     source named there, are not called. add: receives lines and their list (`problems`, `warnings`, `unjudged`), without
     a stage's name in front.
     """
-    asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
+    asked = {json.dumps(question, sort_keys=True): question for settings in stages for question in _questions(settings)
              if not any(one in known for one in (f"'{question['name']}'", question["source_key"],
                                                  GENERATOR if question.get("generator") else question["source_key"]))}
     facts, said = [], set()
-    for question in asked.values():
-        to, words, *warned = _call(question)
+    for text, question in asked.items():
+        to, words, *warned = call_once(text)
         for place, line in ((to, words), *(("warnings", one) for one in warned)):
             same = (question["name"], line.partition(", for the row")[0])
             if place == "facts":
@@ -79,8 +80,11 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
                        "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
 
 
-def _call(question: dict[str, Any]) -> tuple[str, ...]:
-    """Makes one call; returns `problems`, `warnings`, `unjudged` or `facts`, the text for it, and further warnings."""
+@cache
+def call_once(text: str) -> tuple[str, ...]:
+    """Makes one call, asked as JSON; returns `problems`, `warnings`, `unjudged` or `facts`, the text for it, and
+    further warnings."""
+    question = json.loads(text)
     variables = environment(secrets.reveal(question["env_vars"]))
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
@@ -89,9 +93,10 @@ def _call(question: dict[str, Any]) -> tuple[str, ...]:
             limit = _wait(process, answer)
         if limit:
             return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. A "
-                                "run waits for it without end: correct it, or set explorer.max_timeout. --no-call "
-                                "leaves the call out.")
+                                "run waits for it without end: correct it, or set explorer.max_timeout.")
         if answer.exists() and (found := files.read_json(answer, kind=list)):
+            if found[0] == "problems" and "cuda" in found[1].lower():  # none is visible to this call
+                return "unjudged", found[1]
             return tuple(found)
         how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
         if not answer.exists():  # no row could be read

@@ -1,21 +1,25 @@
 """Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
 
+import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.check import builtin_rewards
 from pipeline.check.sources import sources as sources_of
+from pipeline.check.sources import tasksets
 from pipeline.job.tasksets import sets_with_paths
 from pipeline.plan.data import data_settings
 from pipeline.plan.hub import is_here
+from pipeline.settings.arguments.answers import tool_arguments
 from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from pipeline.settings.config import Config
 from pipeline.settings.curation import TaskPipeline
-from pipeline.settings.data import EXPERTS, SHOWN, Rows
+from pipeline.settings.data import EXPERTS, SHOWN, Rows, workflow_of
 from pipeline.settings.setting import at, plain
 from pipeline.store import files, launch
 from pipeline.store.digests import below, nothing_at, resolve
@@ -46,8 +50,26 @@ def preview(config: Config, stages: list[Config], models: Sequence[str] = ()) ->
         "operators": _distinct([one.operators, one.target_fields] for one in pipelines if one.operators),
         "on_experience": _distinct(found for stage in stages for found in _recipes(stage)),
         "models": list(models),
+        "tools": _distinct(key for stage in stages for key in _with_tools(stage)) if not any(
+            stage.kind.learns_from_given for stage in stages) else [],
     }
-    return ask(request)
+    return json.loads(answered(json.dumps(request)))
+
+
+@cache
+def answered(request: str) -> str:
+    """`ask`, once for points of a sweep that have the same."""
+    return json.dumps(ask(json.loads(request)))
+
+
+def _with_tools(stage: Config) -> Iterator[str]:
+    """Returns the settings of sets whose workflow sends tools, as no text; demonstrations show them without that."""
+    explorer = stage.buffer.explorer_input
+    for place, one in tasksets(stage) if stage.kind.engine else ():
+        workflow = workflow_of(one, explorer, place)
+        named = tool_arguments(workflow, one.workflow_args)
+        if workflow != "react_workflow" and any(map(named.get, ("tools", "environment_class", "mcp"))):
+            yield f"buffer.explorer_input.{place}.workflow_args"
 
 
 def _recipes(stage: Config) -> Iterator[list]:

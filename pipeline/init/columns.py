@@ -123,7 +123,8 @@ def _unused(table: Table, used: set[str]) -> list[str]:
 def _pairs(drawn: Sampled, prompt: str) -> Guess:
     chat = drawn.mostly(prompt, _has_roles)
     if prompt == "chosen" and not chat:
-        raise _unclear(drawn.table, "chosen and rejected are pairs, but which column is the prompt?")
+        raise _unclear(drawn.table, "chosen and rejected are pairs, but which column is the prompt? If both hold the "
+                       "whole dialogue as a text, as hh-rlhf does, write them as lists of messages with roles.")
     columns = _messages(prompt) if chat else {"prompt_type": "plaintext", "prompt_key": prompt}
     return Guess("dpo", columns, [f"pairs of responses: chosen, rejected; prompt: {prompt}"], demonstrated="chosen")
 
@@ -287,6 +288,9 @@ def _messages(column: str) -> dict[str, Any]:
 
 
 def _unclear(table: Table, why: str) -> DataError:
+    if held := [name for name, values in table.items() if isinstance(values[0], list) and isinstance(values[0][0], dict)
+                and len(table) == 1]:
+        return DataError(f"the rows are in a list below the key '{held[0]}'; needed that list alone, or a row a line.")
     shown = [f"  {name}: {' '.join(str(values[0]).split())}"[:100] for name, values in table.items()]
     return DataError("\n".join([why, "Columns, each with a value:", *shown,
                                 "Name them: --prompt-key COLUMN --response-key COLUMN"]))

@@ -7,9 +7,11 @@ The tables are the record; a monitor is a mirror of them. So a monitor never slo
 (importing MLflow takes 2 s) and writes in batches, and failures are only logged.
 """
 
+import hashlib
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -26,6 +28,7 @@ from pipeline.store.records import Score
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
 LARGEST_BATCH = 1000  # MLflow's limit for log_batch: metrics; 100 for parameters and tags
+LONGEST_KEY, LONGEST_NAME = 250, 128  # characters: MLflow's metrics and parameters; projects of Weights & Biases
 KIND = "mlflow.experimentKind"  # tag by which MLflow chooses the view; the default is the GenAI view
 
 Row = tuple[str, float, int, int]  # metric, value, step, unix milliseconds
@@ -83,21 +86,22 @@ class Tracker(NoTracker):
 
     def _flush(self) -> None:
         """Opens the sink if necessary and writes pending metrics; keeps them for the next time on failure."""
-        with self._guard:
-            rows, self._pending = self._pending, []
-            earlier, self._earlier = self._earlier, ()
         try:
             if not self._is_open:
                 self.sink.open()
                 self._is_open = True
-            if lacks := getattr(self.sink, "lacks", None):
-                rows = [row for metrics, step in earlier for row in self._rows(metrics, step) if lacks(row)] + rows
-                earlier = ()
-            if rows:
-                self.sink.write(rows)
-        except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             with self._guard:
-                self._pending, self._earlier = rows + self._pending, self._earlier or earlier
+                earlier, self._earlier = self._earlier, ()
+            if lacks := getattr(self.sink, "lacks", None):
+                found = [row for metrics, step in earlier for row in self._rows(metrics, step) if lacks(row)]
+                with self._guard:
+                    self._pending = found + self._pending
+            if rows := list(self._pending):
+                for problem in self.sink.write(rows) or ():
+                    self.log_to.warning("the monitor refuses one metric (%s); it is in the stage's tables", problem)
+                with self._guard:
+                    del self._pending[: len(rows)]
+        except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             self._warn_once(f"{type(error).__name__}: {error}")
             self._end.wait(FLUSH_SECONDS)
 
@@ -111,9 +115,10 @@ class Tracker(NoTracker):
         """Writes the rest and closes the sink, waiting for at most LAST_FLUSH_SECONDS."""
         self._end.set()
         self._thread.join(LAST_FLUSH_SECONDS)
-        if self._thread.is_alive() or self._pending:
+        if self._pending:
             self.log_to.warning("%d metrics never reached the monitor; they are in the stage's tables",
                                 len(self._pending))
+        if self._thread.is_alive() or not self._is_open:
             return
         try:
             self.sink.close(failed)
@@ -213,26 +218,37 @@ class Mlflow:
         """Logs settings as parameters. MLflow's parameters are immutable: values changed on resume become tags."""
         from mlflow.entities import Param, RunTag
 
-        now, before = stage_settings(self.context), run.data.params
+        now, before = {_key(k): v for k, v in stage_settings(self.context).items()}, run.data.params
         params = [Param(k, v[:6000]) for k, v in now.items() if k not in before]
-        tags = [RunTag(f"resumed.{k}", v[:5000]) for k, v in now.items() if before.get(k, v[:6000]) != v[:6000]]
+        tags = [RunTag(_key(f"resumed.{k}"), v[:5000]) for k, v in now.items() if before.get(k, v[:6000]) != v[:6000]]
         for start in range(0, len(params), 100):
             self.client.log_batch(run.info.run_id, params=params[start : start + 100])
         self.client.log_batch(run.info.run_id, tags=tags[:100])
 
-    def write(self, rows: list[Row]) -> None:
-        """Makes one call for up to LARGEST_BATCH metrics."""
+    def write(self, rows: list[Row]) -> list[str]:
+        """Makes one call for up to LARGEST_BATCH metrics. Returns which names MLflow refuses: it refuses the batch."""
         from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
 
-        metrics = [Metric(_key(row), row[1], row[3], row[2]) for row in rows if self.lacks(row)]
-        for start in range(0, len(metrics), LARGEST_BATCH):
-            batch = metrics[start : start + LARGEST_BATCH]
-            self.client.log_batch(self.run_id, metrics=batch)
-            self._last |= {metric.key: metric.step for metric in batch}
+        metrics = [Metric(_key(row[0]), row[1], row[3], row[2]) for row in rows if self.lacks(row)]
+        batches, refused = [metrics[i : i + LARGEST_BATCH] for i in range(0, len(metrics), LARGEST_BATCH)], []
+        while batches:
+            batch = batches.pop(0)
+            try:
+                self.client.log_batch(self.run_id, metrics=batch)
+            except MlflowException as error:
+                if error.error_code != "INVALID_PARAMETER_VALUE":
+                    raise
+                names = {metric.key for metric in batch}
+                batches += [[m for m in batch if m.key == name] for name in names if len(names) > 1]
+                refused += [f"{name}: {error}" for name in names if len(names) == 1]
+            else:
+                self._last |= {metric.key: metric.step for metric in batch}
+        return refused
 
     def lacks(self, row: Row) -> bool:
         """Whether the run has no value of this metric yet for this step or a later one."""
-        return row[2] > self._last.get(_key(row), -1)
+        return row[2] > self._last.get(_key(row[0]), -1)
 
     def close(self, failed: bool) -> None:
         """Sets the pipeline run's state to that of the stage that ended last."""
@@ -240,9 +256,17 @@ class Mlflow:
             self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
 
 
-def _key(row: Row) -> str:
-    """MLflow rejects `@` in names: pass@4 is pass_at_4."""
-    return row[0].replace("@", "_at_")
+def _key(name: str) -> str:
+    """Returns the name as MLflow takes it: pass@4 is pass_at_4; any other change leaves a digest, as names may meet."""
+    wanted = name.replace("@", "_at_")
+    parts = [part if part.strip(".") else f"_{part}" for part in re.sub(r"[^/\w.\- :]", "_", wanted).split("/")]
+    return shortened(wanted, "/".join(parts), LONGEST_KEY)
+
+
+def shortened(name: str, written: str, longest: int) -> str:
+    """Returns a name as it can be written in at most `longest` characters, with a digest of it where it changed."""
+    is_kept = written == name and len(name) <= longest
+    return name if is_kept else f"{written[: longest - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 class Tensorboard:
@@ -274,7 +298,7 @@ class Wandb:
     def open(self) -> None:
         import wandb
 
-        project, name = self.context.run.split("/", 1)
+        project, name = (shortened(part, part, LONGEST_NAME) for part in self.context.run.split("/", 1))
         base_url = self.context.config.monitor.monitor_args.get("base_url")
         self.run = wandb.init(
             project=project, group=name, name=self.context.name, id=self.context.id, resume="allow",

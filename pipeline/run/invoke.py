@@ -39,8 +39,8 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
     extra: arguments for snakemake. detach: a process in a session of its own does so. profile: `slurm` submits stages
-    as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that is known
-    without reading data must not appear after a stage has run.
+    as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that
+    `ouro config check` knows must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.report import warn
@@ -48,6 +48,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     from pipeline.run import outcome, submission
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
+    preflight.forget()
     words = [MULTIRUN, *overrides] if multirun else overrides
     plan_of = partial(make_plan_or_sweep, plan_of=partial(preflight.judged_plan, update_hub=update_hub))
     plan = plan_of(words)

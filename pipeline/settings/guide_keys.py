@@ -201,6 +201,8 @@ MEANT: dict[str, dict[Any, Any]] = {
     **{f"{prefix}.default_reward_fn_type": dict.fromkeys(("math_reward", "math_boxed_reward"), "accuracy_reward")
        for prefix in ("buffer.explorer_input", *TASKSETS)},
 }
+# workflows of the guide whose name alone has another one here: an import translates their arguments too
+WORKFLOWS = dict.fromkeys(("math_workflow", "math_boxed_workflow"), "simple_workflow")
 
 # refused values of supported keys: key -> value -> sentence
 _BY_FILES = "weights go through files, and every hand-over is proved: leave it out, or write checkpoint."

@@ -6,6 +6,7 @@ from pathlib import Path
 from pipeline.store.digests import HubPath
 from pipeline.store.errors import ModelError, Problem
 from pipeline.store.model_shape import ADAPTER_CONFIG, json_object
+from pipeline.store.weights import adapter_words
 
 ADAPTER = "adapter_model.safetensors"  # peft's name
 
@@ -38,4 +39,10 @@ def adapter_problem(adapter, directory: Path) -> Problem | None:
     for name, idle in PLAIN.items():
         if name in found and found[name] not in idle:
             return wrong(f"it has {name}={found[name]}, which is not trained here; needed a plain LoRA adapter.")
-    return None
+    try:
+        targets = adapter.target_modules if isinstance(adapter.target_modules, str) else [
+            name for name in adapter.target_modules if name not in adapter.exclude_modules]
+        words = (directory / ADAPTER).is_file() and adapter_words(directory / ADAPTER, adapter.lora_rank, targets)
+    except ModelError as error:
+        words = str(error).rstrip(".")
+    return wrong(f"{words}.", "Name a whole adapter, and its target_modules.") if words else None

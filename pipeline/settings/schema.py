@@ -16,7 +16,8 @@ from pydantic.fields import FieldInfo
 from pipeline.settings.algorithms import without_its_name
 from pipeline.settings.arguments.base import bound
 from pipeline.settings.config import Config
-from pipeline.settings.guide import explain_absent, explain_value
+from pipeline.settings.guide import explain_absent, explain_value, general
+from pipeline.settings.guide_keys import MEANT, WORKFLOWS
 from pipeline.settings.key_names import exists, nearest_key
 from pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
 from pipeline.store.errors import Problem, nearest, wrong_type
@@ -84,8 +85,10 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
         return [Problem(key, f"needed a number below 2^63, found one of {error['ctx']['digits']} digits.")]
     if error["type"] == "name":
         names = about(field).names
+        meant = {**MEANT.get(general(key), {}), **WORKFLOWS}
         return [Problem(key, f"needed one of {', '.join(names)}, or package.module:function of your own.",
-                        nearest(name, names), found=name) for name in (value if isinstance(value, list) else [value])
+                        f"Write {meant[name]}." if name in meant else nearest(name, names), found=name)
+                for name in (value if isinstance(value, list) else [value])
                 if ":" not in name and name not in names]
     if error["type"] == "choice":
         choices, why = about(field).choices, explain_value(key, value)

@@ -114,6 +114,8 @@ def _read_file(path: Path) -> Iterator[dict]:
 def unreadable(path: Path) -> DataError:
     """Returns the error for an unsupported file type."""
     convert = f"pandas.read_csv('{path.name}').to_json('{path.stem}.jsonl', orient='records', lines=True)"
+    if path.suffix.lower() in READERS:
+        return DataError(f"{path}: needed the ending {path.suffix.lower()} in small letters. Rename it.")
     how = f': python -c "import pandas; {convert}"' if path.suffix == ".csv" else "."
     return DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory. Write its rows as .jsonl, one "
                      f"object a line{how}")

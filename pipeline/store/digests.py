@@ -166,6 +166,8 @@ def missing(path: Path, key: str, named: str = "") -> DataError:
     if words := address(named or str(path)):
         return DataError(f"{named or path} {words} Check {key}.")
     where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
+    if "*" in str(path):
+        return DataError(f"{where} A pattern is no path: name the directory of the files, or each file.")
     local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
     if path.is_absolute() or local or len(path.parts) != 2:
         return DataError(where)

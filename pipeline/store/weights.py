@@ -101,6 +101,8 @@ def _parts(index: Path) -> list[Path]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ModelError(f"{index.name} there is not a readable index of weights ({why}).") from error
+    if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+        raise ModelError(f"{index.name} names {outside[0]}, which is outside the model's directory.")
     if absent := [name for name in names if not (index.parent / name).is_file()]:
         raise ModelError(f"{len(absent)} of the {len(names)} files that {index.name} names are not there: "
                          f"{', '.join(absent[:3])}{', …' if len(absent) > 3 else ''}.")
@@ -132,6 +134,20 @@ def _blank(files: list[Path]) -> str | None:
     return next((f"{file.name}: {name}" for file in files for name, one in tensor_files.read(file).items()
                  if name.endswith((EMBEDDING, HEAD)) and one.dtype in EXPONENTS and one.data.nbytes
                  and not any((part << 1).any() for part in (one.words[:ROW], one.words))), None)  # << 1: without signs
+
+
+def adapter_words(file: Path, rank: int, targets: str | list[str]) -> str | None:
+    """Returns what the tensors of peft's file do not have as `rank` and a list of `targets` say, or None. Raises
+    ModelError when it is incomplete."""
+    for name, shape in (held := _shapes(file)).items():
+        part = re.search(r"\.lora_([AB])\.weight$", name)
+        if not part or len(shape) != 2:
+            return f"{file.name} has a tensor {name} {shape}, which is no A or B of LoRA"
+        if (found := shape["AB".index(part[1])]) != rank:
+            return f"{file.name} has {name} of rank {found}, and r={rank}"
+    if isinstance(targets, list) and (layers := {name.split(".")[-3] for name in held}) != set(targets):
+        return f"{file.name} adapts {', '.join(sorted(layers)) or 'no layer'}, and not {', '.join(sorted(targets))}"
+    return f"{sick} has values that are NaN, infinite or above 2^33" if (sick := _not_finite([file])) else None
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:

@@ -106,7 +106,8 @@ def place(root: Path, file: str) -> Path:
                           "values of a sweep.")
     path = (root / file).resolve()
     if not file.endswith(ENDINGS) or not path.is_relative_to(root.resolve()):
-        raise ConfigError(f"{file}: needed a .yaml file below {root.resolve()}, such as {GROUP / 'mine.yaml'}.")
+        raise ConfigError(f"{file}: needed a .yaml file below {root.resolve()}, such as {GROUP / 'mine.yaml'}, "
+                          f"or one of {', '.join(sorted(p.stem for p in (files.CONF / 'recipe').glob('*.yaml')))}.")
     if path.relative_to(root.resolve()).parts[0] in ("store", "runs"):
         raise ConfigError(f"{file}: store/ and runs/ are written by runs alone. Name a file elsewhere.")
     return path

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -570,9 +571,9 @@ def limited():
 
 preview.limited_memory = limited
 from pipeline.settings.model import Model
-model = Model.partial({"model_path": sys.argv[1]})
 one = preview.Preview.__new__(preview.Preview)
-one.limits, one.found = model, {"problems": [], "warnings": [], "unjudged": []}
+one.limits, one.found = Model(model_path=sys.argv[1]), {"problems": [], "warnings": [], "unjudged": []}
+one.limits.init.enable = False
 print(one._tokenizer() is not None, one.found["problems"])
 """
     done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True)

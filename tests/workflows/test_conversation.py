@@ -5,9 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.store.errors import DataError
+from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.files import HOME
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, tokenizer_of
+from tests.chat_templates import QWEN3 as THINKS
 from tests.golden.messages import refuses
+from workflows.endpoint import conversation
+from workflows.endpoint.chat import Chat
 from workflows.endpoint.conversation import Ask, Conversation
 from workflows.engines.vllm_tools import tool_calls
 from workflows.protocol.engine import Reply
@@ -155,6 +159,42 @@ def test_a_malformed_call_is_text():
     _, _, choice = played.turn([ASKED], "<tool_call>\n{add 1 2}\n</tool_call>")
     assert (choice.calls, choice.finish) == ([], "stop")
     assert "{add 1 2}" in choice.text
+
+
+@pytest.mark.parametrize("parser", [
+    "hermes", "pythonic", "llama4_pythonic", "olmo3", "xlam", "phi4_mini_json", "granite", "qwen3_coder", "mistral"])
+@pytest.mark.parametrize("opened", ["[", '{"a":', "(", "[add(a=", "-"])
+def test_brackets_without_an_end_are_content_with_every_parser(parser, opened):
+    tokenizer = tokenizer_of(CHATML, [*CHATML_MARKS, "[TOOL_CALLS]", "[ARGS]"], "<|im_end|>")
+    for before in ("", "<tool_call>", "[TOOL_CALLS]add[ARGS]", '<tool_call>{"name": "add", "arguments": '):
+        for depth in (150, 4000):
+            text, calls = tool_calls(parser, tokenizer, before + opened * depth, [ADD])
+            assert isinstance(text, str)
+            assert all(name == "add" for name, _ in calls)
+
+
+def test_a_parser_that_vllm_only_names_is_refused():
+    with refuses(ConfigError, "explorer.tool_call_parser=openai"):
+        tool_calls("openai", tokenizer_of(CHATML, CHATML_MARKS, "<|im_end|>"), "3", [ADD])
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thoughts_that_a_client_sends_back_are_written(field):
+    body = {"model": "policy", "tools": [ADD], "messages": [
+        ASKED, {"role": "assistant", "content": "3", field: "one and two"}, {"role": "tool", "content": "3"}]}
+    prompt = Played(THINKS, CHATML_MARKS, "<|im_end|>").conversation.prompt(Chat().read(body))
+    assert "<think>\none and two\n</think>\n\n3<|im_end|>" in prompt.text
+
+
+def test_what_a_client_sends_and_the_template_does_not_write_is_named(caplog):
+    conversation._warn.cache_clear()
+    template = (HOME / "conf/chat_template/pythonic.jinja").read_text(encoding="utf-8")
+    thinks = [ASKED, {"role": "assistant", "content": "3", "reasoning_content": "Add."}, ASKED]
+    for messages, tools, what in (([ASKED], (), ""), (thinks, (), "reasoning_content"), ([ASKED], (ADD,), "tools")):
+        caplog.clear()
+        for _ in range(2):  # said once
+            Played(template, ["<eos>"], "<eos>", parser="pythonic").turn(messages, "3", tools=tools)
+        assert [what in record.getMessage() for record in caplog.records] == [True] * bool(what)
 
 
 def test_without_a_template_the_prompt_is_the_plain_turns_as_in_training():

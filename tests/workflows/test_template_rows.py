@@ -1,11 +1,15 @@
 """Demonstrations and pairs with tools, calls, thoughts, turns of tools: what is rendered, trained on, and rejected."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
+from operators.turns import as_tools, as_turns
+from pipeline.init.command import AGENT, TEMPLATES
 from pipeline.store import records
+from pipeline.store.files import CONF, HOME
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, QWEN3, tokenizer_of
 from tests.factories import row
 from tests.golden.messages import wording
@@ -59,6 +63,19 @@ def marked(tokenizer, prompt, tokens, mask):
 
 def test_a_call_is_trained_in_the_form_of_the_template():
     assert shown(QWEN3, TALK[:2]) == [(QWEN_ASKED, f"[[<think>\n\n</think>\n\n{WRITTEN}]]")]
+
+
+def test_the_template_of_a_new_agent_writes_the_demonstration_that_the_page_gives():
+    """docs/agents.md, "Demonstrations with tools"; the recipe of `ouro init agent` names the template."""
+    recipe = (TEMPLATES / AGENT / "conf/recipe/project.yaml.j2").read_text(encoding="utf-8")
+    template = (CONF / re.search(r"chat_template_path: conf/(\S+)", recipe)[1]).read_text(encoding="utf-8")
+    page = (HOME / "docs/agents.md").read_text(encoding="utf-8")
+    given = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    talk, tools = as_turns(given["messages"]), as_tools(given["tools"])
+    ((prompt, said),) = shown(template, talk, True, tools, marks=["<eos>"], end="<eos>")
+    assert prompt == ('{"name": "stock", "parameters": {"type": "object", "properties": {"item": {"type": "string"}}}}'
+                      "\nHow many lamps are there?:")
+    assert said == '[[[stock(item="lamp")]<eos>]]12:[[12<eos>]]'
 
 
 def test_the_answer_after_a_tool_is_the_last_response():

@@ -26,10 +26,13 @@ class Message(BaseModel):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, as newer servers name it
 
     def plain(self) -> dict:
         given = {"role": "system" if self.role == "developer" else self.role, "content": texts(self.content),
                  "name": self.name, "tool_call_id": self.tool_call_id,
+                 "reasoning_content": self.reasoning_content or self.reasoning,
                  "tool_calls": [call.model_dump() for call in self.tool_calls or ()]}
         return {key: value for key, value in given.items() if value or key == "content"}
 

@@ -7,10 +7,11 @@ row of its own. What the generation prompt put before the reply (a thought that 
 be absent from the history: it stays in the row as the model saw it.
 """
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from os.path import commonprefix
 
 from pipeline.store.errors import DataError
@@ -18,7 +19,7 @@ from pipeline.store.foreign_text import escaped
 from workflows.endpoint.merging import merged
 from workflows.protocol.engine import STOP_TEXT, Reply
 from workflows.protocol.forced_calls import calls_in
-from workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end
+from workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end, writes
 from workflows.protocol.trajectory import Trajectory
 
 FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
@@ -28,6 +29,7 @@ FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool
     "<tool_call>": "hermes",
 }
 MARKS = re.compile(r"<[^<>]*>|\s")  # what a template may put before a reply besides its generation prompt
+THOUGHTS = "reasoning_content"  # field of a turn of the assistant
 AROUND_THOUGHTS = re.compile(r"\s*(</?think>)\s*")  # templates write a thought's line breaks anew
 
 
@@ -156,6 +158,9 @@ class Conversation:
         if ask.tools and not self._tokenizer.chat_template:
             raise DataError("the model has no chat template, so it cannot be told of tools; set "
                             "model.chat_template_path")
+        for what in ("tools",) * bool(ask.tools) + (THOUGHTS,) * any(one.get(THOUGHTS) for one in ask.messages):
+            if not writes(self._tokenizer, what):
+                _warn(what)
         return conversation_text(self._tokenizer, list(ask.messages), self._thinking, ask.tools, asks)
 
     def _after(self, said: _Said, text: str) -> str | None:
@@ -240,6 +245,13 @@ class Conversation:
         said = sorted(self._said, key=lambda said: said.number)
         return merged([Trajectory(s.prompt.tokens, s.reply.tokens, s.reply.logprobs, [1] * len(s.reply.tokens),
                                   s.reply.finish_reason) for s in said])
+
+
+@cache
+def _warn(what: str) -> None:
+    logging.getLogger(__name__).warning(
+        "agents send %s, and the chat template does not write them: the model sees none of it. Set "
+        "model.chat_template_path to one that does, or write them in the prompt", what)
 
 
 @lru_cache(maxsize=1)

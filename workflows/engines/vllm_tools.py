@@ -12,9 +12,15 @@ def tool_calls(name: str, tokenizer, text: str, tools: Sequence[dict]) -> tuple[
     parser, chat_request = _parser(name)
     request = chat_request(messages=[{"role": "user", "content": ""}], tools=list(tools) or None)
     try:
-        found = parser(tokenizer, request.tools).extract_tool_calls(text, request)
+        reader = parser(tokenizer, request.tools)
     except (RuntimeError, ValueError) as error:  # the tokenizer lacks the tokens of that format
         raise ConfigError(f"explorer.tool_call_parser={name} does not fit the model: {error}") from error
+    try:
+        found = reader.extract_tool_calls(text, request)
+    except NotImplementedError as error:  # some of vLLM's read whole replies in another way only
+        raise ConfigError(f"explorer.tool_call_parser={name} reads no tool calls here: {error}") from error
+    except Exception:  # of whatever a policy may write, such as brackets a thousand deep: a malformed call is content
+        return text, []
     return found.content or "", [(one.function.name, one.function.arguments) for one in found.tool_calls]
 
 

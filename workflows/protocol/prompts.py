@@ -5,6 +5,7 @@ import json
 import string
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,20 @@ def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None
         raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {str(question)[:80]!r}: "
                         f"{str(error).rstrip('.')}. If the template is wrong, correct it or set "
                         "model.chat_template_path to another; else leave such rows (or system_prompt) out.") from error
+
+
+@lru_cache(maxsize=8)
+def writes(tokenizer, what: str) -> bool:
+    """Whether the chat template writes `tools`, or another field of the latest turn of the assistant; not known to be
+    otherwise where it refuses the turns that are tried."""
+    mark = "a_name_of_no_tool"
+    tool = {"type": "function", "function": {"name": mark, "description": mark, "parameters": {"type": "object"}}}
+    turns = [{"role": "user", "content": "a question"}]
+    own = [] if what == "tools" else [{"role": "assistant", "content": "an answer", what: mark}]
+    try:
+        return mark in conversation_text(tokenizer, turns + own, None, [tool] * (not own), not own)
+    except DataError:
+        return True
 
 
 def with_objects(message: dict) -> dict:

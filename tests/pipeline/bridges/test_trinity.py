@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.bridges.recipe import value_text, write
 from pipeline.bridges.source import read_yaml
+from pipeline.cli import main
 from pipeline.store.errors import ConfigError
 from pipeline.store.yaml_values import scalar
 from tests.bridges import SOURCES, from_trinity, written
@@ -22,6 +23,12 @@ def test_every_key_of_the_guide_is_accounted_for():
         "data_processor.task_pipeline.inputs", "stages.0.buffer.train_batch_size", "trainer.total_steps",
         "trainer.trainer_strategy"]
     assert [given.key for given, why in made.left_out if "of the guide" in why] == []
+
+
+def test_an_operator_that_asks_people_is_not_whole_without_its_key():
+    made = from_trinity("data_processor: {task_pipeline: {operators: [{name: human_preference_annotation_mapper, "
+                        "args: {api_key: abc}}]}}")
+    assert list(made.lacking) == ["demonstrations"]
 
 
 def test_a_warm_up_on_demonstrations_is_a_stage_before_the_others():
@@ -286,3 +293,12 @@ def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():
     assert {given.key for given, _ in made.left_out} == {f"{sets}.speed", f"{sets}.format.nonsense"}
     wording(why for _, why in made.left_out)
     assert [given.key for given in made.kept] == [f"{sets}.path", f"{sets}.format.prompt_key"]
+
+
+@pytest.mark.parametrize(("key", "program"), [
+    ("base_model: x", "axolotl"), ("model_name_or_path: x", "TRL"), ("orchestrator: {a: 1}", "prime-rl")])
+def test_a_file_of_another_program_is_named(tmp_path, monkeypatch, capsys, key, program):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.yaml").write_text(key)
+    assert main(["import", "trinity", "theirs.yaml"]) == 1
+    assert f"a file of {program}" in " ".join(capsys.readouterr().out.split())

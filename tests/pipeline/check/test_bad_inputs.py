@@ -3,11 +3,12 @@
 import gzip
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from pipeline import cli
-from pipeline.check.columns import column_problems
+from pipeline.check.columns import file_problems
 from pipeline.check.data_sample import sample
 from pipeline.check.sources import sources
 from pipeline.job.holders import is_locked
@@ -319,17 +320,21 @@ def test_an_address_of_another_machine(checked, key, path, words):
     assert key in found
 
 
+def column_problems(source):
+    return file_problems(source, sample(Path(source["path"]), source["split"], 1, ()))
+
+
 def test_all_absent_columns_are_told_at_once(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"q": "1+1", "a": "2"}\n')
     columns = {"prompt_key": "prompt", "solution_key": "response"}
     source = {"key": "set", "path": str(tmp_path / "a.jsonl"), "split": "train", "format_key": "format",
               "columns": columns, "optional": ("solution_key",), "prompt_setting": "prompt_key",
               "paired": ("chosen", "rejected")}
-    found = column_problems([source])
+    found = column_problems(source)
     assert [words in line for words, line in zip(("format.prompt_key", "format.response_key"), found, strict=True)] == [
         True, True]
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1", "chosen": "2", "rejected": "3"}\n')
-    assert column_problems([source | {"split": "any"}]) == []  # (another split: the columns are kept for a sweep)
+    assert column_problems(source) == []
 
 
 @pytest.mark.parametrize(("keys", "lacks"), [
@@ -343,7 +348,7 @@ def test_a_feature_that_no_record_has_is_told_before_a_run(tmp_path, keys, lacks
         path = str(tmp_path / "a.jsonl")
         config = changed(own | {"data_processor.task_pipeline.generator": None,
                                 place: [path] if place.endswith("inputs") else path})
-        found = column_problems(source.request() for source in sources(config))
+        found = [line for source in sources(config) for line in column_problems(source.request())]
         assert [key for line in found for key in lacks if f"'{key}'" in line] == lacks
         assert len(found) == len(lacks)
 

@@ -183,14 +183,16 @@ def test_without_the_sizes_of_models_memory_and_disk_are_not_judged(model):
 def test_a_run_counts_its_models_where_the_memory_of_a_gpu_is_known(model, monkeypatch):
     """In a process of its own, once however many points of a sweep have the same models."""
     asked = []
-    monkeypatch.setattr(samples, "ask", lambda request, module: asked.append(module) or answered(request["models"]))
+    samples._answer.cache_clear()
+    monkeypatch.setattr(samples, "ask", lambda request, module="stages.preview": (
+        asked.append(module) or answered(request["models"])))
     tight = changed({**model, **GPU, "cluster.gpu_memory_gib": 8.0})
     for _ in range(2):
         with refuses(ConfigError, "trainer"):
             preflight.judged_plan(tight)
-    assert asked == ["stages.model_size"]
+    assert asked == ["stages.preview"]
     preflight.judged_plan(changed(model))
-    assert asked == ["stages.model_size"]
+    assert asked == ["stages.preview"]
 
 
 # --------------------------------------------------------------------------------------------------------- memory, disk

@@ -9,8 +9,9 @@ import pytest
 
 from pipeline.check import preflight, reward_call
 from pipeline.cli import main
+from pipeline.store.errors import ConfigError
 from tests.configs import overridden
-from tests.golden.messages import wording
+from tests.golden.messages import refuses, wording
 
 MINE = """\
 import os, subprocess, sys, time
@@ -39,6 +40,7 @@ def ends(response, answer):
 def exits(response, answer):
     sys.exit(0)
 def alone(responses, answers): return [1.0]
+def device(response, answer): raise RuntimeError('No CUDA GPUs are available')
 def numeric(response, answer): return float(int(response) == int(answer))
 def given(response, answer, key): return float(key == 'hush-hush') if response else 0.0
 def holds(response, answer): return {'accuracy': answer in response, 'short': 1.0}
@@ -204,6 +206,23 @@ def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
     assert seen["call"] is calls
 
 
-def test_a_run_begins_without_a_call(monkeypatch):
-    monkeypatch.setattr(preflight, "call_rewards", None)
-    assert preflight.judged_plan(overridden(), on_warning=lambda line: None).stages
+def test_a_run_begins_with_a_call_and_not_where_it_fails(asked, tmp_path):
+    asked("fails")
+    words = ("buffer.explorer_input.taskset.path=rows.jsonl", f"checkpoint_root_dir={tmp_path}",
+             "buffer.explorer_input.taskset.default_reward_fn_type=ouro_test_judge:{}")
+    refused = overridden(*(word.format("fails") for word in words))
+    with refuses(ConfigError, "no number"):
+        preflight.judged_plan(refused, on_warning=lambda line: None)
+    assert preflight.judged_plan(overridden(*(word.format("of_ids") for word in words)), on_warning=lambda line: None)
+
+
+def test_a_run_begins_not_where_no_row_can_be_used(asked, tmp_path):
+    (tmp_path / "empty.jsonl").write_text('{"question": "?", "answer": null}\n' * 3)
+    config = overridden("buffer.explorer_input.taskset.path=empty.jsonl", f"checkpoint_root_dir={tmp_path}")
+    with refuses(ConfigError, "3 of 3"):
+        preflight.judged_plan(config, on_warning=lambda line: None)
+
+
+def test_a_call_that_needs_a_gpu_is_not_judged_without_one(asked):
+    facts, lines = asked("device")
+    assert (facts, [to for to, _ in lines]) == ([], ["unjudged"])

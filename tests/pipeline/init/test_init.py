@@ -348,10 +348,28 @@ def test_a_project_for_an_agent_passes_the_check_its_tests_and_a_debug_run(tmp_p
     assert Path(schema) == CONF / "schema.json"
     jsonschema.validate(OmegaConf.to_container(OmegaConf.load("conf/recipe/project.yaml")), json.loads(
         Path(schema).read_text()))
+    for name in ("pythonic", "pythonic_tools"):  # the first does not tell the model of tools
+        config = compose([f"model.chat_template_path=conf/chat_template/{name}.jinja"])
+        warned = preflight.check(config, data=True, code=True).warnings
+        assert ["workflow_args" in one for one in warned] == [True] * (name == "pythonic")
     tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True,
                            text=True, check=False)
     assert tests.returncode == 0, tests.stdout
     assert "3 passed" in tests.stdout
+
+
+@pytest.mark.parametrize(("name", "row", "words"), [
+    ("a.json", '{"data": [{"question": "1+1", "answer": "2"}]}', "below the key 'data'"),
+    ("a.jsonl", '{"train": [{"question": "1+1", "answer": "2"}]}', "below the key 'train'"),
+    ("a.JSONL", '{"question": "1+1", "answer": "2"}', "small letters"),
+    ("*.jsonl", None, "pattern"),
+    ("a.jsonl", '{"chosen": "Human: Hi Assistant: Yo", "rejected": "Human: Hi Assistant: No"}', "hh-rlhf"),
+])
+def test_files_of_another_shape_are_named(tmp_path, name, row, words):
+    if row:
+        (tmp_path / name).write_text(row + "\n")
+    with refuses(DataError, words):
+        guess(data.read(str(tmp_path / name)).drawn.rows, None, None)
 
 
 def test_the_tasks_of_a_new_agent_are_right_and_apart():

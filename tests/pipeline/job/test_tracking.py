@@ -107,6 +107,41 @@ def test_a_monitor_that_never_works_stops_nothing(monkeypatch, caplog):
     wording(caplog.text, "2 metrics")
 
 
+def test_a_monitor_that_took_no_metric_in_time_is_not_said_to_lack_none(monkeypatch, caplog):
+    """The thread waits for the sink: with rows in hand they are counted, without any nothing is said."""
+    monkeypatch.setattr(tracking, "LAST_FLUSH_SECONDS", 0.05)
+    for metrics, counted in (({}, False), ({"a": 1.0, "b": 2.0, "c": 3.0}, True)):
+        tracker = tracking.Tracker(Memory(seconds=0.5), logging.getLogger("test"))
+        tracker.log(metrics, 1)
+        tracker.close(failed=False)
+        assert ("3 metrics" in caplog.text, "0 metrics" in caplog.text) == (counted, False)
+
+
+def test_a_monitor_that_lost_metrics_is_closed_all_the_same(monkeypatch):
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.01)
+    sink = Memory(failures=10**6)
+    tracker = tracking.Tracker(sink, logging.getLogger("test"))
+    tracker.log({"a": 1.0}, 1)
+    time.sleep(0.05)
+    tracker.close(failed=True)
+    assert sink.closed is True
+
+
+ODD = ("math (hard)", "math [hard]", "50%", "a//b", "../up", "/root", "", "数学", "🧮", "n" * 300, "n" * 301,
+       "line\nbreak")
+
+
+def test_names_are_what_mlflow_takes_and_stay_apart():
+    from mlflow.utils.validation import _validate_metric
+
+    written = [tracking._key(f"eval/{name}/pass@4") for name in ODD]
+    for name in written:
+        _validate_metric(name, 1.0, 1, 1)
+    assert len(set(written)) == len(ODD)
+    assert tracking._key("eval/test set: a-b/pass@4") == "eval/test set: a-b/pass_at_4"
+    assert written[0].startswith("eval/math _hard_/pass_at_4-")
+
+
 def test_none_takes_everything_and_starts_nothing(tmp_path):
     with tracking.open_tracker(context(tmp_path, "none")) as tracker:
         tracker.log(step_metrics(row(Step, step=1)), 1)
@@ -138,8 +173,28 @@ def test_tensorboard_writes_event_files(tmp_path):
     pytest.importorskip("tensorboard")
     made = context(tmp_path, "tensorboard")
     with tracking.open_tracker(made) as tracker:
-        tracker.log({"actor/loss": 1.0}, 1)
-    assert list((made.directory / "tensorboard").glob("events.out.tfevents.*"))
+        tracker.log({"actor/loss": 1.0} | {f"eval/{name}/mean": 0.5 for name in ODD}, 1)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (written,) = (made.directory / "tensorboard").glob("events.out.tfevents.*")
+    events = EventAccumulator(str(written))
+    events.Reload()
+    assert set(events.Tags()["tensors"]) == {"actor/loss"} | {f"eval/{name}/mean" for name in ODD}
+
+
+@pytest.mark.slow
+def test_a_name_that_mlflow_refuses_loses_only_itself(tmp_path, monkeypatch, caplog):
+    """A server may have rules that this one does not have."""
+    monkeypatch.setattr(tracking, "_key", lambda name: name)
+    with tracking.open_tracker(context(tmp_path, "mlflow")) as tracker:
+        tracker.log({"actor/loss": 1.0, "math (hard)": 0.5, "actor/lr": 0.1}, 1)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    (rft,) = (run for run in runs if run.info.run_name == "rft")
+    assert (rft.data.metrics, rft.info.status) == ({"actor/loss": 1.0, "actor/lr": 0.1}, "FINISHED")
+    assert caplog.text.count("math (hard): ") == 1
 
 
 @pytest.mark.slow

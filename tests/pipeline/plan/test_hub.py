@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
-from pipeline.check import preflight
+from pipeline.check import preflight, samples
 from pipeline.plan import hub, repositories
 from pipeline.results.difference import frozen
 from pipeline.run.invoke import snakemake_command
@@ -23,6 +23,7 @@ from tests.configs import changed
 from tests.damage import flip
 from tests.golden.messages import refuses, wording
 from tests.hub import Hub, model, serving, use
+from tests.sizes import answered
 
 SETS, POOL = "buffer.explorer_input", "data_processor.task_pipeline"
 ROWS = "\n".join(json.dumps({"question": f"{i} 1 2 to {i}", "answer": str(i)}) for i in range(1, 9))
@@ -93,7 +94,8 @@ def test_the_frozen_configuration_and_the_stages_that_read_it_have_the_commit(se
     assert identities(by_commit) == {**identities(plan), "report": identities(by_commit)["report"]}
 
 
-def test_a_push_moves_no_run_until_it_is_asked_to(served, config):
+def test_a_push_moves_no_run_until_it_is_asked_to(served, config, monkeypatch):
+    monkeypatch.setattr(samples, "preview", lambda config, stages, models: answered(models))  # these are no models
     before = served.push("org/m", model())
     plan = checked_plan(config())
     plan.freeze()

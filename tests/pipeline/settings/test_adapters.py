@@ -12,6 +12,7 @@ from pipeline.plan.plan import make_plan
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
 from tests.configs import changed, check, lora, places
 from tests.golden.messages import wording
+from tests.models import safetensors
 from tests.pipeline.check.test_memory import ADAPTED
 
 
@@ -47,12 +48,19 @@ def test_a_check_says_how_much_learns():
 # ------------------------------------------------------------------------------------------------- one to begin with
 
 
+def tensors(rank: int = 32, layer: str = "q_proj", fill: bytes = b"\x3c") -> bytes:
+    """A and B of one layer of width 4. fill: every byte of the numbers."""
+    name = f"base_model.model.model.layers.0.self_attn.{layer}.lora_"
+    held = safetensors({f"{name}A.weight": [rank, 4], f"{name}B.weight": [4, rank]})
+    return held[:-32 * rank] + fill * 32 * rank
+
+
 @pytest.fixture
 def begun(tmp_path):
     """A peft directory, as far as it is looked at without a model."""
     directory = tmp_path / "adapter"
     directory.mkdir()
-    (directory / ADAPTER).write_text("tensors")
+    (directory / ADAPTER).write_bytes(tensors())
     (directory / ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": 32, "lora_alpha": 32}))
     return directory
 
@@ -70,6 +78,26 @@ def test_an_adapter_of_another_kind_is_known_before_the_run(begun, told, words):
     (begun / ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": 32, "lora_alpha": 32, **told}))
     (found,) = wrong_adapters(config)
     assert words in found
+
+
+@pytest.mark.parametrize(("content", "told", "words"), [
+    (tensors(rank=16), {}, "rank 16, and r=32"),
+    (tensors(layer="v_proj"), {"target_modules": ["q_proj"]}, "adapts v_proj, and not q_proj"),
+    (tensors(), {"target_modules": ["q_proj", "v_proj"]}, "adapts q_proj, and not q_proj, v_proj"),
+    (tensors()[:-1], {}, "not a whole safetensors file"),
+    (b"version https://git-lfs.github.com/spec/v1", {}, "git lfs pull"),
+    (tensors(fill=b"\xff"), {}, "NaN"),
+    (safetensors({"base_model.model.lm_head.weight": [4, 4]}), {}, "no A or B of LoRA"),
+])
+def test_tensors_that_are_not_what_the_configuration_tells(begun, content, told, words):
+    (begun / ADAPTER).write_bytes(content)
+    (found,) = wrong_adapters(changed({"model.lora_configs": [lora(path=str(begun), **told)]}))
+    assert words in found
+
+
+def test_excluded_layers_are_not_missed(begun):
+    one = lora(path=str(begun), target_modules=["q_proj", "v_proj"], exclude_modules=["v_proj"])
+    assert wrong_adapters(changed({"model.lora_configs": [one]})) == []
 
 
 @pytest.mark.parametrize("text", ["[1]", "{"])

@@ -58,6 +58,19 @@ def test_parts_that_are_not_there(tmp_path):
     assert SECOND in problem(tmp_path)
 
 
+@pytest.mark.parametrize("outside", ["../model.safetensors", "a/../../model.safetensors", "/tmp/model.safetensors"])
+def test_an_index_that_leaves_its_directory(tmp_path, outside):
+    """Though the file is there: it would not count for the identity, and not travel with the model."""
+    directory = tmp_path / "model"
+    directory.mkdir()
+    in_parts(directory)
+    (directory / SECOND).rename(tmp_path / "model.safetensors")
+    listed = outside.replace("/tmp", str(tmp_path))
+    (directory / INDEX).write_text(json.dumps({"weight_map": {"model.embed_tokens.weight": FIRST,
+                                                              "model.norm.weight": listed}}))
+    assert "outside the model's directory" in problem(directory)
+
+
 @pytest.mark.parametrize("index", ["", "{", "[]", "{}", '{"weight_map": 3}'])
 def test_an_index_that_is_none(tmp_path, index):
     (tmp_path / INDEX).write_text(index)
