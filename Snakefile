@@ -21,6 +21,7 @@ from pipeline.run.sweep import rules as named_rules
 
 BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
+PRIORITIES = requests.priorities(PLAN.stages)
 
 
 onstart:
@@ -63,6 +64,7 @@ for rule_name, stage in named_rules(PLAN.stages):
         benchmark:
             str(PLAN.view / "benchmarks" / f"{rule_name}.tsv")  # in the run's view: a stage may be shared by runs
         threads: stage.threads
+        priority: PRIORITIES[stage.manifest]
         resources:
             **requests.resources(stage),  # locally pipeline/job/claims.py assigns GPUs
         localrule: not requests.is_submitted(stage)

@@ -1,8 +1,11 @@
 """Measures false alarms of `ouro run --until-decided`, and how many seeds it needs where settings differ.
 
+    python -m benchmarks.decisions                          # simulated differences alone, four seconds
     python -m benchmarks.decisions --root /tmp/decisions    # 81 runs of a minute
 
-The warmup of the countdown recipe in 20 seeds, evaluated on the same tasks. Pairs of these runs differ in nothing but
+Without --root 10,000 sequences of 20 differences of each of several distributions are drawn, whose mean is 0 but for
+the last three, and looked at after every difference, as `ouro run --until-decided` does. With --root runs are made: the
+warmup of the countdown recipe in 20 seeds, evaluated on the same tasks. Pairs of these runs differ in nothing but
 chance: sequences of ten such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run
 --until-decided` does. A sequence that is ever decided is a false alarm. Then ten settings beside the recipe, six seeds
 each: after how many it would have stopped. Runs are made side by side, one core each, as a second one saves a tenth of
@@ -11,10 +14,14 @@ an sft stage; what is complete is not made again.
 
 import argparse
 import random
+import statistics
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.lanes import required
 from benchmarks.measurement import Measurement, table
+from operators.statistics import evidence
 from pipeline.results.compare import METRIC
 from pipeline.results.decide import ALPHA, decided_after, differences
 from pipeline.results.view import find_view
@@ -22,7 +29,8 @@ from pipeline.store import tables
 
 PROJECT = "decisions"
 HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row"
-SEQUENCES, PAIRS, SEEDS = 10_000, 10, 6
+SEQUENCES, PAIRS, SEEDS, MOST = 10_000, 10, 6, 20
+COLLAPSING = "one seed in ten is {} deviations worse"
 SAME = range(1, 2 * PAIRS + 1)
 SFT = "stages=[{{stage_name:sft,buffer:{{batch_size:{batch},total_steps:{steps}}}}}]"
 COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "explorer.rollout_model.engine_type=transformers",
@@ -73,10 +81,34 @@ def false_alarms(values: list[list[float]]) -> int:
     return found
 
 
+def simulated(draw: np.random.Generator) -> dict[str, np.ndarray]:
+    """Returns SEQUENCES rows of MOST differences, by their distribution; a deviation is 1 where it has one."""
+    shape = SEQUENCES, MOST
+    normal, collapsed = draw.normal(0, 1, shape), draw.random(shape) < 0.1
+    return {"normal": normal, "Student's t, 3 degrees": draw.standard_t(3, shape),
+            "uniform": draw.uniform(-1, 1, shape), "exponential": draw.exponential(1, shape) - 1,
+            **{COLLAPSING.format(far): normal + far * (0.1 - collapsed) for far in (10, 30)},
+            **{f"normal around {mean:g}": normal + mean for mean in (0.5, 1, 2)}}
+
+
+def simulate() -> None:
+    said = Measurement("decisions_simulated", f"Simulated decisions at {ALPHA:.0%} by `ouro run --until-decided`")
+    rows = []
+    for name, drawn in simulated(np.random.default_rng(1)).items():
+        found = [count for one in drawn.tolist() if (count := decided_after(one))]
+        alone = sum(any(evidence(one[:count]) >= 1 / ALPHA for count in range(1, MOST + 1)) for one in drawn.tolist())
+        rows.append([name, f"{len(found) / SEQUENCES:.1%}", statistics.median(found), f"{alone / SEQUENCES:.1%}"])
+    said.add(table(["differences", "decided", "median seeds", "by evidence alone"], rows))
+    said.save({"sequences": SEQUENCES, "seeds": MOST, "rows": rows})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True)
-    root = parser.parse_args().root.resolve()
+    parser.add_argument("--root", type=Path, help="directory for store/ and runs/; without it: simulate")
+    if (root := parser.parse_args().root) is None:
+        simulate()
+        return
+    root = root.resolve()
     said = Measurement("decisions", f"Decisions at {ALPHA:.0%} by `ouro run --until-decided`")
     required(root, runs(held_out(root)), cores=1)
     same = [find_view(root, f"{PROJECT}/{run_name('recipe', seed)}") for seed in SAME]

@@ -175,8 +175,8 @@ def init(directory, name, **given):
 @click.option("--profile", type=click.Choice(["slurm"]), help="submit stages as jobs of SLURM (cluster.slurm.*)")
 @click.option("--dry", is_flag=True, help="run nothing; print which stages would run here, and the others' sbatch")
 @click.option("--until-decided", "sides", nargs=2, metavar="A B", help="make seed after seed of the overrides A, and "
-              "of B, until one is better beyond chance (95%, looked at after every seed)")
-@click.option("--max-seeds", type=click.IntRange(2, 1000), help="seeds of --until-decided; default: 20")
+              "of B, until one is better beyond chance (95%, looked at after every seed, from the sixth on)")
+@click.option("--max-seeds", type=click.IntRange(1, 1000), help="seeds of --until-decided; default: 20")
 @click.pass_obj
 def run(extra, sides, max_seeds, **given):
     """Make every stage of the recipe that is not complete yet.

@@ -96,7 +96,7 @@ def gc(root, delete):
 @HERE
 @click.option("--step", type=int, help="trainer step; without it: list the steps whose weights are kept")
 @click.option("--out", type=PATH, metavar="DIR", help="a new directory for the model")
-@click.option("--stage", metavar="NAME", help="default: the last one with kept weights")
+@click.option("--stage", metavar="NAME", help="default: the last training stage")
 def weights(name, root, step, out, stage):
     """Make a Hugging Face directory of the weights that a training stage had after a step.
 
@@ -121,7 +121,7 @@ def weights(name, root, step, out, stage):
 @RUN
 @HERE
 @click.option("--out", type=PATH, metavar="DIR", required=True, help="a new directory")
-@click.option("--stage", metavar="NAME", help="default: the last training stage")
+@click.option("--stage", metavar="NAME", help="default: the last training stage, once it is complete")
 @click.option("--push", metavar="ORG/NAME", help="upload it to the Hugging Face hub, to a private repository if new")
 def export(name, root, out, stage, push):
     """Write the trained model of a run, with a model card, to a directory for transformers and vLLM.

@@ -133,7 +133,7 @@ def broken_models(recipe: Recipe, elsewhere: bool = False) -> list[Problem]:
 
 
 def forget() -> None:
-    """Answers of samples and calls of the user's code are kept for the points of a sweep: called before another command,
+    """Answers of samples and calls of code are kept for the points of a sweep: called before another command,
     since files and code may have changed."""
     samples.answered.cache_clear()
     call_once.cache_clear()

@@ -41,6 +41,17 @@ def resources(stage: Stage) -> dict[str, Any]:
             **{name: value for name, value in named.items() if value is not None}}
 
 
+def priorities(stages: Sequence[Stage]) -> dict[str, int]:
+    """Maps manifests to the priorities of their stages: of those that can run, one with fewer trainings and
+    explorations before it comes first, so that a model is evaluated before a stage goes on from it. stages: in
+    executable order."""
+    depth: dict[str, int] = {}
+    for stage in stages:
+        own = stage.kind.trains or stage.kind.makes_experience
+        depth[stage.manifest] = own + max((depth.get(above, 0) for above in stage.upstream), default=0)
+    return {manifest: max(depth.values()) - before for manifest, before in depth.items()}
+
+
 def nodes(stage: Stage) -> int:
     """Returns the number of nodes of a stage's job."""
     return stage.config.cluster.node_num if stage.kind.computes else 1

@@ -1,13 +1,15 @@
 """Two settings compared over several seeds: differences paired by task and seed, and whether they decide.
 
 After every seed one may look: where differences of seeds are about normal, `operators.statistics.evidence` bounds by
-ALPHA how often settings without a difference are ever decided, however often one looks. What is decided is that one is
+ALPHA how often settings without a difference are ever decided, however often one looks. Of seeds that collapse it has
+no bound, so few seeds, and seeds of which one is far from the others, decide nothing. What is decided is that one is
 better on the tasks that were answered: their choice is no part of the evidence.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from operators import statistics
 from pipeline.job.progress import is_reward
@@ -18,6 +20,9 @@ from pipeline.store import tables
 from pipeline.store.errors import DataError
 
 ALPHA = 0.05
+FEWEST = 6  # seeds that decide
+FARTHEST = 5  # median distances of the others from their median: 3.4 deviations of a normal
+RARE = 0.1  # share of seeds for which the verdict works out what it cannot exclude
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,23 @@ class Differences:
 
     @property
     def decided(self) -> bool:
-        return self.evidence >= 1 / ALPHA
+        return not undecided(self.by_seed)
 
     def words(self) -> str:
-        """Formats `+4.1 points [1.0, 7.2] over 3 seeds and 256 tasks; evidence 24 of 20: decided on these tasks`."""
+        """Formats `+4.1 points [1.0, 7.2] over 6 seeds and 256 tasks; evidence 24 of 20: decided on these tasks`."""
         scale, unit = (1, "") if is_reward(self.metric) else (100, " points")
         value, low, high = (f"{scale * number:+z.3g}" for number in (self.mean, self.low, self.high))
         spread = f" [{low}, {high}]" if math.isfinite(self.low) else ""
         count = len(self.by_seed)
         return (f"{value}{unit}{spread} over {count} seed{'s' * (count > 1)} and {self.tasks} tasks; evidence "
-                f"{self.evidence:.3g} of {1 / ALPHA:.0f}: {'decided on these tasks' if self.decided else 'undecided'}")
+                f"{self.evidence:.3g} of {1 / ALPHA:.0f}: {undecided(self.by_seed) or 'decided on these tasks'}")
+
+    def assumes(self) -> str:
+        """Returns what the verdict takes for granted: no number of seeds shows that others end alike."""
+        count = len(self.by_seed)
+        return (f"taking differences of seeds as about normal. Of a share f of seeds that end otherwise, such as those "
+                f"that collapse, {count} seeds show none with probability (1-f)^{count}: {(1 - RARE) ** count:.0%} "
+                f"for one in {1 / RARE:.0f}")
 
 
 def differences(first: Sequence[View], other: Sequence[View], metric: str) -> Differences:
@@ -80,10 +92,27 @@ def _interval(pairs: list[dict[str, float]], by_seed: list[float]) -> tuple[floa
     return statistics.reward_interval(by_seed)
 
 
+def undecided(by_seed: Sequence[float]) -> str:
+    """Returns why differences decide nothing; empty where they decide."""
+    if statistics.evidence(by_seed) < 1 / ALPHA:
+        return "undecided"
+    if len(by_seed) < FEWEST:
+        return f"undecided before {FEWEST} seeds"
+    far = next((number for number in range(len(by_seed)) if _is_far(by_seed, number)), None)
+    return "" if far is None else (f"undecided while difference {far + 1} of {len(by_seed)} is more than {FARTHEST} "
+                                   "median distances from the others")
+
+
+def _is_far(by_seed: Sequence[float], number: int) -> bool:
+    others = [*by_seed[:number], *by_seed[number + 1 :]]
+    middle = median(others)
+    distance = FARTHEST * median(abs(other - middle) for other in others)
+    return abs(by_seed[number] - middle) > distance + 1e-9 * abs(middle)  # equal ones differ by rounding
+
+
 def decided_after(by_seed: Sequence[float]) -> int | None:
     """Returns the number of differences after which one who looks after each stops; None if none decides."""
-    return next((count for count in range(1, len(by_seed) + 1)
-                 if statistics.evidence(by_seed[:count]) >= 1 / ALPHA), None)
+    return next((count for count in range(1, len(by_seed) + 1) if not undecided(by_seed[:count])), None)
 
 
 def _values(run: View, metric: str) -> dict[str, float | None]:

@@ -34,14 +34,17 @@ CACHED = re.compile(r".*/datasets--(.+?)--(.+?)/snapshots/(\w{12})\w*")  # rows 
 
 
 def choose_stage(view: View, name: str | None) -> Node:
-    """Returns the complete training stage of that name, or the last one. Raises DataError without one."""
-    able = {one.name: one for one in view.stages if one.kind.trains and files.is_complete(one.directory)
-            and (one.directory / MODEL).is_dir()}
-    if name in able or (name is None and able):
-        return able[name] if name else [*able.values()][-1]
-    which = f"no complete training stage '{name}'.{nearest(name, able)}" if name else "no complete training stage."
-    raise DataError(f"{view.run} has {which} Those with a model: {', '.join(able) or 'none'}. `ouro status` shows how "
-                    "far the run is.")
+    """Returns the training stage of that name, or the last one. Raises DataError where it is not complete: the model of
+    an earlier one is no model of the run, unless it is asked for."""
+    trained = {one.name: one for one in view.stages if one.kind.trains}
+    able = [one.name for one in trained.values() if files.is_complete(one.directory)
+            and (one.directory / MODEL).is_dir()]
+    wanted = name or next(reversed(trained), None)
+    if wanted in able:
+        return trained[wanted]
+    which = f"no complete training stage{f' {wanted!r}' * bool(wanted)}.{nearest(name, able) if name else ''}"
+    raise DataError(f"{view.run} has {which} Those with a model, for --stage: {', '.join(able) or 'none'}. `ouro "
+                    "status` shows how far the run is.")
 
 
 def export(shown: View | SweepView, out: Path, stage_name: str | None = None, push: str | None = None

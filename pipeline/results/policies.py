@@ -27,17 +27,16 @@ def words_of(shown: View | SweepView) -> list[str]:
 
 
 def choose_stage(shown: View, name: str | None) -> Node:
-    """Returns the stage of that name, or the last one of the run with kept weights. Raises DataError without one."""
-    able = [stage for stage in shown.stages if kept(stage.directory)]
-    names = [stage.name for stage in able]
-    if name is None and able:
-        return able[-1]
-    found = next((stage for stage in able if stage.name == name), None)
-    if found is None:
-        which = f"stage '{name}' of {shown.run} keeps none" if name else f"no stage of {shown.run} keeps any"
-        raise DataError(f"weights of steps: {which}.{nearest(name, names) if name else ''} Stages that do: "
-                        f"{', '.join(names) or 'none'}.")
-    return found
+    """Returns the training stage of that name, or the last one of the run. Raises DataError where it keeps no
+    weights."""
+    able = {stage.name: stage for stage in shown.stages if kept(stage.directory)}
+    trained = [stage.name for stage in shown.stages if stage.kind.trains]
+    wanted = name or (trained[-1] if trained else None)
+    if wanted not in able:
+        which = f"stage '{wanted}' of {shown.run} keeps none" if wanted else f"no stage of {shown.run} keeps any"
+        raise DataError(f"weights of steps: {which}.{nearest(name, able) if name else ''} Stages that do, for --stage: "
+                        f"{', '.join(able) or 'none'}.")
+    return able[wanted]
 
 
 def table(stage: Node) -> str:

@@ -1,6 +1,7 @@
 """`ouro verify`: compares every file of a run with what was written, and the rows of its tables with one another."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +25,22 @@ class Verdict:
 def verify(shown: Shown) -> list[Verdict]:
     """Returns a verdict on each stage, in executable order: rows are not compared with those of a damaged input."""
     made: list[Verdict] = []
+    resting = _resting(shown.stages)
     for stage in shown.stages:
-        made.append(_verdict(stage, {one.stage.directory.name for one in made if one.problems}))
+        damaged = {one.stage.directory.name for one in made if one.problems}
+        made.append(_verdict(stage, damaged, resting.get(stage.directory.name, [])))
     return made
+
+
+def _resting(stages: list[Node]) -> dict[str, list[str]]:
+    """Maps directories' names to the names of the complete stages that read them, themselves or through others."""
+    found: dict[str, list[str]] = {}
+    for stage in reversed(stages):
+        with suppress(OuroError, FileNotFoundError):  # its own verdict names it
+            for place in files.read_json(stage.directory / "stage.json")["inputs"].values():
+                found.setdefault(Path(place).name, []).extend([
+                    *found.get(stage.directory.name, []), *[stage.name] * files.is_complete(stage.directory)])
+    return {name: sorted({*above}) for name, above in found.items()}
 
 
 def report(verdicts: list[Verdict]) -> str:
@@ -42,10 +56,12 @@ def report(verdicts: list[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def _verdict(stage: Node, damaged: set[str]) -> Verdict:
+def _verdict(stage: Node, damaged: set[str], resting: list[str]) -> Verdict:
     place, complete = stage.directory, files.is_complete(stage.directory)
+    absent = [] if complete or not resting else [f"{files.near(place)}/{files.MANIFEST} is missing, and on it rest "
+                                                 f"stages that are complete: {', '.join(resting)}"]
     if not place.exists():
-        return Verdict(stage, 0, 0, "not there", [])
+        return Verdict(stage, 0, 0, "DAMAGED" if absent else "not there", absent)
     if complete and not (place / "stage.json").exists():
         return Verdict(stage, 0, 0, "DAMAGED", [f"{files.near(place)}/stage.json is damaged: it is missing"])
     if not place.is_dir():
@@ -57,7 +73,7 @@ def _verdict(stage: Node, damaged: set[str]) -> Verdict:
             entries = (entries or {}) | {str(made / name): tuple(entry) for name, entry in
                                          checkpoints.read_manifest(place, step).get(hashes.FILES, {}).items()}
         damage = hashes.differences(place, entries or {})
-        found = [f"{files.near(place)}/{name} is damaged: {words}" for name, words in damage.items()]
+        found = absent + [f"{files.near(place)}/{name} is damaged: {words}" for name, words in damage.items()]
         found += [] if found else list(_broken_line(stage, damaged))
     except OuroError as error:
         return Verdict(stage, 0, 0, "DAMAGED", [str(error)])

@@ -25,7 +25,7 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
     command goes on.
     """
     own = [shlex.split(side) for side in sides]
-    _refuse(own)
+    _refuse(own, most)
     first, _ = (_evaluated(search.composed([*words, *side])).seed for side in own)
     common = [word for word in words if key_of(word) != "seed"]
     made: list[list[View]] = [[], []]
@@ -42,7 +42,7 @@ def until_decided(words: Sequence[str], sides: Sequence[str], most: int, extra: 
             break
     project, name = made[0][0].path.parts[-2], compose(common).name
     better = sides[found.mean > 0]
-    print((f"decided after {len(made[0])} seeds: {better} is better" if found.decided else
+    print((f"decided after {len(made[0])} seeds: {better} is better, {found.assumes()}" if found.decided else
            f"undecided after {len(made[0])} seeds, the most that were asked for (--max-seeds)")
           + f"; all runs: ouro compare {project}/{name}")
     return 0
@@ -55,7 +55,10 @@ def _evaluated(config: Config) -> Config:
     return config
 
 
-def _refuse(own: Sequence[list[str]]) -> None:
+def _refuse(own: Sequence[list[str]], most: int) -> None:
+    if most < decide.FEWEST:
+        needed = f"needed {decide.FEWEST} or more: fewer decide nothing"
+        raise ConfigError(Problem("--max-seeds", found=most, needed=needed))
     for side in own:
         if taken := [word for word in side if key_of(word) in ("seed", "name", "project")]:
             raise ConfigError(Problem(OPTION, needed=f"overrides other than {taken[0]}: both sides have the same "

@@ -80,6 +80,8 @@ def _some(steps: set[int]) -> str:
 def require(stage: Path, written: Collection[str], inputs: Mapping[str, Path], manifest: Mapping) -> None:
     """Raises StageError where `inconsistencies` finds one: the stage is then not complete."""
     if found := list(inconsistencies(stage, written, inputs, manifest)):
+        way = ("Run the same command again: missing steps are made again." if recovery.damaged_rows(stage, "hash") else
+               f"Nothing that the stage keeps makes them again: delete {stage}, then run the same command again; the "
+               "stage then restarts at its beginning.")
         raise StageError(f"the rows of {stage} do not belong together: {'; '.join(found)}. The stage is not complete. "
-                         "Run the same command again: missing steps are made again. If it ends so again, "
-                         f"delete {stage}: the stage then restarts at step 1.")
+                         f"{way}")

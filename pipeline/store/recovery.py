@@ -20,7 +20,7 @@ OF_TRAINER = ("steps", "trained")
 OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
 EVALUATED = ("samples", "scores")
-COUNTED = ("steps", "rollouts")  # their files are numbered from 1 without a gap
+COUNTED = {"steps": "trained", "rollouts": "experience"}  # numbered from 1 without a gap; what each has a file of
 
 UNKNOWN = 2**31  # larger than any step
 PART = 256  # steps that are read at once
@@ -43,7 +43,7 @@ def rewind(stage: Path, warn: Callable[[str], None], verify: str = "hash",
         begins = dict.fromkeys(OF_TRAINER, kept + 1) if kept else {}
         if kept and (stage / "experience").exists():
             begins |= dict.fromkeys(OF_EXPLORER, first_read(kept))
-        damage = _damaged_rows(stage, verify) if kept else {}
+        damage = damaged_rows(stage, verify) if kept else {}
         try:
             return _rewind(stage, warn, verify, first_read, version_of,
                            {key: damage[key] for key in damage if key[1] < begins.get(key[0], 0)})
@@ -60,7 +60,7 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
     if oldest and (stage / "experience").exists():
         begins |= dict.fromkeys((*OF_EXPLORER[1:], *SCORED), first_read(oldest))
     given_up = {*lost(stage), *old}
-    damage = {key: words for key, words in _damaged_rows(stage, verify, begins).items() if key not in given_up}
+    damage = {key: words for key, words in damaged_rows(stage, verify, begins).items() if key not in given_up}
     first = min((step for table, step in damage if table in OF_EXPLORER), default=UNKNOWN)
     versions = _versions(stage, damage, given_up, oldest, first)
     damage |= _damaged_weights(stage, min(_next_version(versions), *(
@@ -95,7 +95,7 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
 
 def rewind_explorer(stage: Path, warn: Callable[[str], None], verify: str = "hash") -> int:
     """Resets a stage that only explores to its last step before a damaged one; returns that step."""
-    damage = {key: words for key, words in _damaged_rows(stage, verify).items() if key[0] in OF_EXPLORER}
+    damage = {key: words for key, words in damaged_rows(stage, verify).items() if key[0] in OF_EXPLORER}
     complete = tables.steps_present(stage, "rollouts")
     last = min((step - 1 for _, step in damage), default=max(complete, default=0))
     _report(damage, f"made again; explorer steps up to {last} are kept", warn)
@@ -107,7 +107,7 @@ def rewind_explorer(stage: Path, warn: Callable[[str], None], verify: str = "has
 
 def lose_damaged(stage: Path, verify: str, warn: Callable[[str], None]) -> None:
     """Compares all rows of a stage that has its last checkpoint; nothing makes damaged ones again."""
-    rows = {key: words for key, words in _damaged_rows(stage, verify).items() if key[0] in (*OF_TRAINER, *OF_EXPLORER)}
+    rows = {key: words for key, words in damaged_rows(stage, verify).items() if key[0] in (*OF_TRAINER, *OF_EXPLORER)}
     _lose(stage, rows, warn)
 
 
@@ -169,8 +169,9 @@ def _steps(stage: Path, table: str) -> set[int]:
     return {*tables.steps_present(stage, table), *map(step_of, map(Path, hashes.recorded(stage / table)))}
 
 
-def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None) -> Damage:
-    """Finds files of tables that differ from what was written, and gaps in numbered tables; without lost ones.
+def damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None) -> Damage:
+    """Finds files of tables that differ from what was written, and gaps in numbered tables; without lost ones. Of a
+    file whose list is gone too, the other table of its step, or a later checkpoint, tells that it was written.
 
     begins: table -> the first step whose file is compared by hash, those before only by size; by default all.
     """
@@ -183,13 +184,14 @@ def _damaged_rows(stage: Path, verify: str, begins: dict[str, int] | None = None
         differing = hashes.differences(home, later[True], verify) | hashes.differences(home, later[False], "size")
         for name, words in differing.items():
             found[table, step_of(Path(name))] = f"{home / name} is damaged: {words}"
-    for table in COUNTED:
+    for table, other in COUNTED.items():
         present = {*tables.steps_present(stage, table)}
-        for step in {*range(1, max(present, default=0))} - present:
-            found.setdefault((table, step), f"{tables.step_file(stage, table, step)} is missing")
-    for step in tables.steps_present(stage, "rollouts"):
-        if not (path := tables.step_file(stage, "experience", step)).exists():
-            found.setdefault(("experience", step), f"{path} is missing")
+        reached = max(checkpoints.complete_checkpoints(stage), default=0) if table == "steps" else 0
+        made = {(table, step) for step in range(1, max({*present, reached}, default=0) + 1)}
+        made |= {(other, step) for step in present if table == "rollouts" or (stage / other).is_dir()}
+        for one in made:
+            if not (path := tables.step_file(stage, *one)).exists():
+                found.setdefault(one, f"{path} is missing")
     given_up = {*lost(stage)}
     return {key: words for key, words in found.items() if key not in given_up}
 

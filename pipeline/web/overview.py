@@ -13,6 +13,7 @@ from pipeline.store.errors import OuroError
 from pipeline.web import curves
 from pipeline.web.rollouts import KEYS
 
+LOOK = 0.2
 RECENT = 20  # steps whose median says how long the next ones take
 
 
@@ -82,11 +83,13 @@ def scores(shown: View) -> list[dict[str, Any]]:
 
 
 def machine() -> dict[str, Any]:
-    """Returns what this machine has and uses, in GiB and shares: CPUs, memory, each GPU that NVIDIA's tool lists."""
+    """Returns what this machine has and uses, in GiB and shares: CPUs, memory, each GPU that NVIDIA's tool lists. CPUs
+    are measured for LOOK seconds, as without an interval psutil compares with the last call of the same thread, and a
+    request has a thread for itself."""
     import psutil
 
     memory = psutil.virtual_memory()
-    return {"cpus": psutil.cpu_count(), "cpu_used": psutil.cpu_percent() / 100, "memory_gib": memory.total / 2**30,
+    return {"cpus": psutil.cpu_count(), "cpu_used": psutil.cpu_percent(LOOK) / 100, "memory_gib": memory.total / 2**30,
             "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": _gpus()}
 
 

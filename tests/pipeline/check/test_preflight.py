@@ -183,7 +183,7 @@ def test_without_the_sizes_of_models_memory_and_disk_are_not_judged(model):
 def test_a_run_counts_its_models_where_the_memory_of_a_gpu_is_known(model, monkeypatch):
     """In a process of its own, once however many points of a sweep have the same models."""
     asked = []
-    samples._answer.cache_clear()
+    samples.answered.cache_clear()
     monkeypatch.setattr(samples, "ask", lambda request, module="stages.preview": (
         asked.append(module) or answered(request["models"])))
     tight = changed({**model, **GPU, "cluster.gpu_memory_gib": 8.0})

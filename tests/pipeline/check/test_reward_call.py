@@ -190,7 +190,7 @@ def test_a_secret_is_revealed_in_the_process_of_the_call_alone(asked, monkeypatc
 
 
 def test_what_is_known_to_be_wrong_and_what_is_ours_is_not_called(asked, monkeypatch):
-    monkeypatch.setattr(reward_call, "_call", None)
+    monkeypatch.setattr(reward_call, "call_once", None)
     name = overridden().buffer.explorer_input.taskset.name
     assert asked("score", told="'ouro_test_judge:score' cannot be imported") == ([], [])
     assert asked("score", told=f"buffer.explorer_input.taskset.path ({name}): has no column 'x'") == ([], [])

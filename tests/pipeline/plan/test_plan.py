@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.plan import requests
 from pipeline.plan.plan import make_plan
 from pipeline.store import checkpoints, files
 from pipeline.store.errors import ConfigError
@@ -63,6 +64,15 @@ def test_what_the_first_stage_begins_with_is_evaluated_too(tmp_path):
     assert Path(base.inputs["model"]).name.startswith("model-")
     assert identities(tmp_path, {"explorer.eval_on_startup": True, EVALS: []}).keys() == identities(
         tmp_path, {EVALS: []}).keys()
+
+
+def test_a_model_is_evaluated_before_a_stage_goes_on_from_it(tmp_path):
+    """Two stages train one after the other: evaluate_base and what it needs have two below them, sft one."""
+    found = planned(tmp_path, {"explorer.eval_on_startup": True}).stages
+    priority = requests.priorities(found)
+    assert {one.name: priority[one.manifest] for one in found} == {
+        "tasks": 2, "curate": 2, "model": 2, "evaluate_base": 2, "sft": 1, "evaluate_sft": 1, "rft": 0,
+        "evaluate_rft": 0, "report": 0}
 
 
 def test_what_an_rft_stage_watches_itself_by_does_not_make_another_of_it(tmp_path):

@@ -1,12 +1,16 @@
 """What a model card says of its run."""
 
 import shlex
+import shutil
 
+import pytest
 import yaml
 
 from pipeline.results import model_export
 from pipeline.results.view import open_view
 from pipeline.store import files
+from pipeline.store.errors import DataError
+from tests.golden.messages import refuses
 
 COMMIT = "0123456789ab" + "0" * 28
 SETTINGS = {"algorithm": {"algorithm_type": "grpo"}, "buffer": {"explorer_input": {"tasksets": [
@@ -64,3 +68,18 @@ def test_the_command_can_be_typed(run):
     card, _ = frozen(run)
     (line,) = [one for one in card.splitlines() if "ouro run" in one]
     assert shlex.split(line.split("`")[1]) == ["ouro", "run", WORD]
+
+
+@pytest.mark.parametrize("lose", [lambda stage: (stage / files.MANIFEST).unlink(), shutil.rmtree],
+                         ids=["killed", "not there"])
+def test_the_model_of_an_earlier_stage_is_exported_only_where_it_is_asked_for(run, lose):
+    """The last stage is killed or running, or not there yet."""
+    view = open_view(run.path)
+    trained = {one.name: one for one in view.stages if one.kind.trains}
+    for one in trained.values():
+        (one.directory / model_export.MODEL).mkdir()
+    assert model_export.choose_stage(view, None) == trained["rft"]
+    lose(trained["rft"].directory)
+    with refuses(DataError, "'rft'", "--stage: sft"):
+        model_export.choose_stage(view, None)
+    assert model_export.choose_stage(view, "sft") == trained["sft"]

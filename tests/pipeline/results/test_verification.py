@@ -73,6 +73,19 @@ def test_a_damaged_or_missing_file_is_named_and_the_exit_code_is_1(run, capsys, 
     assert [one for one, verdict in verdicts(run).items() if verdict.problems] == [name]
 
 
+@pytest.mark.parametrize("lose", [lambda place: (place / files.MANIFEST).unlink(), shutil.rmtree],
+                         ids=["manifest", "directory"])
+def test_a_missing_manifest_is_damage_where_complete_stages_rest_on_it(run, capsys, lose):
+    """evaluate_rft rests on rft, and by way of it on sft; nothing complete rests on evaluate_sft."""
+    for name in ("sft", "evaluate_sft"):
+        lose(stage(run, name))
+    (stage(run, "rft") / files.MANIFEST).unlink()
+    assert ouro(run, "verify") == 1
+    wording(capsys.readouterr().out, f"{files.MANIFEST} is missing")
+    assert {one: "evaluate_rft" in verdict.problems[0] for one, verdict in verdicts(run).items()
+            if verdict.problems} == {"sft": True, "rft": True}
+
+
 def test_rows_that_do_not_belong_together_are_counted(run):
     rft = stage(run, "rft")
     path = tables.step_file(rft, "experience", 1)

@@ -12,7 +12,7 @@ from pipeline.results import learnt, view
 from pipeline.run import outcome
 from pipeline.settings.kinds import KINDS
 from pipeline.store import consistency, files, hashes, records, recovery, tables
-from pipeline.store.errors import DataError
+from pipeline.store.errors import DataError, StageError
 from tests.damage import cut_short, flip
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -101,6 +101,17 @@ def test_a_damaged_plan_is_said_to_be_made_again(tmp_path):
     (line,) = outcome.damaged_plans(SimpleNamespace(view=flip(place / "plan.json").parent))
     assert str(place / "plan.json") in line
     assert "Delete" not in line
+
+
+def test_the_way_out_is_the_same_command_only_where_that_makes_rows_again(rft):
+    """Rows that are whole and too few are found by no resume; a missing step is."""
+    tables.write(tables.step_file(rft[0], "trained", 3), records.Trained, [])
+    with refuses(StageError, f"delete {rft[0]}"):
+        consistency.require(rft[0], KINDS["rft"].writes, rft[1], {"steps": 4})
+    tables.step_file(rft[0], "trained", 3).unlink()
+    with refuses(StageError) as caught:
+        consistency.require(rft[0], KINDS["rft"].writes, rft[1], {"steps": 4})
+    assert "delete" not in str(caught.value)
 
 
 def test_a_stage_whose_rows_do_not_belong_together_is_not_complete(rft, monkeypatch, capsys, environment_kept):

@@ -222,6 +222,21 @@ def test_an_old_row_costs_nothing_where_another_one_can_not_be_lost(stage):
     assert recovery.lost(stage) == []
 
 
+@pytest.mark.parametrize("table", ["steps", "trained"])
+def test_a_row_that_was_lost_with_its_list_after_the_last_checkpoint_is_missed(stage, table):
+    """As a power cut leaves it: nothing but the other table and the checkpoint of step 6 tells that it was written."""
+    hashes.remove(tables.step_file(stage, table, 6))
+    assert rewound(stage)[0] == 4
+    for step in (5, 6):
+        train(stage, step)
+    for step in (2, 4):
+        shutil.rmtree(checkpoints.checkpoint_directory(stage, step))
+    checkpoint(stage, 6)
+    hashes.remove(tables.step_file(stage, table, 6))
+    assert rewound(stage)[0] == 6
+    assert recovery.lost(stage) == [(table, 6)]
+
+
 def test_at_the_end_damaged_rows_of_any_age_are_lost(stage):
     said, path = [], flip(tables.step_file(stage, "experience", 2))
     recovery.lose_damaged(stage, "size", said.append)

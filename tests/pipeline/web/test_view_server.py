@@ -4,8 +4,14 @@ import asyncio
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from pathlib import Path
 
+import psutil
 import pytest
 import uvicorn
 from starlette.testclient import TestClient
@@ -279,3 +285,50 @@ def test_a_page_for_the_disk_writes_addresses_as_a_browser_does():
 def test_there_is_no_such_run(tmp_path):
     assert cli.main(["view", "absent", "--root", str(tmp_path)]) == 2
     assert cli.main(["view", "--root", str(tmp_path), "--export", str(tmp_path / "page")]) == 2
+
+
+def test_the_load_is_that_of_the_machine_whichever_thread_asks(monkeypatch):
+    """A first call of psutil in a thread has nothing to compare with, and answers 0. Another process is busy."""
+    monkeypatch.setattr(psutil, "_last_cpu_times", {})  # a thread may have the number of one before it
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        with ThreadPoolExecutor() as pool:
+            used = pool.submit(overview.machine).result()["cpu_used"]
+        busy.kill()
+    assert 0 < used <= 1
+
+
+GRAPH = """
+const made = (name, given, ...children) => ({name, given, children, append(...more) { this.children.push(...more); },
+                                             setAttribute() {}});
+globalThis.document = {createElementNS: () => made("a", null)};
+globalThis.Ouro = {h: made, draw: made, duration: String};
+const stages = JSON.parse(process.argv[1]).map(([name, kind, inputs]) => ({name, kind, inputs, state: "waiting"}));
+const [drawing] = eval(require("fs").readFileSync(0, "utf8") + "; OuroCharts")
+  .stages(stages, null, () => "").children;
+const boxes = drawing.children.filter((one) => one.name === "a").map((one) => one.children[1].given);
+const lines = drawing.children.filter((one) => one.name === "path.edge").map((one) => one.given.d);
+console.log(JSON.stringify([boxes, lines]));
+"""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_no_line_of_the_graph_runs_behind_a_box():
+    """evaluate_base and evaluate_sft are as high as evaluate_rft, which is between them and the report."""
+    stages = [("curate", "curate", []), ("model", "model", []), ("evaluate_base", "evaluate", ["curate", "model"]),
+              ("sft", "train", ["curate", "model"]), ("evaluate_sft", "evaluate", ["sft"]), ("rft", "rft", ["sft"]),
+              ("evaluate_rft", "evaluate", ["rft"])]
+    stages.append(("report", "report", [name for name, _, _ in stages]))
+    script = (Path(overview.__file__).parent / "static" / "charts.js").read_text()
+    done = subprocess.run(["node", "-e", GRAPH, json.dumps(stages)], input=script, capture_output=True, text=True,
+                          check=True)
+    boxes, lines = json.loads(done.stdout)
+    assert (len(boxes), len(lines)) == (8, 10)
+    behind = []
+    for line in lines:
+        x, y = map(float, re.match(r"M(\S+) ([\d.]+)", line).groups())
+        for kind, given in re.findall(r"([CH])([^A-Z]*)", line):
+            numbers = [*map(float, given.split())]
+            x, y, before = (numbers[-2], numbers[-1], x) if kind == "C" else (numbers[0], y, x)
+            behind += [(line, box) for box in boxes if kind == "H" and box["y"] < y < box["y"] + box["height"]
+                       and before < box["x"] + box["width"] / 2 < x]
+    assert behind == []
