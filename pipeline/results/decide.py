@@ -57,8 +57,8 @@ class Differences:
     def assumes(self) -> str:
         """Returns what the verdict takes for granted: no number of seeds shows that others end alike."""
         count = len(self.by_seed)
-        return ("taking differences of seeds as about normal. Of a share f of seeds that end otherwise, as by a collapse, "
-                f"{count} seeds show none with probability (1-f)^{count}: {0.9**count:.0%} for one in ten")
+        return ("taking differences of seeds as about normal. Of a share f of seeds that end otherwise, as by a "
+                f"collapse, {count} seeds show none with probability (1-f)^{count}: {0.9**count:.0%} for one in ten")
 
 
 def differences(first: Sequence[View], other: Sequence[View], metric: str) -> Differences:
