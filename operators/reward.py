@@ -205,7 +205,8 @@ def unmatched(truth: str) -> str | None:
             "braces are closed")
 
 
-def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds, allow_unevaluated=ACCURACY.allow_unevaluated) -> None:
+def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,
+           allow_unevaluated=ACCURACY.allow_unevaluated) -> None:
     """Begins a comparison, so that those of a step are made at the same time."""
     with suppress(DataError):
         found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
