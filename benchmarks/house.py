@@ -24,11 +24,11 @@ from tabulate import tabulate
 from pipeline.store.files import HOME
 
 PACKAGES = ("ouroboros", "pipeline", "operators", "workflows", "stages")
-LIMITS = {"rooms": 30, "floors": 10, "arrows between rooms": 150, "upward arrows": 0, "circles of rooms": 0,
-          "circles of files": 0, "lines of Python, tests and benchmarks apart": 66000, "lines of tests": 57000,
-          "files that name an algorithm (sapo)": 5, "stays of an override in composing": 117,
-          "climbs of an override in composing": 22, "stays of an override in `ouro run`": 400,
-          "climbs of an override in `ouro run`": 97}
+LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 154, "upward arrows": 0, "circles of rooms": 0,
+          "circles of files": 0, "lines of Python, tests and benchmarks apart": 65900, "lines of tests": 57000,
+          "files that name an algorithm (sapo)": 4, "stays of an override in composing": 117,
+          "climbs of an override in composing": 22, "stays of an override in `ouro run`": 364,
+          "climbs of an override in `ouro run`": 99}
 GOALS = {"rooms": 22, "arrows between rooms": 95, "lines of Python, tests and benchmarks apart": 60000,
          "lines of tests": 46000, "files that name an algorithm (sapo)": 2, "stays of an override in composing": 70,
          "climbs of an override in composing": 12, "stays of an override in `ouro run`": 200,

@@ -68,8 +68,10 @@ def test_numbers_of_32_bits_are_as_they_were_written(tmp_path, save):
                                   lambda rows, path: rows.save_to_disk(path)])
 def test_classes_of_datasets_have_their_names(tmp_path, save):
     """-1 is no class."""
-    kinds = datasets.Features({"question": datasets.Value("string"), "answer": datasets.ClassLabel(names=["no", "yes"])})
-    save(datasets.Dataset.from_dict({"question": ["q", "r", "s"], "answer": [1, 0, -1]}, features=kinds), tmp_path / "a")
+    kinds = datasets.Features({"question": datasets.Value("string"),
+                               "answer": datasets.ClassLabel(names=["no", "yes"])})
+    rows = datasets.Dataset.from_dict({"question": ["q", "r", "s"], "answer": [1, 0, -1]}, features=kinds)
+    save(rows, tmp_path / "a")
     path = next(tmp_path.iterdir())
     assert [row.answer for row in read(path)] == ["yes", "no", None]
     assert {row["answer"] for row in sample(path, "train", 3, ["answer"]).rows} == {"yes", "no", None}
