@@ -25,7 +25,7 @@ from pipeline.store.files import HOME
 
 PACKAGES = ("ouroboros", "pipeline", "operators", "workflows", "stages")
 LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 154, "upward arrows": 0, "circles of rooms": 0,
-          "circles of files": 0, "lines of Python, tests and benchmarks apart": 65900, "lines of tests": 57000,
+          "circles of files": 0, "lines of Python, tests and benchmarks apart": 66000, "lines of tests": 57100,
           "files that name an algorithm (sapo)": 4, "stays of an override in composing": 117,
           "climbs of an override in composing": 22, "stays of an override in `ouro run`": 364,
           "climbs of an override in `ouro run`": 99}

@@ -222,7 +222,7 @@ class _Proof:
 
         Of each layer alone the gradient of its output at the last token with respect to its input is exactly 0 where
         the input is out of reach, in any precision."""
-        if not (layers := self._layers()) or not self.bounds or self.way.sequence:
+        if not (layers := self._layers()) or not self.bounds or self.way.sequence or self._partitioned():
             return None
         (row,) = self._rows(min(self._length(), EXACT))
         (micro,) = pack([row], len(row.tokens), 0, 1)
@@ -250,8 +250,8 @@ class _Proof:
 
             def leave(_, __, output: Tensor | tuple, i: int = i) -> Tensor | tuple:
                 states = output if isinstance(output, Tensor) else output[0]
-                (found,) = torch.autograd.grad(states[0, -1].float().sum(), leaves[i])
-                ends[i] = found[0].float().abs().amax(-1)
+                (found,) = torch.autograd.grad(states[0, -1].float().sum(), leaves[i], allow_unused=True)
+                ends[i] = (torch.zeros_like(leaves[i]) if found is None else found)[0].float().abs().amax(-1)
                 return states.detach() if isinstance(output, Tensor) else (states.detach(), *output[1:])
 
             hooks += [layer.register_forward_pre_hook(enter, with_kwargs=True), layer.register_forward_hook(leave)]
@@ -344,7 +344,7 @@ class _Proof:
     def _inexact(self) -> str:
         """Why this rank cannot compute the model in float32."""
         parameters = list(self.model.parameters())
-        if any(hasattr(one, "ds_tensor") for one in parameters):
+        if self._partitioned():
             return "ranks hold parts of its weights (trainer.zero_stage=3)"
         if self.process.device.type == "cpu":
             return ""
@@ -354,6 +354,10 @@ class _Proof:
         free = torch.cuda.mem_get_info(self.process.device)[0]
         needed = 4.4 * sum(one.numel() for one in parameters) + 3 * 4 * logits  # with copies, of the longest row
         return f"{needed / 2**30:.1f} GiB of GPU memory are needed, {free / 2**30:.1f} free" * (free < needed)
+
+    def _partitioned(self) -> bool:
+        """Whether ranks hold parts of each weight (ZeRO-3), which are whole in the forward of its module alone."""
+        return any(hasattr(one, "ds_tensor") for one in self.model.parameters())
 
     def _largest_gradients(self) -> np.ndarray:
         """Returns the largest absolute gradient of row 2's outputs with respect to the input embeddings of row 1, and
