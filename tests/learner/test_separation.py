@@ -257,7 +257,8 @@ def test_layers_reach_alike_where_gradients_are_zero_alike_but_for_the_end_of_th
 
 @pytest.mark.parametrize(("family", "window", "bounds"), [("qwen2", None, [28]), ("llama", None, []),
                                                           ("mistral", 16, [16])])
-def test_lengths_of_a_configuration_are_no_switches_and_no_zeros(tmp_path, process, monkeypatch, family, window, bounds):
+def test_lengths_of_a_configuration_are_no_switches_and_no_zeros(tmp_path, process, monkeypatch, family, window,
+                                                                 bounds):
     """Each configuration has chunk_size_feed_forward=0, and that of Qwen2 use_sliding_window=False."""
     monkeypatch.setitem(SMALL, "sliding_window", window)
     module = loaded(made(family, tmp_path), torch.float32, process).zero.module
