@@ -156,7 +156,7 @@ class Standalone(server.Server):
 def serve(model: Path, config, options: Options) -> None:
     """Answers requests until SIGINT or SIGTERM. config: settings with sections model, explorer and cluster."""
     for name in ("workflows.endpoint.speaker", "transformers.tokenization_utils_base"):
-        logging.getLogger(name).disabled = True  # they warn of what is no mistake here, as of lengths that bound nothing
+        logging.getLogger(name).disabled = True  # they warn of no mistake, as of lengths that bound nothing
     tokenizer = load_tokenizer(model, config.model)
     if not tokenizer.chat_template:
         print(f"ouro: {model} has no chat template: conversations are its plain turns, as in training, and requests "

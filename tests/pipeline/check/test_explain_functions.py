@@ -37,7 +37,7 @@ def test_arguments_are_told_with_default_value_and_meaning():
     lines = told("algorithm.policy_loss_fn_args", algorithm__algorithm_type="dapo").splitlines()
     wording(lines, "stage", "PPO's", "old_logprobs")  # not in sft, which has one loss
     (line,) = [line for line in lines if line.startswith("    clip_range_high=null, here 0.28    ")]
-    wording(line, "clip_range ", "greater than 0")
+    wording(line, "clip_range ", "least 0")
 
 
 def test_one_argument_is_told_with_its_function():
