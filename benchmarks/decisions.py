@@ -30,7 +30,6 @@ from pipeline.store import tables
 PROJECT = "decisions"
 HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row"
 SEQUENCES, PAIRS, SEEDS, MOST = 10_000, 10, 6, 20
-COLLAPSING = "one seed in ten is {} deviations worse"
 SAME = range(1, 2 * PAIRS + 1)
 SFT = "stages=[{{stage_name:sft,buffer:{{batch_size:{batch},total_steps:{steps}}}}}]"
 COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "explorer.rollout_model.engine_type=transformers",
@@ -81,22 +80,17 @@ def false_alarms(values: list[list[float]]) -> int:
     return found
 
 
-def simulated(draw: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns SEQUENCES rows of MOST differences, by their distribution; a deviation is 1 where it has one."""
-    shape = SEQUENCES, MOST
-    normal, collapsed = draw.normal(0, 1, shape), draw.random(shape) < 0.1
-    return {"normal": normal, "Student's t, 3 degrees": draw.standard_t(3, shape),
-            "uniform": draw.uniform(-1, 1, shape), "exponential": draw.exponential(1, shape) - 1,
-            **{COLLAPSING.format(far): normal + far * (0.1 - collapsed) for far in (10, 30)},
-            **{f"normal around {mean:g}": normal + mean for mean in (0.5, 1, 2)}}
-
-
 def simulate() -> None:
-    said = Measurement("decisions_simulated", f"Simulated decisions at {ALPHA:.0%} by `ouro run --until-decided`")
-    rows = []
-    for name, drawn in simulated(np.random.default_rng(1)).items():
-        found = [count for one in drawn.tolist() if (count := decided_after(one))]
-        alone = sum(any(evidence(one[:count]) >= 1 / ALPHA for count in range(1, MOST + 1)) for one in drawn.tolist())
+    draw, shape = np.random.default_rng(1), (SEQUENCES, MOST)  # a deviation is 1 where there is one
+    normal, collapsed = draw.normal(0, 1, shape), draw.random(shape) < 0.1
+    drawn = {"normal": normal, "Student's t, 3 degrees": draw.standard_t(3, shape),
+             "uniform": draw.uniform(-1, 1, shape), "exponential": draw.exponential(1, shape) - 1}
+    drawn |= {f"one seed in ten is {far} deviations worse": normal + far * (0.1 - collapsed) for far in (10, 30)}
+    drawn |= {f"normal around {mean:g}": normal + mean for mean in (0.5, 1, 2)}
+    said, rows = Measurement("decisions_simulated", f"Simulated decisions at {ALPHA:.0%} by `--until-decided`"), []
+    for name, values in drawn.items():
+        found = [count for one in values.tolist() if (count := decided_after(one))]
+        alone = sum(any(evidence(one[:count]) >= 1 / ALPHA for count in range(1, MOST + 1)) for one in values.tolist())
         rows.append([name, f"{len(found) / SEQUENCES:.1%}", statistics.median(found), f"{alone / SEQUENCES:.1%}"])
     said.add(table(["differences", "decided", "median seeds", "by evidence alone"], rows))
     said.save({"sequences": SEQUENCES, "seeds": MOST, "rows": rows})

@@ -1,8 +1,7 @@
 """Figures of how many places a fact has, with their values at d2d563f, now, and the goals; `make house` prints them.
 
-A figure is counted in the sources as they are: files, syntax trees, declared settings. Those of calls are counted under
-a profiler (benchmarks/walk.py), those of rooms in the graph of imports (benchmarks/house.py), in the same way then and
-now. The exit code is 1 while a goal is not met and no reason is given.
+A figure is counted in the sources as they are: files, syntax trees, declared settings. The exit code is 1 while a goal
+is not met and no reason is given.
 """
 
 import ast
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from benchmarks import house, walk
+from benchmarks import house
 from pipeline.settings import config
 from pipeline.settings.arguments import TABLES
 from pipeline.store.files import HOME
@@ -29,23 +28,12 @@ GOLDEN = ("refuses", "wording")  # they keep a message on the golden page, and a
 COMPARING = ("startswith", "endswith", "count", "search", "match", "fullmatch", "any", "all")
 MODELS = "pipeline/settings/arguments/"
 PRODUCT = ("pipeline", "operators", "workflows", "stages")
-# lines that features since then may add, beside tests: models, the whole guide, algorithms, wheel and Python interface,
-# images of tasks, speed on one GPU, several GPUs
-ADDED = (1300, 2600, 1800, 700, 1200, 900, 600)
 
 
 # why a goal is not met, by the figure's name
 REASONS = {
-    "climbs of an override in composing":
-        "a module called after its sibling asked a lower one is a climb: 12 steps of composing and 9 modules of rules",
-    "climbs of an override in `ouro run`":
-        "as above, with the check of models, data, code, GPUs and installation, each a module of its own",
     "product files that name an explorer option (over_rollout)": "one of them is the importer's table",
     "product files that name a loss (sapo)": "one of them is the importer's special case",
-    "rooms": "with worlds, arguments and batches in what reads them, 26 rooms and 125 arrows, of 27 to 45 files",
-    "arrows between rooms": "82 lead to store, settings, arguments, job and protocol, which everything reads",
-    "lines of Python, templates apart": "features took more lines than was foreseen",
-    "lines of tests": "tests of the features since then: no size was foreseen for them",
     "lines of bridges": "tables of 164 more keys, whose values are translated",
 }
 
@@ -146,26 +134,18 @@ def test_minutes() -> int:
 
 def figures() -> list[Figure]:
     """Every figure, counted now."""
-    journeys, found = walk.journeys(), house.structure(house.import_graph(), house.layers())
     minutes, kinds, table = test_minutes(), naming(KINDS), ("pipeline/settings/kinds.py",)
-    product = sum(house.tracked(f"{folder}/*.py").total() for folder in PRODUCT)
     return [
-        Figure("climbs of an override in composing", walk.BEFORE["composing"].climbs, journeys["composing"].climbs, 8),
-        Figure("climbs of an override in `ouro run`", walk.BEFORE["ouro run"].climbs, journeys["ouro run"].climbs, 31),
         Figure("product files that name a kind of stages (scored)", 15, len(naming(("scored",))), 2),
         Figure("product files that name an explorer option (over_rollout)", 7, len(naming(("over_rollout",))), 6),
         Figure("product files that name a loss (sapo)", 3, len(naming(("sapo",))), 2),
         Figure("mentions of stage kinds", 270, sum(kinds.values()), 61),
         Figure("product files with mentions of stage kinds, the table apart", 47, len(naming(KINDS, table)), 14),
-        *(Figure(name, before, len(found[name]), house.LIMITS[name]) for name, before in (
-            ("circles of rooms", 3), ("rooms", 28), ("floors", 9), ("arrows between rooms", 147))),
         Figure("functions called `problems`", 13, sum(rules().values()), 1),
         Figure("lists of names of algorithms outside their models", 13, len(name_lists()), 0),
         Figure("meanings that do not stand alone, of settings and arguments", 107, len(fragments()), 0),
         Figure("assertions on wording: match=, texts of four words", 847, wordings(), 60),
         Figure("test files flat in tests/pipeline", 98, len(flat_tests()), 0),
-        Figure("lines of Python, templates apart", 44824, product, 43000 + sum(ADDED)),
-        Figure("lines of tests", 39507, house.tracked("tests/*.py").total(), 36000),
         Figure("lines of bridges", 3856, house.tracked("pipeline/bridges/*.py").total(), 3000),
         Figure("minutes of make test, two cores", 15, minutes, 9, "" if minutes else "no report of a make test here"),
     ]

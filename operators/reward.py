@@ -165,33 +165,33 @@ class Judgement(dict):
 
 
 def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,
-                    evaluate=ACCURACY.evaluate) -> Judgement:
+                    allow_unevaluated=ACCURACY.allow_unevaluated) -> Judgement:
     r"""1 when the response's final answer equals the truth's, else 0.
 
     Response: what follows its thoughts, in its last <answer>…</answer> where it has one: the last line that begins with
     `####` and goes on with no heading, else the last closed \boxed{…}, else the whole text where it is the truth letter
     for letter, else what follows the last `the answer is`, else its last number or formula. Numbers are compared
     exactly, words as words, formulas by math_verify. Where the truth is a number, an operation that is left to carry
-    out (34 + 50) is no answer; evaluate: a marked one is. An answer that is beyond the bounds of operators/answers.py,
-    or that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note `limit`. Raises DataError
-    when the truth holds no answer.
+    out (34 + 50) is no answer; allow_unevaluated: a marked one is. An answer that is beyond the bounds of
+    operators/answers.py, or that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note
+    `limit`. Raises DataError when the truth holds no answer.
     """
-    found, truth, evaluates = _final_answers(response, answer, evaluate)
+    found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
     how = verdict(found, truth, timeout_seconds, evaluates) if found else DIFFERENT
     if how == UNREADABLE:
         raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
     return Judgement({"accuracy": float(how == EQUAL)}, {"accuracy": LIMIT} if how == LIMIT else None)
 
 
-def _final_answers(response: str, answer: str, evaluate: bool) -> tuple[str, str, bool]:
+def _final_answers(response: str, answer: str, allow_unevaluated: bool) -> tuple[str, str, bool]:
     """The answers of a response and of its truth, and whether the first may leave an operation to carry out."""
     truth, text = truth_answer(answer), spoken(response)
     if not truth:
         raise DataError(f"truth {answer[:80]!r} holds no answer; needed '#### 42', '\\boxed{{42}}' or '42'.")
     if (found := marked(text, truth)) is not None:
-        return found, truth, evaluate
+        return found, truth, allow_unevaluated
     is_same = text.strip() == truth or (len(text) <= LONGEST_ANSWER and tidy(text) == tidy(truth))
-    return truth if is_same else unmarked(text, truth), truth, evaluate and "<answer>" in response
+    return truth if is_same else unmarked(text, truth), truth, allow_unevaluated and "<answer>" in response
 
 
 def unmatched(truth: str) -> str | None:
@@ -205,10 +205,11 @@ def unmatched(truth: str) -> str | None:
             "braces are closed")
 
 
-def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds, evaluate=ACCURACY.evaluate) -> None:
+def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,
+           allow_unevaluated=ACCURACY.allow_unevaluated) -> None:
     """Begins a comparison, so that those of a step are made at the same time."""
     with suppress(DataError):
-        found, truth, evaluates = _final_answers(response, answer, evaluate)
+        found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
         compared(found, truth, timeout_seconds, evaluates)
 
 

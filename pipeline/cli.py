@@ -181,7 +181,7 @@ def init(directory, name, **given):
 def run(extra, sides, max_seeds, **given):
     """Make every stage of the recipe that is not complete yet.
 
-    Says first what `ouro config check` finds without reading data, and at the end what was learnt.
+    Says first what `ouro config check` finds, and at the end what was learnt.
     """
     from pipeline.run import invoke
 

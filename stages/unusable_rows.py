@@ -108,7 +108,7 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
             if row.chosen is None and row.solution is None:
                 made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row) + begun])[0]))
                 continue
-            if not is_rich and source["scored"]:
+            if not is_rich and source["whole"]:
                 task_texts(tokenizer, [row], settings)
                 continue
             layouts = (writes.of_pair(row) if row.chosen is not None else

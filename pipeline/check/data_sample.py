@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.store import harbor
 from pipeline.store.data_files import (
+    as_meant,
     files_of_split,
     is_saved_dataset,
     parsed,
     refuse_same_names,
     saved_dataset,
     unreadable,
-    with_short_floats,
 )
 from pipeline.store.errors import DataError
 
@@ -207,7 +207,7 @@ def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterat
         for at in positions:
             if seen <= at < seen + len(batch):
                 row = batch.slice(at - seen, 1).to_pylist()  # `take` has no kernel for Arrow's view types
-                yield from with_short_floats(row, batch.schema)
+                yield from as_meant(row, batch.schema)
         seen += len(batch)
 
 
@@ -216,7 +216,7 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
     columns = _columns(dataset.features.arrow_schema)
     kept = dataset.select_columns(_outermost(wanted, dataset.column_names))
     positions = draw.sample(range(len(dataset)), min(count, len(dataset))) if kept.column_names else []
-    rows = with_short_floats((kept[at] for at in positions), dataset.features.arrow_schema)
+    rows = as_meant((kept[at] for at in positions), dataset.features.arrow_schema)
     return Sample(list(rows), [Part(path, len(dataset), columns)],
                   [(path, at + 1) for at in positions])
 

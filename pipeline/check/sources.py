@@ -29,7 +29,7 @@ class Source:
     skips: whether tasks that cannot run here are left out.
     form: its format as JSON, null where its rows are only measured; purpose: task, demonstration or text, as which
     operators/formats.py reads it; allowed: the share of its set that may be rejected; alone: whether it is all of it.
-    scored: whether pairs are scored whole, by a reward model.
+    whole: whether pairs are scored whole, by a reward model.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Source:
     purpose: str = "task"
     allowed: float = 1.0
     alone: bool = True
-    scored: bool = False
+    whole: bool = False
 
     @property
     def label(self) -> str:
@@ -78,7 +78,7 @@ def sources(config: Config) -> list[Source]:
     sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
              for name, one in given.auxiliary_buffers.items()]
     every = pool + [source for found in sets for source in _files_of(*found)]
-    return [replace(source, allowed=config.buffer.max_rejected_ratio, scored=config.algorithm.algorithm_type in SCORING)
+    return [replace(source, allowed=config.buffer.max_rejected_ratio, whole=config.algorithm.algorithm_type in SCORING)
             for source in every]
 
 

@@ -91,7 +91,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
         override = f"{key}={raw}"
     if key in known and not raw.startswith("{"):
         return choose(key, raw.strip("'\""), known, problems)
-    if not key.startswith("stages.") and not exists(key) and guide.general(key) not in guide.ALWAYS:
+    if not key.startswith("stages.") and not exists(key) and not guide.may_hold(key):
         problems.append(schema.unknown(key, known))
         return None
     override = as_typed(override)

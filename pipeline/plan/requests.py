@@ -42,9 +42,8 @@ def resources(stage: Stage) -> dict[str, Any]:
 
 
 def priorities(stages: Sequence[Stage]) -> dict[str, int]:
-    """Maps manifests to the priorities of their stages: of those that can run, one with fewer trainings and
-    explorations before it comes first, so that a model is evaluated before a stage goes on from it. stages: in
-    executable order."""
+    """Maps manifests of stages, which are in executable order, to priorities: of those that can run, one that rests on
+    fewer trainings and explorations comes first, so that a model is evaluated before a stage goes on from it."""
     depth: dict[str, int] = {}
     for stage in stages:
         own = stage.kind.trains or stage.kind.makes_experience

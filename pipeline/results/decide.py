@@ -22,7 +22,6 @@ from pipeline.store.errors import DataError
 ALPHA = 0.05
 FEWEST = 6  # seeds that decide
 FARTHEST = 5  # median distances of the others from their median: 3.4 deviations of a normal
-RARE = 0.1  # share of seeds for which the verdict works out what it cannot exclude
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,8 @@ class Differences:
     def assumes(self) -> str:
         """Returns what the verdict takes for granted: no number of seeds shows that others end alike."""
         count = len(self.by_seed)
-        return (f"taking differences of seeds as about normal. Of a share f of seeds that end otherwise, such as those "
-                f"that collapse, {count} seeds show none with probability (1-f)^{count}: {(1 - RARE) ** count:.0%} "
-                f"for one in {1 / RARE:.0f}")
+        return ("taking differences of seeds as about normal. Of a share f of seeds that end otherwise, as by a "
+                f"collapse, {count} seeds show none with probability (1-f)^{count}: {0.9**count:.0%} for one in ten")
 
 
 def differences(first: Sequence[View], other: Sequence[View], metric: str) -> Differences:
@@ -98,16 +96,13 @@ def undecided(by_seed: Sequence[float]) -> str:
         return "undecided"
     if len(by_seed) < FEWEST:
         return f"undecided before {FEWEST} seeds"
-    far = next((number for number in range(len(by_seed)) if _is_far(by_seed, number)), None)
-    return "" if far is None else (f"undecided while difference {far + 1} of {len(by_seed)} is more than {FARTHEST} "
-                                   "median distances from the others")
-
-
-def _is_far(by_seed: Sequence[float], number: int) -> bool:
-    others = [*by_seed[:number], *by_seed[number + 1 :]]
-    middle = median(others)
-    distance = FARTHEST * median(abs(other - middle) for other in others)
-    return abs(by_seed[number] - middle) > distance + 1e-9 * abs(middle)  # equal ones differ by rounding
+    for number, value in enumerate(by_seed):
+        others = [*by_seed[:number], *by_seed[number + 1 :]]
+        middle = median(others)  # equal differences differ by rounding
+        if abs(value - middle) > FARTHEST * median(abs(one - middle) for one in others) + 1e-9 * abs(middle):
+            return (f"undecided while difference {number + 1} of {len(by_seed)} is more than {FARTHEST} median "
+                    "distances from the others")
+    return ""
 
 
 def decided_after(by_seed: Sequence[float]) -> int | None:

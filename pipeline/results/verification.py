@@ -24,8 +24,7 @@ class Verdict:
 
 def verify(shown: Shown) -> list[Verdict]:
     """Returns a verdict on each stage, in executable order: rows are not compared with those of a damaged input."""
-    made: list[Verdict] = []
-    resting = _resting(shown.stages)
+    made, resting = list[Verdict](), _resting(shown.stages)
     for stage in shown.stages:
         damaged = {one.stage.directory.name for one in made if one.problems}
         made.append(_verdict(stage, damaged, resting.get(stage.directory.name, [])))

@@ -57,8 +57,7 @@ def _evaluated(config: Config) -> Config:
 
 def _refuse(own: Sequence[list[str]], most: int) -> None:
     if most < decide.FEWEST:
-        needed = f"needed {decide.FEWEST} or more: fewer decide nothing"
-        raise ConfigError(Problem("--max-seeds", found=most, needed=needed))
+        raise ConfigError(Problem("--max-seeds", found=most, needed=f"fewer than {decide.FEWEST} decide nothing"))
     for side in own:
         if taken := [word for word in side if key_of(word) in ("seed", "name", "project")]:
             raise ConfigError(Problem(OPTION, needed=f"overrides other than {taken[0]}: both sides have the same "

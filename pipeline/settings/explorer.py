@@ -37,6 +37,8 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
 OTHER_WEIGHTS = re.compile(r".*quantiz|.*cache_dtype|calculate_kv_scales$|spec(ulative)?_|load_format$|model_weights$|"
                            r"model_class_overrides$|use_replayssm$|.*stochastic_rounding$|.*attention_dtype$|lora_dtype$|"
                            r"(watermark|diffusion)_config$")
+AS_TRAINED = (None, False, "auto", [], {}, "bfloat16", "float32",  # values of theirs that do not, types of models,
+              "safetensors", "fastsafetensors", "runai_streamer", "pt", "npcache")  # ways to read its files
 
 
 class RolloutModel(Section):
@@ -68,7 +70,7 @@ class RolloutModel(Section):
                           "is fixed, because training relies on it.", f"Set {use}." if use else "Leave it out.",
                           found=self.extra_engine_args[name])
         for name, value in self.extra_engine_args.items():
-            if OTHER_WEIGHTS.match(name) and value not in (None, False, "auto", "safetensors", [], {}):
+            if OTHER_WEIGHTS.match(name) and value not in AS_TRAINED:
                 yield Problem(f"extra_engine_args.{name}", "the engine runs the weights as they are trained, one token "
                               "after the other; it was not proved that it answers like the trainer otherwise.",
                               "Leave it out.", found=value)

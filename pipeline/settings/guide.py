@@ -69,9 +69,17 @@ def explain_value(key: str, value: Any) -> str | None:
 
 
 def always(key: str, value: Any) -> bool:
-    """Returns whether a key says with this value what holds here in any case."""
-    fate = ALWAYS.get(general(key))
-    return fate is not None and fate.holds(key, value)
+    """Returns whether a key says with this value what holds here in any case, or switches off what is not here."""
+    fate = KEYS.get(general(key))
+    if type(fate) is Refused:
+        return any(value == one and type(value) is type(one) for one in fate.idle)
+    return isinstance(fate, Always) and fate.holds(key, value)
+
+
+def may_hold(key: str) -> bool:
+    """Returns whether `always` is true of a key with some value."""
+    fate = KEYS.get(general(key))
+    return isinstance(fate, Always) or (type(fate) is Refused and bool(fate.idle))
 
 
 def without_always(settings: Any, key: str = "") -> Any:

@@ -23,7 +23,7 @@ REFUSED: dict[str, Refused] = {
     "model.tinker.train_unembed": Refused("an adapter here has no part for the output head."),
     "model.tinker.base_url": Refused(_TINKER),
     "cluster.ray_address": Refused(_NO_RAY),
-    **{f"{prefix}.format.{name}": Refused(_MULTIMODAL, loses="images") for prefix in (*TASKSETS, *BUFFERS)
+    **{f"{prefix}.format.{name}": Refused(_MULTIMODAL, (None,), "images") for prefix in (*TASKSETS, *BUFFERS)
        for name in ("image_key", "video_key")},
     "buffer.trainer_input.experience_buffer.max_read_timeout": Refused(
         "there the wait after which an incomplete batch is trained on; here a batch is complete, and a side that waits "

@@ -43,7 +43,7 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
             path = _subset(path, subset, key)
         if is_saved_dataset(path):
             dataset = saved_dataset(path, split, _set_split(key))
-            yield str(path), with_short_floats(dataset, dataset.features.arrow_schema)
+            yield str(path), as_meant(dataset, dataset.features.arrow_schema)
         elif path.is_dir():
             for file in files_of_split(path, split, _set_split(key)):
                 yield str(file), _read_file(file)
@@ -175,17 +175,27 @@ def _read_parquet(path: Path) -> Iterator[dict]:
         refuse_same_names(path, pq.read_schema(path).names)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH):
-                yield from with_short_floats(batch.to_pylist(), batch.schema)
+                yield from as_meant(batch.to_pylist(), file.schema_arrow)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
 
 
-def with_short_floats(rows: Iterable[dict], schema: "pa.Schema") -> Iterator[dict]:
-    """Yields rows whose numbers of 16 and 32 bits are the shortest decimals that these bits stand for: 0.1, not the
-    0.10000000149011612 of the same bits in 64."""
+def as_meant(rows: Iterable[dict], schema: "pa.Schema") -> Iterator[dict]:
+    """Yields rows whose numbers of 16 and 32 bits are the shortest decimals that these bits stand for (0.1, not the
+    0.10000000149011612 of the same bits in 64), and whose classes (ClassLabel of `datasets`) have their names."""
+    said = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    classes = {name: one["names"] for name, one in said.items() if isinstance(one, dict) and "names" in one}
     narrow = {field.name: field.type for field in schema if "float" in str(field.type)}
     for row in rows:
-        yield {name: _short(value, narrow[name]) if name in narrow else value for name, value in row.items()}
+        yield {name: _short(value, narrow[name]) if name in narrow else _named(value, classes.get(name))
+               for name, value in row.items()}
+
+
+def _named(value: Any, classes: list[str] | None) -> Any:
+    """The name of a class; None of a row without one, which has the number -1."""
+    if classes is None or not isinstance(value, int):
+        return value
+    return classes[value] if value >= 0 else None
 
 
 def _short(value: Any, kind: "pa.DataType") -> Any:

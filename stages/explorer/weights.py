@@ -155,7 +155,7 @@ def probe_difference(engine: Engine, manifest: dict, dtype: str, tolerance: floa
         far = np.abs(np.array(logprobs) - probe["logprobs"])
         end = abs(after.get(last["token"], -np.inf) - last["logprob"]) * min(last["temperature"], 1.0) if last else 0.0
         mean, percentile = far.mean(), np.quantile(far, 0.95) if np.isfinite(far).all() else np.inf
-        most = float(max(far.max(), end))
+        most = float(np.maximum(far.max(), end))  # nan where one is
         within = most <= tolerance if tolerance else (
             np.array([mean, percentile]) <= allowed).all() and end <= allowed[1]  # also false of NaN
         if not within:

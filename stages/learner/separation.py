@@ -45,6 +45,7 @@ LENGTHS = re.compile(r"window|chunk|topk|original_max|floor_scale")  # keys of l
 # changes, in float32 at most LIMIT times these
 ALLOWED = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (0.02, 0.2)}
 ROUNDED, LIMIT, DRAWS = 2.0, 5.0, 2
+VANISHED = 1e-30  # of a gradient: attention this small is 0 in one of two right ways, by the end of the range of floats
 
 
 def prove_policy(actor: Actor, config: Config, text: list[int]) -> None:
@@ -103,7 +104,7 @@ class _Proof:
         self.text = model.config.get_text_config()
         said = {**self.text.to_dict(), **(getattr(self.text, "rope_parameters", None) or {})}
         self.bounds = [value for key, value in said.items()
-                       if LENGTHS.search(key) and isinstance(value, int) and value < self.longest]
+                       if LENGTHS.search(key) and isinstance(value, int) and 1 < value < self.longest]
 
     def settle(self, own: Callable[[Tensor], Tensor]) -> None:
         """Chooses the way of the rows. own(tokens): the output at each token after the first [L] -> [L - 1], by the
@@ -221,7 +222,7 @@ class _Proof:
 
         Of each layer alone the gradient of its output at the last token with respect to its input is exactly 0 where
         the input is out of reach, in any precision."""
-        if not (layers := self._layers()) or not self.bounds or self.way.sequence:
+        if not (layers := self._layers()) or not self.bounds or self.way.sequence or self._partitioned():
             return None
         (row,) = self._rows(min(self._length(), EXACT))
         (micro,) = pack([row], len(row.tokens), 0, 1)
@@ -230,16 +231,16 @@ class _Proof:
             ours = self._reached(layers, lambda: self.outputs(micro))
         with self._own_forward():
             own = self._reached(layers, lambda: self._part()(input_ids=tokens, use_cache=False))
-        others = [i for i, pair in enumerate(zip(ours, own, strict=True)) if not torch.equal(*pair)]
+        others = [i for i, pair in enumerate(zip(ours, own, strict=True)) if reach_differs(*pair)]
         if not self.process.any(bool(others)):
             return None
         place = others[0] if others else 0
         return (f"{len(others)} of {len(layers)} layers attend to other tokens than in transformers' own forward "
-                f"(layer {place}: {int(ours[place].sum())} of {len(row.tokens)} tokens, there "
-                f"{int(own[place].sum())})")
+                f"(layer {place}: {int((ours[place] > 0).sum())} of {len(row.tokens)} tokens, there "
+                f"{int((own[place] > 0).sum())})")
 
     def _reached(self, layers: nn.ModuleList, forward: Callable[[], object]) -> list[Tensor]:
-        """Of each layer the tokens that its output at the last one depends on, [T] bool."""
+        """Of each layer the magnitude of the gradient of its output at the last token by its input at each, [T]."""
         leaves, ends, hooks = {}, {}, []
         for i, layer in enumerate(layers):
             def enter(_, given: tuple, named: dict, i: int = i) -> tuple[tuple, dict]:
@@ -249,8 +250,8 @@ class _Proof:
 
             def leave(_, __, output: Tensor | tuple, i: int = i) -> Tensor | tuple:
                 states = output if isinstance(output, Tensor) else output[0]
-                (found,) = torch.autograd.grad(states[0, -1].float().sum(), leaves[i])
-                ends[i] = found[0].float().abs().amax(-1) > 0
+                (found,) = torch.autograd.grad(states[0, -1].float().sum(), leaves[i], allow_unused=True)
+                ends[i] = (torch.zeros_like(leaves[i]) if found is None else found)[0].float().abs().amax(-1)
                 return states.detach() if isinstance(output, Tensor) else (states.detach(), *output[1:])
 
             hooks += [layer.register_forward_pre_hook(enter, with_kwargs=True), layer.register_forward_hook(leave)]
@@ -313,9 +314,12 @@ class _Proof:
     @contextmanager
     def _in_float32(self) -> Iterator[bool]:
         """Context in which a model below float32 has its weights in it, exactly; False where it cannot."""
+        if self.model.dtype == torch.float32:
+            yield False
+            return
         obstacle = self._inexact()
-        if self.model.dtype == torch.float32 or self.process.any(bool(obstacle)):
-            self.way.unproved = obstacle
+        if self.process.any(bool(obstacle)):
+            self.way.unproved = obstacle or "another rank cannot compute the model in it"
             yield False
             return
         packed, tensors = self.way.packed, [*self.model.parameters(), *self.model.buffers()]
@@ -340,14 +344,20 @@ class _Proof:
     def _inexact(self) -> str:
         """Why this rank cannot compute the model in float32."""
         parameters = list(self.model.parameters())
-        if any(hasattr(one, "ds_tensor") for one in parameters):
+        if self._partitioned():
             return "ranks hold parts of its weights (trainer.zero_stage=3)"
         if self.process.device.type == "cpu":
             return ""
         if self.way.recurrent:
             return "its layers with a state use kernels of bfloat16"
-        free, needed = torch.cuda.mem_get_info(self.process.device)[0], 4.4 * sum(one.numel() for one in parameters)
+        logits = min(self._length(), EXACT) * self.text.vocab_size
+        free = torch.cuda.mem_get_info(self.process.device)[0]
+        needed = 4.4 * sum(one.numel() for one in parameters) + 3 * 4 * logits  # with copies, of the longest row
         return f"{needed / 2**30:.1f} GiB of GPU memory are needed, {free / 2**30:.1f} free" * (free < needed)
+
+    def _partitioned(self) -> bool:
+        """Whether ranks hold parts of each weight (ZeRO-3), which are whole in the forward of its module alone."""
+        return any(hasattr(one, "ds_tensor") for one in self.model.parameters())
 
     def _largest_gradients(self) -> np.ndarray:
         """Returns the largest absolute gradient of row 2's outputs with respect to the input embeddings of row 1, and
@@ -404,6 +414,11 @@ def apart(some: np.ndarray, others: np.ndarray) -> tuple[float, float]:
     return float(far.mean()), float(np.quantile(far, 0.95))
 
 
+def reach_differs(some: Tensor, others: Tensor) -> bool:
+    """Whether one of two lists of magnitudes is 0 where the other is not."""
+    return bool((((some > 0) != (others > 0)) & (torch.maximum(some, others) > VANISHED)).any())
+
+
 @contextmanager
 def rounded_again(layers: nn.ModuleList | None) -> Iterator[None]:
     """Context in which the output of each layer is rounded otherwise, a third of its numbers to a neighbour: as far
@@ -417,8 +432,11 @@ def rounded_again(layers: nn.ModuleList | None) -> Iterator[None]:
         return states if isinstance(output, Tensor) else (states, *output[1:])
 
     hooks = [layer.register_forward_hook(rounded) for layer in layers or ()]
-    with torch.random.fork_rng(), torch.compiler.set_stance("force_eager"):
-        torch.manual_seed(0)
-        yield
-    for hook in hooks:
-        hook.remove()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices), torch.compiler.set_stance("force_eager"):
+            torch.manual_seed(0)
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()

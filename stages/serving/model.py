@@ -80,6 +80,8 @@ def _read(tree: dict[str, Any], overrides: Sequence[str]) -> Config:
         raise ConfigError(f"{' '.join(overrides)}: {error}; needed key=value") from error
     problems: list = []
     config = schema.read(tree, Config, "", problems)
-    if problems := [*problems, *config.model.broken_rules("model"), *config.explorer.broken_rules("explorer")]:
+    problems += [one for one in [*config.model.broken_rules("model"), *config.explorer.broken_rules("explorer")]
+                 if one.key != "model.max_model_len"]  # the lengths of prompt and response bound no request
+    if problems:
         raise ConfigError.of("settings", problems)
     return config

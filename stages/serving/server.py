@@ -155,13 +155,14 @@ class Standalone(server.Server):
 
 def serve(model: Path, config, options: Options) -> None:
     """Answers requests until SIGINT or SIGTERM. config: settings with sections model, explorer and cluster."""
+    for name in ("workflows.endpoint.speaker", "transformers.tokenization_utils_base"):
+        logging.getLogger(name).disabled = True  # they warn of no mistake, as of lengths that bound nothing
     tokenizer = load_tokenizer(model, config.model)
     if not tokenizer.chat_template:
         print(f"ouro: {model} has no chat template: conversations are its plain turns, as in training, and requests "
               "with tools are refused. model.chat_template_path=FILE names one.", file=sys.stderr)
     if options.record is not None and options.record.exists() and not options.record.is_dir():
         raise ConfigError(f"--record {options.record} is a file; needed a directory, which is new or was recorded.")
-    logging.getLogger("workflows.endpoint.speaker").disabled = True  # it warns of what is no mistake here
     listener = _listener(options)
     logs = Path(tempfile.mkdtemp(prefix="ouro-serve-"))  # of engines in processes of their own
     engine = EngineLoop(lambda: open_engine(model, config, end_tokens(tokenizer, model), logs=logs))

@@ -241,6 +241,30 @@ def test_weights_of_which_ranks_hold_parts_are_not_compared_in_float32_and_the_l
     assert actor.zero.module.way.unproved in str(actor.zero.module.way)
 
 
+def test_a_model_in_float32_is_compared_in_it_however_its_weights_are_held(tmp_path, process):
+    actor = loaded(made("qwen2", tmp_path), torch.float32, process)
+    next(actor.zero.module.model.parameters()).ds_tensor = torch.zeros(1)
+    separation.prove_policy(actor, asked(), TEXT)
+    assert actor.zero.module.way.unproved == ""
+
+
+@pytest.mark.parametrize(("some", "others", "differs"), [
+    ([0.5, 1e-3, 0.0], [0.5, 2e-3, 0.0], False), ([0.5, 1e-9, 0.0], [0.5, 0.0, 0.0], True),
+    ([0.5, 0.0, 0.0], [0.5, 0.0, 1e-9], True), ([0.5, 1e-38, 0.0], [0.5, 0.0, 0.0], False)])
+def test_layers_reach_alike_where_gradients_are_zero_alike_but_for_the_end_of_the_range(some, others, differs):
+    assert separation.reach_differs(torch.tensor(some), torch.tensor(others)) is differs
+
+
+@pytest.mark.parametrize(("family", "window", "bounds"), [("qwen2", None, [28]), ("llama", None, []),
+                                                          ("mistral", 16, [16])])
+def test_lengths_of_a_configuration_are_no_switches_and_no_zeros(tmp_path, process, monkeypatch, family, window,
+                                                                 bounds):
+    """Each configuration has chunk_size_feed_forward=0, and that of Qwen2 use_sliding_window=False."""
+    monkeypatch.setitem(SMALL, "sliding_window", window)
+    module = loaded(made(family, tmp_path), torch.float32, process).zero.module
+    assert separation._Proof(process, module.model, module.way, asked(), TEXT, len).bounds == bounds
+
+
 def test_the_mean_and_the_95th_percentile_of_differences():
     """Twenty differences from 0.0 to 1.9: the 95th percentile lies at place 18.05."""
     some = np.arange(20) / 10
@@ -256,6 +280,9 @@ def test_another_rounding_changes_a_third_of_the_numbers_of_layers_and_gives_ran
         moved = (layers[0](states) != states).float().mean().item()
     assert 0.1 < moved < 0.5
     assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(layers[0](states), states)
+    with pytest.raises(KeyError), separation.rounded_again(layers):
+        raise KeyError
     assert torch.equal(layers[0](states), states)
 
 

@@ -34,7 +34,7 @@ def test_a_whole_response(response, truth, expected):
     ("\\boxed{\\sqrt{8}}", "2\\sqrt{2}", 1), ("34 + 50", "84", 0), ("<think>a</think>34 + 50", "84", 0),
     ("\\boxed{34 + 51}", "84", 0)])
 def test_operations_that_are_left_count_where_they_are_asked_for_but_never_in_prose(response, truth, expected):
-    assert accuracy_reward(response, truth, evaluate=True)["accuracy"] == expected
+    assert accuracy_reward(response, truth, allow_unevaluated=True)["accuracy"] == expected
 
 
 @pytest.mark.parametrize(("found", "truth", "expected"), TABLE)

@@ -151,7 +151,7 @@ def test_responses_of_a_step_are_compared_at_the_same_time_and_equal_ones_once(m
 
 @pytest.mark.parametrize("answer", ["9^{9^9}", "(9!)!", "1" * 600, SLOW])
 def test_an_answer_beyond_a_limit_is_wrong_with_a_note(answer):
-    rule = Rule(accuracy_reward, {"timeout_seconds": 1, "evaluate": True}, 0)
+    rule = Rule(accuracy_reward, {"timeout_seconds": 1, "allow_unevaluated": True}, 0)
     [found] = rule([[]], [f"\\boxed{{{answer}}}"], ["42"], [1])
     assert found == {"accuracy": 0.0}
     assert found.notes == {"accuracy": LIMIT}

@@ -120,7 +120,7 @@ def test_steps_that_learn_nothing_are_warned_about_once_also_after_a_resume(tmp_
             follower.poll()
         checkpoint(tmp_path, last)
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    wording(said, "1 to", "10 changed", "rate 0")
+    wording(said, "1 to", "10 taught", "rate 0")
 
 
 def write_scores(stage, step, value):

@@ -65,7 +65,7 @@ def previewed(tmp_path):
         columns = {name: column for name, column in columns.items() if name not in ("talks", "reply_prefix")}
         source = {"name": "inputs", "key": key, "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"],
-                  "prompt_setting": "prompt_key", "every_turn": every_turn, **read, "scored": scored}
+                  "prompt_setting": "prompt_key", "every_turn": every_turn, **read, "whole": scored}
         request = {"sources": [source], "rows": 200,
                    "model": model or plain(composed().model), "system_prompt": system_prompt,
                    "recipes": [], "operators": []}
@@ -296,7 +296,7 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
               "columns": {"prompt_key": "text"}, "optional": [], "prompt_setting": "prompt_key", "every_turn": False,
               "form": json.dumps(plain(BufferFormat(prompt_key="text", response_key=None))), "purpose": "text",
-              "allowed": 0.1, "alone": True, "scored": False}
+              "allowed": 0.1, "alone": True, "whole": False}
     found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model),
                      "system_prompt": None})
     found.source(source)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from stages import recorded
 from stages.serving import server
 from stages.serving.attempts import Attempt, Feedback, Reply, Source
 from stages.serving.engine_loop import EngineLoop
-from stages.serving.model import settings_of_server
+from stages.serving.model import settings_of, settings_of_server
 from stages.serving.recording import Recording, journal_of
 from stages.serving.sessions import Sampling, Session
 from tests import models
@@ -581,3 +582,27 @@ def test_a_run_is_served_by_its_last_model_that_writes(tmp_path, tiny_model):
     assert model_of(run.run, None, tmp_path) == policy / "model"
     with pytest.raises(DataError):
         model_of(run.run, "judge", tmp_path)
+
+
+def test_lengths_of_prompt_and_response_bound_no_request_of_a_server(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "max_position_embeddings": 8192}')
+    assert settings_of(tmp_path, "transformers", ["model.max_model_len=2048"]).model.longest == 2048
+    assert settings_of(tmp_path, "transformers", ["model.max_response_tokens=8000"]).model.longest == 8192
+    with refuses(ConfigError, "temperature"):
+        settings_of(tmp_path, "transformers", ["model.temperature=-1"])
+
+
+def test_a_server_does_not_warn_of_the_length_of_its_tokenizer(tiny_model, settings, monkeypatch, caplog):
+    """transformers' "will result in indexing errors" is of a length that bounds no request; the trial of the chat
+    template is longer."""
+    async def ask(listener, *_):
+        listener.close()
+
+    monkeypatch.setattr(server, "open_engine", lambda *_, **__: Scripted("x"))
+    monkeypatch.setattr(server, "_serve", ask)
+    logger = logging.getLogger("transformers.tokenization_utils_base")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logging.getLogger("workflows.endpoint.speaker"), "disabled", False)
+    server.serve(model_directory(tiny_model), settings(), server.Options("127.0.0.1", 0, None, None, 2, 60.0, True))
+    assert "longer than" not in caplog.text

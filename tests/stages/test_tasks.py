@@ -64,6 +64,19 @@ def test_numbers_of_32_bits_are_as_they_were_written(tmp_path, save):
     assert {row["answer"] for row in sample(path, "train", 2, ["answer"]).rows} == {0.1, 1e-7}
 
 
+@pytest.mark.parametrize("save", [lambda rows, path: rows.to_parquet(path.with_suffix(".parquet")),
+                                  lambda rows, path: rows.save_to_disk(path)])
+def test_classes_of_datasets_have_their_names(tmp_path, save):
+    """-1 is no class."""
+    kinds = datasets.Features({"question": datasets.Value("string"),
+                               "answer": datasets.ClassLabel(names=["no", "yes"])})
+    rows = datasets.Dataset.from_dict({"question": ["q", "r", "s"], "answer": [1, 0, -1]}, features=kinds)
+    save(rows, tmp_path / "a")
+    path = next(tmp_path.iterdir())
+    assert [row.answer for row in read(path)] == ["yes", "no", None]
+    assert {row["answer"] for row in sample(path, "train", 3, ["answer"]).rows} == {"yes", "no", None}
+
+
 def test_columns_by_other_names_and_values_that_are_no_text(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"problem": "3 5 = 8", "truth": {"numbers": [3, 5], "target": 8}},
                                               {"problem": None, "truth": 42}])

@@ -73,6 +73,14 @@ def test_the_token_after_the_probe_is_proved_as_it_is_sampled(token, logprob, di
             probe_difference(Scores(-1.0, -2.0), manifest, "float32", 0.9 * difference)
 
 
+@pytest.mark.parametrize("tolerance", [None, 0.5])
+def test_a_likeliest_token_whose_log_prob_is_no_number_stops_the_run(tolerance):
+    last = {"temperature": 0.5, "token": 7, "logprob": math.nan}
+    manifest = {"version": 3, "probe": MANIFEST["probe"] | {"likeliest": last}}
+    with pytest.raises(SyncError):
+        probe_difference(Scores(-1.0, -2.0), manifest, "float32", tolerance)
+
+
 def test_so_it_is_by_every_engine_and_a_token_that_one_does_not_find_likely_stops_the_run():
     last = {"temperature": 0.5, "token": 8, "logprob": -1.0}
     manifest = {"version": 3, "probe": MANIFEST["probe"] | {"likeliest": last}}

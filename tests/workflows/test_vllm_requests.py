@@ -246,10 +246,10 @@ def test_log_probs_that_are_not_of_the_sampling_distribution_are_seen_by_the_pro
     best = max(warm, key=warm.get)
     probe = {"tokens": sequence, "logprobs": engine.score([sequence])[0],
              "likeliest": {"temperature": 0.5, "token": best, "logprob": warm[best]}}
-    assert probe_difference(engine, {"version": 1, "probe": probe}, 1e-3) < 1e-4
+    assert probe_difference(engine, {"version": 1, "probe": probe}, "float32", 1e-3) < 1e-4
     assert found[best] == pytest.approx(plain[best], abs=1e-5)
     with pytest.raises(SyncError) as caught:  # with figures of this machine
-        probe_difference(raw, {"version": 1, "probe": probe}, 1e-3)
+        probe_difference(raw, {"version": 1, "probe": probe}, "float32", 1e-3)
     assert "synchronizer.probe_tolerance" in str(caught.value)
 
 

@@ -26,7 +26,7 @@ class AccuracyReward(Arguments):
     components = ("accuracy",)
     timeout_seconds: int = Field(5, ge=1, le=LONGEST, description=(
         "limit of the CPU time in which math_verify compares one answer with its truth; beyond it the answer is wrong"))
-    evaluate: bool = Field(False, description=(
+    allow_unevaluated: bool = Field(False, description=(
         "count a marked answer that leaves an operation to carry out, such as \\boxed{34 + 50} where the truth is 84"))
 
 

@@ -14,9 +14,9 @@ OF_RESPONSES = "seq-mean-token-mean"  # the aggregation of losses whose objectiv
 
 class Clip(Arguments):
     """The bounds 1 - low and 1 + high of a ratio."""
-    clip_range: float = Field(0.2, gt=0, description="both bounds, unless they are set apart")
-    clip_range_low: float | None = Field(None, gt=0, description="the ratio is clipped at 1 - this; null: clip_range")
-    clip_range_high: float | None = Field(None, gt=0, description="the ratio is clipped at 1 + this; null: clip_range")
+    clip_range: float = Field(0.2, ge=0, description="both bounds, unless they are set apart")
+    clip_range_low: float | None = Field(None, ge=0, description="the ratio is clipped at 1 - this; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="the ratio is clipped at 1 + this; null: clip_range")
 
 
 class DualClip(Clip):
@@ -94,18 +94,18 @@ class Divergence(Clip):
 
 class DppoTv(Divergence):
     """PPO with a bound on the total variation at each token in place of the ratio."""
-    clip_range: float = Field(0.15, gt=0, le=1, description="largest change of a token's probability that still "
+    clip_range: float = Field(0.15, ge=0, le=1, description="largest change of a token's probability that still "
                                                             "teaches, unless they are set apart")
-    clip_range_low: float | None = Field(None, gt=0, le=1, description="largest fall where A < 0; null: clip_range")
-    clip_range_high: float | None = Field(None, gt=0, le=1, description="largest rise where A > 0; null: clip_range")
+    clip_range_low: float | None = Field(None, ge=0, le=1, description="largest fall where A < 0; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, le=1, description="largest rise where A > 0; null: clip_range")
 
 
 class DppoKl(Divergence):
     """PPO with a bound on the KL divergence at each token in place of the ratio."""
-    clip_range: float = Field(0.05, gt=0, description="largest KL(sampling policy || policy) of a token, nats")
-    clip_range_low: float | None = Field(None, gt=0, description="largest KL of a token where A < 0, nats; null: "
+    clip_range: float = Field(0.05, ge=0, description="largest KL(sampling policy || policy) of a token, nats")
+    clip_range_low: float | None = Field(None, ge=0, description="largest KL of a token where A < 0, nats; null: "
                                                                  "clip_range")
-    clip_range_high: float | None = Field(None, gt=0, description="largest KL of a token where A > 0, nats; null: "
+    clip_range_high: float | None = Field(None, ge=0, description="largest KL of a token where A > 0, nats; null: "
                                                                   "clip_range")
 
 
@@ -121,18 +121,18 @@ class Gmpo(Clip):
     """Geometric-mean policy optimisation: the ratio of the whole response, each token's clipped before."""
     columns = (*RATIO, "rows")
     aggregation = OF_RESPONSES
-    clip_range: float = Field(0.4, gt=0, description="both bounds of a token's log ratio, unless they are set apart")
-    clip_range_low: float | None = Field(None, gt=0, description="log ratios are clipped at minus this; null: "
+    clip_range: float = Field(0.4, ge=0, description="both bounds of a token's log ratio, unless they are set apart")
+    clip_range_low: float | None = Field(None, ge=0, description="log ratios are clipped at minus this; null: "
                                                                  "clip_range")
-    clip_range_high: float | None = Field(None, gt=0, description="log ratios are clipped at this; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="log ratios are clipped at this; null: clip_range")
 
 
 class Gspo(Arguments):
     """Group sequence policy optimisation: the ratio of the whole response, normalised by its length."""
     columns = (*RATIO, "rows")
     aggregation = OF_RESPONSES
-    clip_range_low: float = Field(3e-4, gt=0, le=1, description="the ratio is clipped at 1 - this")
-    clip_range_high: float = Field(4e-4, gt=0, description="the ratio is clipped at 1 + this")
+    clip_range_low: float = Field(3e-4, ge=0, le=1, description="the ratio is clipped at 1 - this")
+    clip_range_high: float = Field(4e-4, ge=0, description="the ratio is clipped at 1 + this")
 
 
 class Ipo(OfPairs):
@@ -159,12 +159,20 @@ class Simpo(OfPairs):
 class Kto(OfPairs):
     """Kahneman-Tversky optimisation, on pairs whose two responses are judged apart."""
     beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
-    desirable_weight: float = Field(1.0, gt=0, description="weight of chosen responses")
-    undesirable_weight: float = Field(1.0, ge=0, description="weight of rejected responses")
+    desirable_weight: float = Field(1.0, ge=0, description="weight of chosen responses")
+    undesirable_weight: float = Field(1.0, ge=0, validate_default=True, description=(
+        "weight of rejected responses; one of both is above 0"))
     reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
     estimate_kl: bool = Field(False, validate_default=True, description=(
         "whether that KL is estimated in each step instead, from each prompt of the batch with the responses of "
         "a pair with another prompt, as in the paper: two forwards more"))
+
+    @field_validator("undesirable_weight")
+    @classmethod
+    def _weighs(cls, value: float, info: ValidationInfo) -> float:
+        if value == info.data.get("desirable_weight") == 0:
+            raise ValueError("with desirable_weight=0 every gradient is 0; needed one of the two above 0")
+        return value
 
     @field_validator("estimate_kl")
     @classmethod

@@ -55,7 +55,7 @@ def test_a_truth_that_its_own_text_matches_is_none(truth):
 @pytest.mark.parametrize(("questions", "truths", "arguments", "reply"), [
     (["What is the value of 84?", "9 + 8 + 7", "6 + 5"], ["84", "24", "11"], {}, "its question"),
     (["Expand.\n(x+1)^2", "Expand.\nx(x+1)"], ["x^2+2x+1", "x^2+x"], {}, "its question"),
-    ([f"<answer>{i} + {i}</answer>" for i in range(20)], [str(2 * i) for i in range(20)], {"evaluate": True},
+    ([f"<answer>{i} + {i}</answer>" for i in range(20)], [str(2 * i) for i in range(20)], {"allow_unevaluated": True},
      "its question")])
 def test_a_reply_that_answers_nothing_and_is_paid_is_a_warning_with_the_row(questions, truths, arguments, reply):
     [line], problems = judged("accuracy_reward", truths, questions=questions, **arguments)

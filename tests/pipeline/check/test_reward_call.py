@@ -58,6 +58,7 @@ def asked(tmp_path, monkeypatch):
     rows = [{"question": "no truth", "answer": None}, {"question": "two and two?", "answer": 4}]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.chdir(tmp_path)
+    preflight.forget()
 
     def ask(*names: str, path="rows.jsonl", told="", **arguments):
         config = overridden(*([f"buffer.explorer_input.taskset.path={path}"] if path else []))
@@ -209,6 +210,7 @@ def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
 def test_a_run_begins_with_a_call_and_not_where_it_fails(asked, tmp_path):
     asked("fails")
     words = ("buffer.explorer_input.taskset.path=rows.jsonl", f"checkpoint_root_dir={tmp_path}",
+             "buffer.max_rejected_ratio=0.5",
              "buffer.explorer_input.taskset.default_reward_fn_type=ouro_test_judge:{}")
     refused = overridden(*(word.format("fails") for word in words))
     with refuses(ConfigError, "no number"):

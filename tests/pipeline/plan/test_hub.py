@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_the_frozen_configuration_and_the_stages_that_read_it_have_the_commit(se
 
 def test_a_push_moves_no_run_until_it_is_asked_to(served, config, monkeypatch):
     monkeypatch.setattr(samples, "preview", lambda config, stages, models: answered(models))  # these are no models
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**50))
     before = served.push("org/m", model())
     plan = checked_plan(config())
     plan.freeze()

@@ -53,7 +53,7 @@ def test_seeds_are_made_until_one_is_better(made, capsys):
     solved |= {("b", seed): 7 for seed in range(1, 30)}
     assert ouro(*SIDES) == 0
     assert asked == [(side, seed) for seed in (1, 2, 3, 4, 5, 6) for side in "ab"]
-    wording(capsys.readouterr().out, "algorithm.repeat_times=4 is better", "(1-f)^6: 53% for one in 10",
+    wording(capsys.readouterr().out, "algorithm.repeat_times=4 is better", "(1-f)^6: 53% for one in ten",
             "undecided before 6 seeds")
 
 

@@ -72,11 +72,11 @@ STALE = arguments.SAMPLE_STRATEGIES["staleness_control"]
 
 @pytest.mark.parametrize(("model", "given", "found", "needed"), [
     (LOSS["ppo"], {"clip_range": "0.2"}, "'0.2'", "a number"), (LOSS["ppo"], {"clip_range": None}, "null", "a number"),
-    (LOSS["ppo"], {"clip_range": True}, "true", "a number"), (LOSS["ppo"], {"clip_range": -1}, "=-1", "greater than 0"),
+    (LOSS["ppo"], {"clip_range": True}, "true", "a number"), (LOSS["ppo"], {"clip_range": -1}, "=-1", "at least 0"),
     (LOSS["ppo"], {"clip_range": math.inf}, "=inf", "finite"),
     (LOSS["ppo"], {"clip_range": math.nan}, "=nan", "finite"),
     (LOSS["ppo"], {"clip_ratio_c": 1}, "=1", "greater than 1"), (LOSS["mix"], {"clip_ratio_c": 1}, "=1", "than 1"),
-    (LOSS["gspo"], {"clip_range_low": 2}, "=2", "greater than 0 and at most 1"),
+    (LOSS["gspo"], {"clip_range_low": 2}, "=2", "at least 0 and at most 1"),
     (LOSS["mix_chord"], {"mu_peak": 2}, "=2", "at least 0 and at most 1"),
     (LOSS["topr"], {"level": "tokn"}, "=tokn", "one of sequence, token. Did you mean 'token'?"),
     (ADVANTAGE["ppo"], {"gamma": [1]}, "a list", "a number"),
@@ -115,7 +115,7 @@ OUTSIDE = {  # part -> (function, argument, value that it does not take)
         ("orpo", "beta", -1), ("simpo", "simpo_gamma", -1), ("ipo", "beta", -1), ("kto", "reference_point", -1),
         ("rec", "clip_mode", "three-side"), ("rec", "weight", "ratio"), ("rec", "regularizer", "k3"),
         ("rec", "temp", 0), ("topr", "level", "batch"), ("opmd", "tau", -0.1), ("sft_phi", "cutoff_prob", 0),
-        ("ppo", "clip_range", 0), ("m2po", "m2_threshold", 0), ("dpo", "label_smoothing", 0.5),
+        ("m2po", "m2_threshold", 0), ("dpo", "label_smoothing", 0.5),
         ("simpo", "label_smoothing", 0.5), ("cispo", "mask_clip_range_low", -1),
         ("decoupled_ppo", "behave_weight_cap", 0)],
     "sample_strategy": [
@@ -138,8 +138,7 @@ def test_what_a_function_does_not_take_is_refused(part, name, argument, value):
 
 
 @pytest.mark.parametrize(("model", "given", "key"), [
-    *((LOSS[name], {key: 0}, key) for name in ("ppo", "gspo", "dppo_tv", "dppo_kl", "gmpo")
-      for key in ("clip_range_low", "clip_range_high")), (LOSS["kto"], {"desirable_weight": 0}, "desirable_weight"),
+    (LOSS["kto"], {"desirable_weight": 0, "undesirable_weight": 0}, "undesirable_weight"),
     (ADVANTAGE["gdpo"], {"gdpo_reward_keys": ["a", "b"], "gdpo_reward_weights": [0, 0]}, "gdpo_reward_weights")])
 def test_numbers_by_which_nothing_is_learned(model, given, key):
     (problem,) = model.wrong_values("args", given)
@@ -147,7 +146,10 @@ def test_numbers_by_which_nothing_is_learned(model, given, key):
 
 
 @pytest.mark.parametrize(("model", "given"), [
-    (LOSS["kto"], {"undesirable_weight": 0}), (LOSS["cispo"], {"clip_range_low": 0, "clip_range_high": 0}),
+    *((LOSS[name], {key: 0}) for name in ("ppo", "gspo", "dppo_tv", "dppo_kl", "gmpo")  # at the old policy they learn
+      for key in ("clip_range_low", "clip_range_high")), (LOSS["ppo"], {"clip_range": 0, "clip_range_high": 0.28}),
+    (LOSS["kto"], {"undesirable_weight": 0}), (LOSS["kto"], {"desirable_weight": 0}),
+    (LOSS["cispo"], {"clip_range_low": 0, "clip_range_high": 0}),
     (LOSS["ppo"], {"clip_range_low": None, "clip_range_high": 0.28}),
     (ADVANTAGE["grpo"], {"std_threshold": None, "rank_penalty": 1}), (ADVANTAGE["rec"], {"drop": None}),
     (STALE, {"max_staleness": math.inf}), (STALE, {"max_staleness": 0})])

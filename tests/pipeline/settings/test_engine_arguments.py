@@ -35,7 +35,8 @@ def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(nam
 
 
 @pytest.mark.parametrize("given", [{"quantization": None}, {"kv_cache_dtype": "auto"}, {"load_format": "safetensors"},
-                                   {"enable_prefix_caching": False}])
+                                   {"enable_prefix_caching": False}, {"mamba_ssm_cache_dtype": "float32"},
+                                   {"kv_cache_dtype": "bfloat16"}, {"load_format": "runai_streamer"}])
 def test_the_engine_as_it_is_may_be_written_down(given):
     assert check(changed({KEY: given})) == []
 

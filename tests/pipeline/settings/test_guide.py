@@ -105,6 +105,8 @@ def test_every_key_has_one_of_four_fates():
     ("trainer.use_remove_padding=true", None), ("trainer.use_remove_padding=false", "trainer.use_remove_padding"),
     ("service.data_juicer.auto_start=true", None), ("buffer.max_retry_times=3", None),
     ("buffer.max_retry_times=-1", "buffer.max_retry_times"),
+    ("buffer.explorer_input.taskset.format.image_key=null", None),
+    ("buffer.explorer_input.taskset.format.image_key=pictures", "buffer.explorer_input.taskset.format.image_key"),
     ("stages=[{stage_name: a, trainer: {balance_batch: true}}]", None),
     ("stages=[{stage_name: a, trainer: {balance_batch: 1}}]", "trainer.balance_batch")])
 def test_what_always_holds_is_accepted_with_the_value_that_holds(given, key):

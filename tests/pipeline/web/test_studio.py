@@ -193,7 +193,7 @@ def test_every_setting_is_a_field_with_its_meaning_and_default():
     found = {one["key"]: one for one in fields.fields()}
     assert set(found) == {key for key, _ in walk()} - {"stages"}
     rate = found["algorithm.optimizer.lr"]
-    assert (rate["default"], rate["bounds"], rate["meaning"]) == ("1e-06", ">= 0, <= 1", "peak learning rate")
+    assert (rate["default"], rate["bounds"], rate["meaning"]) == ("1e-06", "> 0, <= 1", "peak learning rate")
     assert {"countdown_reward", "accuracy_reward"} <= {
         name for name, what in found["buffer.explorer_input.default_reward_fn_type"]["names"] if what}
     assert {key for _, _, keys in studio.QUESTIONS for key in keys} <= set(found)

@@ -5,7 +5,7 @@ import pytest
 from pipeline.store import files
 from stages.own_code import curate
 
-MINE = "tests.stages.test_own_code"
+MINE = "tests.stages.test_called_code"
 
 
 def bare():
