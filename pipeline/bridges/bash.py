@@ -279,8 +279,8 @@ def _place(word: str, line: int, lines: list[str]) -> tuple[int, str]:
                 (one for one in found if one <= last), default=found[0]))
             whole = re.search(rf"(?<![\w.]){re.escape(key + sign)}{VALUE}", lines[at])
             return at + 1, _quiet(re.sub(r"^\S+?=(['\"])(.*)\1$", rf"{key}=\2", whole[0])) if whole else word
-    return next(((at + 1, _quiet(found[0])) for at in range(first, last + 1) if word.isdigit() and (
-        found := re.search(r"(?:^|(?<=\s))[\"']?[$`]" + VALUE, lines[at]))), (line, word))
+    return next(((at + 1, _quiet(found[0].strip("\"'"))) for at in range(first, last + 1) if word.isdigit() and (
+        found := re.search(r"(?<!\S)(?=[\"']?[$`])" + VALUE, lines[at]))), (line, word))
 
 
 def _quiet(text: str) -> str:

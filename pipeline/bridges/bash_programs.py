@@ -16,9 +16,11 @@ mkdir /ouro/calls && cat > "$OURO_SCRIPT" || exit 1
 printf '%s' "$2" > /ouro/before; printf '%s' "$3" > /ouro/program; chmod +x /ouro/program
 shift 3
 for ((i = 0; i < 99; i++)); do echo "$OURO_NUMBER"; done > /ouro/stdin
-ulimit -u 64 -v 1000000
-PATH=/usr/bin BASH_ENV=/ouro/before /ouro/real/timeout -s KILL "$seconds" /ouro/real/bash -u "$OURO_SCRIPT" "$@" \
-  < /ouro/stdin > /dev/null 2> /ouro/errors
+(  # this shell itself must be able to start programs afterwards
+  ulimit -u 64 -v 1000000
+  PATH=/usr/bin BASH_ENV=/ouro/before exec /ouro/real/timeout -s KILL "$seconds" /ouro/real/bash -u "$OURO_SCRIPT" "$@" \
+    < /ouro/stdin > /dev/null 2> /ouro/errors
+)
 status=$?
 for ((i = 0; i < 20; i++)); do  # what runs in the background has a second
   set -- /proc/[0-9]*; (($# > 2)) || break; sleep 0.05
