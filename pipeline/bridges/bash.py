@@ -11,7 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
@@ -24,12 +24,12 @@ from workflows.environments.sandbox import rights
 NUMBERS = (8, 1, 64)  # what programs print; the first counts where a test compares it
 SECONDS, MEGABYTES = 20, 64  # of one run: until it is killed, and of its files
 VARIABLE = re.compile(r"(?<!\\)\$\{?([A-Za-z_]\w*)")
+QUOTES = "\"'"
+# `X:-default} and what follows`, whose default may have two levels of braces
+TAKEN = re.compile(r"(\w+):?([-=+])((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)")
 OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_]\w*\.[\w.@/-]+(=|$)")
 MESSAGE = re.compile(r"^(?:/run-\S+|\S*bash):(?: eval:)? line (\d+): (.*)$", re.MULTILINE)
 UNBOUND = re.compile(r"(.*): unbound variable")
-# what may be another in each run, but for programs whose output is taken
-VARYING = re.compile(r"\b(read|mapfile|readarray|select|cat|S?RANDOM|SECONDS|EPOCH\w+|HOSTNAME|E?UID|BASHPID|PPID|SLURM_\w+"
-                     r"|(OLD)?PWD|pwd|BASH_SOURCE)\b|\$\{?[0$!]")
 OF_FILES = re.compile(r"(?:\[\[?|test)\s.*-[abcdefghkprstuwxGLNOS]\s.*")  # `[ -f x ]`, whose verdict is of this machine
 SUBSTITUTED = re.compile(r"\$\((?!\()\s*([\w./<-]*)([^)]*)\)?|`\s*([\w./-]*)([^`]*)`?")
 VALUE = r"""(?:"[^"]*"|'[^']*'|\$\(\(.*?\)\)|\$\(.*?\)|`[^`]*`|[^\s"'`;|&)])*"""
@@ -37,6 +37,7 @@ DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(--nodes|-N|--gpus-per-node|--gres)[= \t]
                        re.MULTILINE)
 OF_JOBS = {"--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "-N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
            "--gpus-per-node": ("SLURM_GPUS_PER_NODE",), "--gres": ("SLURM_GPUS_ON_NODE",)}
+OF_RUN = {"HOME", "USER", "PATH", "PWD", "HOSTNAME", "SHELLOPTS", "BASHOPTS", "BASH_ENV"}
 OF_FIRST = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")  # 0 where a batch script runs
 INSTEAD = ("Import a resolved configuration instead (python3 -m verl.trainer.main_ppo ... --cfg job --resolve > "
            "verl.yaml), or a file of overrides (data.train_batch_size=1024), one a line.")
@@ -72,12 +73,11 @@ class Script:
 
 @dataclass
 class Call:
-    """One call of a program. is_read: whether something takes its output; secrets: name -> value, of its variables."""
+    """One call of a program. is_read: whether something takes its output."""
 
     line: int
     is_read: bool
     words: list[str]
-    secrets: dict[str, str]
 
 
 @dataclass
@@ -103,10 +103,9 @@ def read_script(text: str, name: str = "the script") -> Script:
         first = run(NUMBERS[0], count)
         script.assumed.append((1, f"its arguments ({', '.join(f'${one}' for one in range(1, count + 1))}) are unknown"))
     _refuse(first, name)
-    varies = bool(count or VARYING.search(text)) or any(call.is_read for call in first.calls)
-    with ThreadPoolExecutor() as pool:
-        runs = [first, *pool.map(lambda number: run(number, count), NUMBERS[1:] if varies else ())]
-    script.commands = list(_merged([[_known(call, one) for call in one.calls] for one in runs], text.split("\n")))
+    with ThreadPoolExecutor() as pool:  # without an expansion nothing can be another in another run
+        runs = [first, *pool.map(lambda number: run(number, count), NUMBERS[1:] if re.search("[$`]", text) else ())]
+    script.commands = list(_merged([one.calls for one in runs], text.split("\n")))
     _tell(script, first, text)
     return script
 
@@ -145,21 +144,19 @@ def _run(text: str, name: str, number: int, count: int) -> Run:
     try:
         done = subprocess.run(words, input=text.encode(), capture_output=True, check=False, timeout=3 * SECONDS)
         said = done.stderr.decode(errors="replace").strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)[:200]
-    fields = iter(done.stdout.decode(errors="replace").split("\0") if done else ())
-    if next(fields, "") != "begun":
+    except subprocess.TimeoutExpired:
+        pass
+    except OSError as error:
+        said = str(error)
+    begun, *fields = done.stdout.decode(errors="replace").split("\0") if done else [""]
+    if begun != "begun":
         raise ConfigError(f"{name} is run by bash in bubblewrap (`apt-get install bubblewrap`), which this machine "
                           f"cannot do: {said}. {INSTEAD}")
-    if len(head := list(islice(fields, 3))) < 3:
-        raise ConfigError(f"{name} ended the process that watches it, or left no process for it. {INSTEAD}")
-    found = Run(int(head[0]), int(head[1] or 0), [(int(line), what) for line, what in MESSAGE.findall(head[2])])
-    if not _records(fields, found):
-        raise ConfigError(f"{name} writes more than {MEGABYTES} MiB of files. {INSTEAD}")
-    for place, instead in ((home, "HOME"), (call, "PWD"), (variables["USER"], "USER")):
-        for one in found.calls:
-            one.words = [word.replace(place, f"${{oc.env:{instead}}}") for word in one.words]
-    return found
+    try:
+        return _left(fields, {home: "HOME", call: "PWD", variables["USER"]: "USER"})
+    except (ValueError, IndexError):
+        raise ConfigError(f"{name} writes more than {MEGABYTES} MiB of files, or ends what watches it. "
+                          + INSTEAD) from None
 
 
 def _box(number: int) -> list[str]:
@@ -171,14 +168,14 @@ def _box(number: int) -> list[str]:
             *(word for place in ("bin", "local") for word in ("--size", "1048576", "--tmpfs", f"/usr/{place}")),
             *(word for link in links for word in ("--symlink", os.readlink(f"/{link}"), f"/{link}")),
             *(word for one in (*LAUNCHERS, *TOOLS) for word in ("--symlink", "/ouro/program", f"/usr/bin/{one}")),
-            *(word for one in TOOLS for word in (
-                "--symlink", f"/ouro/real/{os.path.basename(os.path.realpath(f'/usr/bin/{one}'))}", f"/ouro/tools/{one}")),
+            *(word for one in TOOLS for word in ("--symlink", "/ouro/real/" + os.path.basename(
+                os.path.realpath(f"/usr/bin/{one}")), f"/ouro/tools/{one}")),
             "--proc", "/proc", "--dev", "/dev", "--size", "1048576", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
 
 
 def _of_caller(text: str, number: int) -> dict[str, str]:
     """Returns the variables that a script names and its caller or SLURM sets; of secrets what they are replaced by."""
-    names = set(VARIABLE.findall(text)) - {"HOME", "USER", "PATH", "PWD", "HOSTNAME", "SHELLOPTS", "BASHOPTS", "BASH_ENV"}
+    names = set(VARIABLE.findall(text)) - OF_RUN
     head = re.match(r"(?:[ \t]*(?:#[^\n]*)?(?:\n|\Z))*", text)[0]
     found = {name: "0" if name in OF_FIRST else str(number) for name in names if name.startswith("SLURM_")}
     found |= {name: value for option, value in DIRECTIVE.findall(head) for name in OF_JOBS[option]}
@@ -186,22 +183,33 @@ def _of_caller(text: str, number: int) -> dict[str, str]:
     return found | {name: f"secret-{name}" for name in names if names_secret(name)}
 
 
-def _records(fields: Iterator[str], found: Run) -> bool:
-    """Adds the records of calls and notes; each begins with the number of its fields. False if one was cut."""
-    for size in fields:
-        if not size:
-            break
-        kind, line, *rest, end = [*islice(fields, int(size)), *[""] * 3][:int(size)]
+def _left(fields: list[str], places: dict[str, str]) -> Run:
+    """Parses what WITHIN writes; each record begins with the number of its fields. Raises ValueError or IndexError if
+    one is cut. places: text -> the variable that it is the value of, beside the secrets of each call."""
+    run = Run(int(fields[0]), int(fields[1].strip() or 0),
+              [(int(line), what) for line, what in MESSAGE.findall(fields[2])])
+    rest = iter(fields[3:-1])
+    for size in rest:
+        kind, line, *texts, end = islice(rest, int(size))
         if end != ".":
-            return False
+            raise ValueError
         if kind == "call":
-            size = 2 + int(rest[1])
-            pairs = (one.partition("=")[::2] for one in rest[size:])
-            found.calls.append(Call(int(line), rest[0] == "1", rest[2:size], {
-                key: value for key, value in pairs if names_secret(key)}))
+            last = 2 + int(texts[1])
+            variables = (one.partition("=") for one in texts[last:])
+            values = places | {value: key for key, _, value in variables if names_secret(key)}
+            run.calls.append(Call(int(line), texts[0] == "1", [_without(word, values) for word in texts[2:last]]))
         else:
-            found.notes.append((kind, int(line), rest[0]))
-    return True
+            run.notes.append((kind, int(line), texts[0]))
+    return run
+
+
+def _without(word: str, values: dict[str, str]) -> str:
+    """Returns a word with references to variables, by their values: to secrets, and to where the run starts."""
+    key, sign, rest = word.partition("=") if "=" in word else ("", "", word)
+    for value, name in values.items():
+        if len(value) > 2 or (value and value == rest):
+            rest = rest.replace(value, f"${{oc.env:{name}}}")
+    return key + sign + rest
 
 
 def _refuse(run: Run, name: str) -> None:
@@ -216,21 +224,6 @@ def _refuse(run: Run, name: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- the words
-
-
-def _known(call: Call, run: Run) -> Call:
-    """Replaces the values of secrets by references to where the run starts."""
-    def without(word: str) -> str:
-        for name, value in call.secrets.items():
-            key, sign, rest = word.partition("=") if "=" in word else ("", "", word)
-            if len(value) > 2 or (value and value == rest):
-                word = key + sign + rest.replace(value, f"${{oc.env:{name}}}")
-        return word
-
-    words = [without(word) for word in call.words]
-    run.notes += [("secret", call.line, name) for name in call.secrets
-                  if any(f"${{oc.env:{name}}}" in word for word in words)]
-    return replace(call, words=words)
 
 
 def _merged(runs: list[list[Call]], lines: list[str]) -> Iterator[Command]:
@@ -279,7 +272,7 @@ def _place(word: str, line: int, lines: list[str]) -> tuple[int, str]:
                 (one for one in found if one <= last), default=found[0]))
             whole = re.search(rf"(?<![\w.]){re.escape(key + sign)}{VALUE}", lines[at])
             return at + 1, _quiet(re.sub(r"^\S+?=(['\"])(.*)\1$", rf"{key}=\2", whole[0])) if whole else word
-    return next(((at + 1, _quiet(found[0].strip("\"'"))) for at in range(first, last + 1) if word.isdigit() and (
+    return next(((at + 1, _quiet(found[0].strip(QUOTES))) for at in range(first, last + 1) if word.isdigit() and (
         found := re.search(r"(?<!\S)(?=[\"']?[$`])" + VALUE, lines[at]))), (line, word))
 
 
@@ -301,15 +294,16 @@ def _tell(script: Script, run: Run, text: str) -> None:
     mentioned = {name: at for at, one in reversed([*enumerate(lines, 1)]) for name in VARIABLE.findall(one)}
     given = {name for name in _of_caller(text, 0) if name in os.environ and not names_secret(name)}
     script.assumed += [(mentioned[name], f"{name} is taken from the environment: {os.environ[name]}") for name in given]
+    script.assumed += [(call.line, f"{name} is a secret by its name: set it where the run starts, too")
+                       for call in run.calls for name in re.findall(r"\$\{oc\.env:(\w+)\}", " ".join(call.words))
+                       if names_secret(name)]
     for kind, line, what in run.notes:
-        if kind == "secret":
-            script.assumed.append((line, f"{what} is a secret by its name: set it where the run starts, too"))
-        elif kind == "default":
-            name, rest = re.match(r"(\w+):?([-=+].*)", what, re.DOTALL).groups()
+        if kind == "default":
+            name, sign, default = TAKEN.match(what).groups()
             line = next((at for at in range(line, len(lines) + 1) if f"${{{name}" in lines[at - 1]), line)
             which = f"${name} is not known" if name.isdigit() else f"{name} is not assigned in the script"
-            script.assumed.append((line, f"{which}; taken as not set" if rest[0] == "+" else
-                                   f"{which}; its default was taken: {_quiet(_default(rest[1:])) or 'nothing'}"))
+            script.assumed.append((line, f"{which}; taken as not set" if sign == "+" else
+                                   f"{which}; its default was taken: {_quiet(default.strip(QUOTES)) or 'nothing'}"))
         elif kind == "source":
             script.skipped.append((line, f"`source {what}`: the file that it reads is not read"))
         elif OF_FILES.fullmatch(what):
@@ -325,16 +319,6 @@ def _tell(script: Script, run: Run, text: str) -> None:
     if run.status == 137:
         script.skipped.append((run.last, f"the script did not end within {SECONDS} seconds; it was here at the end"))
     elif run.status and not any(map(_starts, run.calls)):
-        script.skipped.append((run.last, f"`{lines[run.last - 1].strip()}` ended the script"))
+        script.skipped.append((run.last, f"`{''.join(lines[run.last - 1:run.last]).strip()}` ended the script"))
     for listed in (script.skipped, script.assumed):
         listed[:] = sorted(dict.fromkeys(listed), key=lambda remark: remark[0])
-
-
-def _default(text: str) -> str:
-    """Returns the default of `${X:-default}`, given the text behind the sign."""
-    depth = 1
-    for at, sign in enumerate(text):
-        depth += (sign == "{") - (sign == "}")
-        if not depth:
-            return text[:at].strip("\"'")
-    return text

@@ -1,9 +1,9 @@
 """The programs in bash of bash.py: what starts the script, what runs before each of its commands, and every program."""
 
 # what they print for their files and words is real
-TOOLS = ("awk", "basename", "bc", "cat", "chmod", "column", "cp", "cut", "dirname", "egrep", "expr", "fold", "getopt", "grep",
-         "head", "jq", "ln", "mkdir", "mv", "paste", "readlink", "realpath", "rev", "sed", "seq", "sort", "tac", "tail",
-         "tee", "touch", "tr", "uniq", "wc")
+TOOLS = ("awk", "basename", "bc", "cat", "chmod", "column", "cp", "cut", "dirname", "egrep", "expr", "fold", "getopt",
+         "grep", "head", "jq", "ln", "mkdir", "mv", "paste", "readlink", "realpath", "rev", "sed", "seq", "sort", "tac",
+         "tail", "tee", "touch", "tr", "uniq", "wc")
 # what shells of /bin/sh find, which do not ask bash about a command that is not found
 LAUNCHERS = ("bash", "sh", "env", "python", "python2", "python3", *(f"python3.{minor}" for minor in range(9, 15)),
              "torchrun", "accelerate", "deepspeed", "ray", "srun")
@@ -17,8 +17,9 @@ printf '%s' "$2" > /ouro/before; printf '%s' "$3" > /ouro/program; chmod +x /our
 shift 3
 for ((i = 0; i < 99; i++)); do echo "$OURO_NUMBER"; done > /ouro/stdin
 (  # this shell itself must be able to start programs afterwards
-  ulimit -u 64 -v 1000000
-  PATH=/usr/bin BASH_ENV=/ouro/before exec /ouro/real/timeout -s KILL "$seconds" /ouro/real/bash -u "$OURO_SCRIPT" "$@" \
+  ulimit -u 64 -v 250000
+  export PATH=/usr/bin BASH_ENV=/ouro/before
+  exec /ouro/real/timeout -s KILL "$seconds" /ouro/real/bash -u "$OURO_SCRIPT" "$@" \
     < /ouro/stdin > /dev/null 2> /ouro/errors
 )
 status=$?
@@ -28,6 +29,7 @@ done
 kill -9 -1  # all but this one: their number is limited
 printf '%s\0' "$status" "$(cat /ouro/last 2> /dev/null)" "$(tail -c 1000000 /ouro/errors)"
 cat /ouro/notes /ouro/calls/* 2> /dev/null
+printf %65536s > /ouro/room || printf 'cut\0'  # records may be missing
 exit 0
 """
 
@@ -70,7 +72,7 @@ ouro_look() {
   done
 }
 ouro_before() {
-  if [[ $1 == "$OURO_SCRIPT" ]]; then export OURO_LINE=$2; printf '%s' "$2" > /ouro/last; fi
+  if [[ $1 == "$OURO_SCRIPT" ]]; then export OURO_LINE=$2; printf '%-9s' "$2" 1<> /ouro/last; fi
   [[ ${OURO_SEEN[x$2]-} == "$3" ]] && return
   OURO_SEEN[x$2]=$3
   (trap - DEBUG; set +eux; ouro_look "${@:3}") 2> /dev/null || :

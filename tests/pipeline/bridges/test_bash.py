@@ -44,7 +44,8 @@ def test_words_are_those_of_bash(script, words):
     ("run k=$(date)", "k=$(date)"), ("run k=`curl -u me:hush x`", "k=$(curl ...)"), ("run k=$1", "k=$1"),
     ("run k=$RANDOM", "k=$RANDOM"), ("run k=$HOSTNAME", "k=$HOSTNAME"), ("run k=$SLURM_JOB_ID", "k=$SLURM_JOB_ID"),
     ("N=$(nproc)\nrun k=$((8 * N / 16))", "k=$((8 * N / 16))"), ("read -r X; run k=$X", "k=$X"),
-    ('cd "$(dirname "$0")/.."; run k=$PWD/x', "k=$PWD/x"), ("python3 p.py > f; . ./f || :; run k=$(cat f)", "k=$(cat ...)"),
+    ('cd "$(dirname "$0")/.."; run k=$PWD/x', "k=$PWD/x"),
+    ("python3 p.py > f; . ./f || :; run k=$(cat f)", "k=$(cat ...)"),
     ("if [ $(nproc) -gt 4 ]; then X=2; else X=3; fi; run k=$X", "k=$X"), ("run k=$(nvidia-smi -L | wc -l)",
                                                                          "k=$(nvidia-smi ...)"),
     ("for x in 1 2; do run k=$x; done", "k=$x"), ("f() { run k=$1; }; f a; f b", "k=$1"),
@@ -82,7 +83,8 @@ def test_what_was_taken_for_granted_is_told(script, said):
 
 
 def test_a_file_that_is_sourced_is_told():
-    assert read_script("source ./other.sh\nrun").skipped == [(1, "`source ./other.sh`: the file that it reads is not read")]
+    assert read_script("source ./other.sh\nrun").skipped == [
+        (1, "`source ./other.sh`: the file that it reads is not read")]
 
 
 def test_a_word_knows_the_line_it_was_written_in():
@@ -90,7 +92,8 @@ def test_a_word_knows_the_line_it_was_written_in():
     assert [(a.text, a.line) for a in script.commands[0].arguments] == [("run", 4), ("a=1", 4), ("b=2", 5), ("x=1", 2)]
 
 
-@pytest.mark.parametrize("script", ["run 'a", "run $(a", "run ${a", "A=(1 2", "if", "done", ")", "a && ", "case", "f() {"])
+@pytest.mark.parametrize("script", ["run 'a", "run $(a", "run ${a", "A=(1 2", "if", "done", ")", "a && ", "case",
+                                    "f() {"])
 def test_what_is_not_bash_is_refused(script):
     with refuses(ConfigError, "x.sh"):
         read_script(f"run a\n{script}", "x.sh")
@@ -98,7 +101,8 @@ def test_what_is_not_bash_is_refused(script):
 
 def test_overrides_alone_need_no_sandbox(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    made = from_verl("# sizes\ntrainer.nnodes=4 \\\n+trainer.n_gpus_per_node=8\n\ndata.train_files='[\"/a b/x.parquet\"]'\n")
+    made = from_verl("# sizes\ntrainer.nnodes=4 \\\n+trainer.n_gpus_per_node=8\n\n"
+                     "data.train_files='[\"/a b/x.parquet\"]'\n")
     assert (written(made)["cluster.node_num"], made.keys) == (4, 3)
     with refuses(ConfigError, "bubblewrap", "--cfg job --resolve", "overrides"):
         from_verl(launch("trainer.nnodes=4"))
@@ -121,11 +125,19 @@ def test_a_script_that_does_not_end_is_ended_and_what_it_started_before_is_read(
     assert time.monotonic() - begin < 30
 
 
-@pytest.mark.parametrize("body", ["f() { f | f & }; f", "builtin kill -9 -1", "cat /dev/zero > /big", "exit 3",
+@pytest.mark.parametrize("body", ["f() { f | f; }; f", "builtin kill -9 -1", "cat /dev/zero > /big", "exit 3",
                                   "A=0123456789; while :; do A=$A$A; done"])
 def test_a_script_that_takes_the_machine_ends_alone(body, short):
     with refuses(ConfigError):
         from_verl(f"{body}\nwait\n{START}" if body != "cat /dev/zero > /big" else f"{body} &\nsleep 1; {body}; exit 1")
+
+
+@pytest.mark.parametrize("body", ["f() { f | f & }; f", "while :; do echo y; done | cat > /dev/stderr &",
+                                  "while :; do python3 p.py; done &", "trap '' TERM; (while :; do :; done) & disown"])
+def test_what_a_script_leaves_running_ends_with_it(body, short):
+    begin = time.monotonic()
+    assert [command.line for command in read_script(f"{body}\n{START}").commands if len(command.arguments) == 5] == [2]
+    assert time.monotonic() - begin < 30
 
 
 def test_a_script_sees_and_changes_nothing_of_this_machine(tmp_path, monkeypatch):
@@ -135,7 +147,8 @@ def test_a_script_sees_and_changes_nothing_of_this_machine(tmp_path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OF_CALLER", "hush")
     (script,) = runs(f"set +u; cd {tmp_path} || :\necho > made; echo > /usr/lib/made; cat .ssh/* ~/.ssh/* > /all\n"
-                     "E=$(cat /proc/*/environ | tr '\\0' ' ')\nN=none; echo 2> /dev/null > /dev/tcp/127.0.0.1/22 && N=net\n"
+                     "E=$(cat /proc/*/environ | tr '\\0' ' ')\nN=none\n"
+                     "echo 2> /dev/null > /dev/tcp/127.0.0.1/22 && N=net\n"
                      "run $(grep -c hush /all) \"${E#*hush}\" $N")
     assert ["hush" in one.text for one in script] == [False] * len(script)
     assert script[-1].text == "none"
@@ -143,7 +156,8 @@ def test_a_script_sees_and_changes_nothing_of_this_machine(tmp_path, monkeypatch
 
 
 def test_programs_in_the_background_are_recorded():
-    (command,) = (one for one in read_script(f"nohup {START} &\nP=$!\n(sleep 9; kill $P) &\n").commands if one.line == 1)
+    commands = read_script(f"nohup {START} &\nP=$!\n(sleep 9; kill $P) &\n").commands
+    (command,) = (one for one in commands if one.line == 1)
     assert [one.text for one in command.arguments] == ["nohup", *START.split()]
 
 
