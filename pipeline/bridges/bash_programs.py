@@ -77,6 +77,7 @@ ouro_before() {
   OURO_SEEN[x$2]=$3
   (trap - DEBUG; set +eux; ouro_look "${@:3}") 2> /dev/null || :
 }
+export OURO_SHELL=${OURO_SHELL-$$}
 set -uaT
 trap '[[ ${BASH_SOURCE[0]-} == /ouro/before ]] || ouro_before "${BASH_SOURCE[0]-}" "$LINENO" "$BASH_COMMAND" "$@"' DEBUG
 """
@@ -84,6 +85,7 @@ trap '[[ ${BASH_SOURCE[0]-} == /ouro/before ]] || ouro_before "${BASH_SOURCE[0]-
 # every program: a tool if it finds its files, else a record of its words and variables, and a number
 PROGRAM = r"""#!/ouro/real/bash -p
 case $0 in /ouro/program) ;; /usr/bin/* | /bin/*) set -- "${0##*/}" "$@" ;; *) set -- "$0" "$@" ;; esac
+[[ $1 == tail && " ${*:2}" == *\ -*([-0-9])[fF]* ]] && exit 0  # would follow a log for ever
 if [[ -f /ouro/tools/$1 ]]; then
   exec 3>&1
   errors=$("/ouro/tools/$1" "${@:2}" 2>&1 >&3); status=$?
@@ -95,12 +97,12 @@ for ((i = 1; i <= $#; i++)); do  # of `srun bash -c ...` the inner script runs
   next=${@:i+1:1}
   if [[ $i == $# || $next == -* || -f $next ]]; then exec /ouro/real/bash "${@:i+1}"; fi
 done
-[[ /dev/stdout -ef /dev/null ]] || is_read=1
+[[ /dev/stdout -ef /dev/null || /dev/stdout -ef /proc/$OURO_SHELL/fd/1 ]] || is_read=1
 mapfile -d '' -t variables < /proc/$$/environ
 printf '%s\0' $(($# + ${#variables[@]} + 5)) call "${OURO_LINE-0}" "${is_read-}" $# "$@" "${variables[@]}" . \
   > "/ouro/calls/$EPOCHREALTIME.$$"
-[[ $1 == *nvidia-smi ]] || times=1  # a line for each GPU
+case $1 in *nvidia-smi) times=$OURO_NUMBER ;; *scontrol) times=64 ;; esac  # a line for each GPU, or host
 [[ $OURO_NUMBER ]] || exit "$status"
-for ((i = 0; i < ${times-$OURO_NUMBER}; i++)); do echo "$OURO_NUMBER"; done
+for ((i = 0; i < ${times-1}; i++)); do echo "$OURO_NUMBER"; done
 exit 0
 """

@@ -35,6 +35,9 @@ def runs(script: str) -> list[list[Argument]]:
     ("run ${WANDB_API_KEY:-abc}", ["${oc.env:WANDB_API_KEY}"]), ("MAX_TOKENS=5; run $MAX_TOKENS", ["5"]),
     ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:h100:7\nset -x\n#SBATCH --gpus-per-node=2\nrun $SLURM_NNODES "
      "$SLURM_GPUS_ON_NODE ${SLURM_GPUS_PER_NODE:-}", ["4", "7", None]),
+    ("#SBATCH -N 2\nA=($(scontrol show hostnames)); for ((i = 1; i < SLURM_NNODES; i++)); do run a ${A[i]}; done",
+     ["a", None]),
+    ("run a; touch log; tail -100f log; tail -F log; while ! nc -z host 80; do sleep 1; done", ["a"]),
     ("run a\r\n", ["a"])])
 def test_words_are_those_of_bash(script, words):
     assert [None if one.problem else one.text for one in runs(script)[-1]] == words
@@ -77,6 +80,7 @@ def test_a_variable_that_nothing_sets_is_named_with_its_line(script, line, name,
     ("S=${S:+-}\nrun", [(1, "S is not assigned in the script; taken as not set")]),
     ("if nvidia-smi; then run; fi", [(1, "`nvidia-smi` was not run: taken as successful")]),
     ("X=$(python3 p.py)\nrun", [(1, "`python3` was not run: what it prints is missing")]),
+    ("exec > >(tee log)\npython3 p.py\nrun | tee -a log", []),
     ("[ -d /data ] || run", [(1, "`[ -d /data ]`: no file of this machine is seen")])])
 def test_what_was_taken_for_granted_is_told(script, said):
     assert read_script(script.replace("run", "python3 main_ppo.py")).assumed == said
