@@ -128,8 +128,6 @@ def _starts(call: Call) -> bool:
     return any(map(entry_of, call.words))
 
 
-# ------------------------------------------------------------------------------------------------------------ the run
-
 
 def _run(text: str, name: str, number: int, count: int) -> Run:
     """Runs a script in which programs print a number, with as many arguments. Raises ConfigError if that cannot be."""
@@ -222,8 +220,6 @@ def _refuse(run: Run, name: str) -> None:
             raise ConfigError(f"{name}, line {line}: {variable} is set neither by the script nor where ouro was called."
                               + f" Needed: {variable}=... ouro import verl {name}" * variable.isidentifier())
 
-
-# ----------------------------------------------------------------------------------------------------------- the words
 
 
 def _merged(runs: list[list[Call]], lines: list[str]) -> Iterator[Command]:
