@@ -18,8 +18,8 @@ from itertools import islice
 from pipeline.bridges.bash_programs import BEFORE, LAUNCHERS, PROGRAM, TOOLS, WITHIN
 from pipeline.bridges.verl_entry import entry_of
 from pipeline.store.errors import ConfigError
+from pipeline.store.images import OWNER
 from pipeline.store.secret_names import names_secret
-from workflows.environments.sandbox import rights
 
 NUMBERS = (8, 1, 64)  # what programs print; the first counts where a test compares it
 SECONDS, MEGABYTES = 20, 64  # of one run: until it is killed, and of its files
@@ -135,7 +135,8 @@ def _run(text: str, name: str, number: int, count: int) -> Run:
     home, call, script = (f"{base}/{below}" for below in ("home/user", "place/of/call", "place/of/script"))
     variables = {"HOME": home, "USER": f"user-{number}", "LC_ALL": "C", "OURO_NUMBER": str(number),
                  "OURO_SCRIPT": f"{script}/" + re.sub(r"[^\w.-]", "_", name), **_of_caller(text, number)}
-    words = [*rights(), "bwrap", *_box(number), "--dir", home, "--dir", script, "--dir", call, "--chdir", call,
+    user = ["setpriv", f"--reuid={OWNER}", f"--regid={OWNER}", "--clear-groups", "--"] if os.geteuid() == 0 else []
+    words = [*user, "bwrap", *_box(number), "--dir", home, "--dir", script, "--dir", call, "--chdir", call,
              "--clearenv", *(word for pair in variables.items() for word in ("--setenv", *pair)), "--",
              "/ouro/real/bash", "-c", WITHIN, "within", str(SECONDS), BEFORE, PROGRAM, *[str(number)] * count]
     done, said = None, "no answer"
