@@ -132,7 +132,7 @@ def test_a_script_that_does_not_end_is_ended_and_what_it_started_before_is_read(
 @pytest.mark.parametrize("body", ["f() { f | f; }; f", "builtin kill -9 -1", "cat /dev/zero > /big", "exit 3",
                                   "A=0123456789; while :; do A=$A$A; done"])
 def test_a_script_that_takes_the_machine_ends_alone(body, short):
-    with pytest.raises(ConfigError, match="run.sh"):
+    with pytest.raises(ConfigError, match=r"run\.sh"):
         from_verl(f"{body}\nwait\n{START}" if body != "cat /dev/zero > /big" else f"{body} &\nsleep 1; {body}; exit 1")
 
 
