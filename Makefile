@@ -78,7 +78,7 @@ test-frameworks: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt
 	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows/test_frameworks.py
 
-# the tests of Harbor tasks need bubblewrap, which root installs here; without it they are skipped
+# the tests of Harbor tasks and launch scripts need bubblewrap, which root installs here; without it they are skipped
 unit: .venv/.ready
 	@which bwrap >/dev/null || test $$(id -u) != 0 || \
 	  timeout 120 sh -c "apt-get update -qq && apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null" || true

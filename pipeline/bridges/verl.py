@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from pipeline.bridges import arguments, sampling, verl_data, verl_distillation, verl_objective, verl_rules, verl_sft
-from pipeline.bridges.shell import read_script
+from pipeline.bridges.bash import read_script
 from pipeline.bridges.source import Given, read_yaml
 from pipeline.bridges.tables import keys, table
 from pipeline.bridges.translation import SETTINGS, Entry, Translation

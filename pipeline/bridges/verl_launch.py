@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.bridges.shell_syntax import Argument, Command, Script
-from pipeline.bridges.shell_words import ENVIRONMENT
+from pipeline.bridges.bash import Argument, Command, Script
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Translation
 from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, launcher, refused
@@ -21,6 +20,7 @@ OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)
 DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
             "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
+ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+\}")
 KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=.*)?")
 # configurations that veRL itself ships: a recipe has their defaults
@@ -50,10 +50,11 @@ def read_launch(script: Script, made: Translation) -> Launch:
     for one in [command] if command else script.commands:
         _arguments(launch, made, one, is_launch=bool(command))
     launch.kind = entry.kind if entry else kind_of_keys([*launch.given, *launch.unknown])
-    _tell_constructs(script, command, made)
+    if command:
+        _tell_doubts(command, made)
     _tell_rest(script, command, made)
     if not command and not launch.given and not launch.unknown:
-        unread = "".join(f" Line {line}: {what}." for line, what in made.skipped)
+        unread = "".join(f" Line {line}: {what}." for line, what in sorted(made.skipped + made.assumed))
         raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
                           "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
                           f"overrides, or YAML with veRL's keys. Programs that are read: {READ}.{unread}")
@@ -76,7 +77,7 @@ def _chosen(script: Script, made: Translation) -> Command | None:
         if entries:
             raise refused(made.source, entries[0][1])
         return None
-    best, _ = max(known, key=lambda one: (one[1].kind == RL, not one[0].inside))
+    best, _ = max(known, key=lambda one: (one[1].kind == RL, one[0].is_sure))
     made.skipped += [(command.line, f"another command that starts veRL; that of line {best.line} was read")
                      for command, _ in entries if command is not best]
     return best
@@ -133,10 +134,11 @@ def _option(launch: Launch, command: Command, position: int, option: re.Match) -
     key = "trainer.nnodes" if option[1] == "nnodes" else "trainer.n_gpus_per_node"
     argument, following = command.arguments[position], command.arguments[position + 1:position + 2]
     value = option["value"] if option["value"] is not None or not following else following[0].text
-    given = Given(tuple(key.split(".")), value if argument.problem else scalar(value or ""), argument.line)
-    if argument.problem and key not in launch.given:
-        launch.unknown[key] = (given, argument.problem)
-    elif value and not argument.problem:
+    problem = argument.problem or (following[0].problem if option["value"] is None and following else None)
+    given = Given(tuple(key.split(".")), value if problem else scalar(value or ""), argument.line)
+    if problem and key not in launch.given:
+        launch.unknown[key] = (given, problem)
+    elif value and not problem:
         launch.options[key] = given
 
 
@@ -200,22 +202,17 @@ def _note(made: Translation, argument: Argument, before: str | None) -> None:
         made.skipped.append((argument.line, f"{argument.text}: is no override"))
 
 
-def _tell_constructs(script: Script, chosen: Command | None, made: Translation) -> None:
-    """Reports constructs: those that contain the launch, and those whose assignments are unknown."""
-    around = chosen.inside if chosen else ()
-    for construct in around:
-        made.assumed.append((construct.line, f"the command that starts veRL stands in {construct} (up to line "
-                                             f"{construct.last}): it was read once, as if it ran"))
-    made.skipped += [(construct.line, f"{construct} (up to line {construct.last}) was not followed: what it sets is "
-                                      f"not known behind it ({', '.join(names[:8])})")
-                     for construct, names in script.constructs if names and construct not in around]
-    if chosen and chosen.times > 1:
+def _tell_doubts(chosen: Command, made: Translation) -> None:
+    if not chosen.is_sure:
+        made.assumed.append((chosen.line, "whether the command that starts veRL runs depends on what programs print, "
+                                          "none of which ran: it was read as if it did"))
+    if chosen.times > 1:
         made.assumed.append((chosen.line, f"the command that starts veRL runs {chosen.times} times: what is not the "
                                           "same each time is unknown"))
 
 
 def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
-    """Reports overrides outside the command, as after a missing backslash, and heredocs that hold a launch."""
+    """Reports overrides outside the command, as after a missing backslash."""
     for command in script.commands if chosen else ():
         first = command.arguments[0].text
         if command is not chosen and _is_verls(first):
@@ -224,6 +221,3 @@ def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> Non
         elif _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
-    made.skipped += [(line, "this inner script starts veRL or has overrides: import it as a file of its own")
-                     for line, text in dict.fromkeys(script.nested)
-                     if any(entry_of(word) or _is_verls(word) for word in text.split())]

@@ -103,7 +103,7 @@ def test_a_long_sequence_raises_the_budget_above_the_default():
     ("['/d/a/train.parquet', '/d/a/test.parquet']", ["a", "a_2"], [("/d/a", "train"), ("/d/a", "test")]),
     ("/d/dapo-math-17k.parquet", ["dapo_math_17k"], [("/d/dapo-math-17k.parquet", "train")]),
     ("~/x/train.parquet", ["x"], [("${oc.env:HOME}/x", "train")]),
-    ("$D/train.parquet", ["tasks"], [("${oc.env:D}", "train")]),
+    ("\\${oc.env:D}/train.parquet", ["tasks"], [("${oc.env:D}", "train")]),
     ("train.parquet", ["train"], [("train.parquet", "train")])])
 def test_data_files_become_tasksets(files, names, places):
     found = values(launch(f'data.train_files="{files}"'))
@@ -161,8 +161,8 @@ def test_never_saving_and_never_testing_are_left_out():
 
 
 @pytest.mark.parametrize(("script", "said"), [
-    ("trainer.nnodes=$WORLD", "known only where the run starts"),
-    ("trainer.nnodes=$(nproc)", "trainer.nnodes is not known: the output of a command")])
+    ("'trainer.nnodes=${oc.env:WORLD}'", "known only where the run starts"),
+    ("trainer.nnodes=$(nproc)", "trainer.nnodes is not known: the output of $(nproc)")])
 def test_an_unknown_number_of_machines_is_one(script, said):
     made = from_verl(launch(script, "trainer.n_gpus_per_node=8"))
     assert made.entries[("trainer", "ranks")].value == 8
@@ -186,10 +186,12 @@ def test_a_model_that_scores_keeps_a_run_on_one_machine():
 
 
 def test_numbers_that_only_the_environment_knows_are_read_as_numbers():
-    found = values(launch("trainer.n_gpus_per_node=$GPUS", "data.train_batch_size=$B", "data.max_prompt_length=$P"))
+    found = values(launch("'trainer.n_gpus_per_node=${oc.env:GPUS}'", "'data.train_batch_size=${oc.env:B}'",
+                          "'data.max_prompt_length=${oc.env:P}'"))
     assert found["cluster.gpu_per_node"] == "${oc.decode:${oc.env:GPUS}}"
     assert (found["trainer.ranks"], ENGINES in found) == ("${cluster.gpu_per_node}", False)
-    of_one = values(launch("trainer.n_gpus_per_node=$GPUS", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"))
+    of_one = values(launch("'trainer.n_gpus_per_node=${oc.env:GPUS}'",
+                           "actor_rollout_ref.rollout.tensor_model_parallel_size=1"))
     assert of_one[ENGINES] == "${cluster.gpu_per_node}"
     assert found["model.max_prompt_tokens"] == "${oc.decode:${oc.env:P}}"
     assert "synchronizer.sync_interval" not in found
