@@ -42,3 +42,12 @@ def test_prompts_of_tasks_with_their_answers(tmp_path, tiny_model):
     tables.write(tmp_path / "tasks.parquet", records.Task, tasks)
     found = tokens_of_text(SimpleNamespace(inputs={"tasks": tmp_path}, config=overridden(*TINY)), tiny_model, None, 99)
     assert "".join(load_tokenizer(tiny_model).decode(found).split()) == "1+2:32+2:4"
+
+
+def test_recorded_text_begins_with_the_first_attempt_that_has_some(tmp_path):
+    """Every attempt of step 1 failed."""
+    for step, prompt, response in ((1, [], []), (2, [5, 6], [7]), (3, [8], [9])):
+        made = row(records.Experience, step=step, prompt_tokens=prompt, response_tokens=response)
+        tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [made])
+    context = SimpleNamespace(inputs={"experience": tmp_path})
+    assert tokens_of_text(context, tmp_path, None, 4) == [5, 6, 7, 8]
