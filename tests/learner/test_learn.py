@@ -32,10 +32,12 @@ def write_steps(path, state):
 class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
+    ways = Way("padded")
+
     def __init__(self, model, config, process, temperature, keep_initial):
         self.steps, self.rates, self.zero, self.module = 0, [], self, torch.nn.Linear(1, 1)
         self.process, self.budget = process, Budget(config.trainer.max_token_len_per_gpu)
-        self.way = Way("padded")
+        self.way = self.ways
 
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
@@ -122,6 +124,25 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
     assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2][went_on:])
+
+
+@pytest.mark.parametrize(("former", "now", "setting"), [
+    ("packed", "packed", "auto"), ("packed", "rows", "auto"), ("packed", "rows", "rows"), ("rows", "packed", "packed")])
+def test_rows_go_as_those_of_the_checkpoint_or_the_error_has_the_way_out(stage, cut_off, monkeypatch, former, now,
+                                                                       setting):
+    monkeypatch.setattr(StandIn, "ways", Way("padded" if former == "packed" else None))
+    cut_off(stage.directory, 3, lambda: learn.Trainer(stage).run())
+    asked = []
+    monkeypatch.setattr(learn, "prove_policy", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(StandIn, "ways", Way("padded" if now == "packed" else None))
+    stage.config.trainer.packing = setting
+    if former == now:
+        assert learn.Trainer(stage).step_done == 2
+    else:
+        way_out = "delete the stage directory" if setting == "auto" else f"trainer.packing={former} or auto"
+        with refuses(ModelError, f"trained with trainer.packing={former}", way_out):
+            learn.Trainer(stage)
+    assert asked == [former]
 
 
 def ask_in_step(stage, monkeypatch, step, seconds_ago=0.0):
