@@ -103,8 +103,7 @@ class Trainer:
         return source
 
     def _proved(self, saved: dict[str, Any], refers: bool) -> Actor:
-        """The policy or reward model, and the proof of its rows. refers: log-probs of the initial policy are asked for.
-        Raises ModelError where rows do not go as those of the checkpoint went."""
+        """The policy or reward model, its rows proved. refers: the initial policy is asked for its log-probs."""
         config, process, former = self.context.config, self.process, saved.get("packing")
         for resolve in (recompute.resolve, device_sharing.resolve):
             self._log(resolve(config, self.model))
@@ -113,8 +112,8 @@ class Trainer:
             actor = Scorer(self.model, config, process, self.source.padding)
             prove_critic(actor, config, self.text, former)
         else:
-            data_set = isinstance(self.source, DataSet)
-            actor = Actor(self.model, config, process, 1.0 if data_set else config.model.temperature, refers)
+            temperature = 1.0 if isinstance(self.source, DataSet) else config.model.temperature
+            actor = Actor(self.model, config, process, temperature, refers)
             prove_policy(actor, config, self.text, former)
         self._keep_way(actor.way, former)
         return actor
@@ -133,8 +132,7 @@ class Trainer:
         return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
 
     def _keep_way(self, way: Way, former: str | None) -> None:
-        """Logs in which way rows go through the policy. former: that of the checkpoint, if there is one. Raises
-        ModelError where it is another."""
+        """Logs in which way rows go. Raises ModelError where it is not `former`, that of the checkpoint."""
         if former and former != way.name:
             chosen = self.context.config.trainer.packing != "auto"
             raise ModelError(f"the stage's checkpoint was trained with trainer.packing={former}; now {way}. " + (

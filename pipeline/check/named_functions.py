@@ -235,13 +235,11 @@ def estimate_note(config: Config) -> Problem | None:
     policy."""
     algorithm = config.algorithm
     learns = config.kind.learns_from_rollouts
-    for part in ("kl_loss_fn", "kl_penalty_fn"):
-        given = getattr(algorithm, f"{part}_args")
-        if getattr(algorithm, part) not in (None, "none") and given.get("kl_coef") == 0 and learns:
-            steered = "; adaptive=true multiplies this weight" * bool(given.get("adaptive"))
+    for part in ("kl_loss_fn", "kl_penalty_fn") if learns else ():
+        if getattr(algorithm, part) not in (None, "none") and getattr(algorithm, f"{part}_args").get("kl_coef") == 0:
             return Problem(f"algorithm.{part}_args.kl_coef", "the KL is measured, by a forward of the reference over "
-                           f"each row, and does not constrain the policy{steered}.",
-                           f"Where it need not be measured, take {part}=none.", found=given["kl_coef"])
+                           f"each row, and does not constrain the policy. Where it need not be, take {part}=none.",
+                           found=0)
     if algorithm.kl_loss_fn != "k1" or not learns:
         return None
     return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "

@@ -56,7 +56,7 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
             path = Path(self.path) / self._normalize_file_name(config_path)
             problems: list[Problem] = []
             section = _section(path, path.parent.name)
-            content, _ = _load(path, str(path), problems, section)
+            content = _load(path, str(path), problems, section)
             if problems:
                 raise ConfigError.of("a file of conf/ has problems:", problems)
             return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", content,
@@ -93,7 +93,7 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
         return []
     needed = "Needed `defaults`, a list of group: choice such as `- recipe: mine`; settings belong into a recipe."
     problems: list[Problem] = []
-    content, _ = _load(path, str(path), problems)
+    content = _load(path, str(path), problems)
     listed, there = content.get("defaults"), ", ".join(map(str, content)) or "nothing"
     if problems or set(content) != {"defaults"} or not isinstance(listed, Sequence):
         raise ConfigError("\n  ".join([f"{path} holds {there}. {needed}", *problems]))
@@ -153,8 +153,8 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     from omegaconf import OmegaConf
 
     shown_name = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
-    section = _section(path, group)
-    content, changed = _load(path, shown_name, problems, section)
+    section, before = _section(path, group), len(problems)
+    content = _load(path, shown_name, problems, section)
     if not content:
         raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
     whole = not section
@@ -162,9 +162,10 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     plain = OmegaConf.to_container(content, resolve=False)
     if whole:
         refuse_other_program(plain, shown_name)
-    fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
+    given = plain if whole else {group: plain}
+    fitting = schema.fitting(given, base, "", problems)
     readable = WORD.fullmatch(path.stem) and path.stem.lower() not in TYPED
-    if shown_name == str(path) and readable and not changed and fitting == (plain if whole else {group: plain}):
+    if shown_name == str(path) and readable and len(problems) == before and fitting == given:
         return f"{group}={path.stem}"
     STORED[recipe_name(path)] = path
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
@@ -185,15 +186,14 @@ def _section(path: Path, group: str) -> str:
 
 
 def _package(path: Path) -> str:
-    """Returns the package that a comment before the first key names, in any spelling, of which Hydra reads some; else
-    nothing."""
+    """Returns the package that a comment before the first key names, in any spelling; Hydra reads some of them."""
     found = PACKAGE.match(path.read_text(encoding="utf-8-sig", errors="replace"))
     name = found[1] if found else ""
     return name.lower() if name.lower() in (WHOLE, OF_GROUP) else name
 
 
 def _load(path: Path, shown_name: str, problems: list[Problem], section: str = ""):
-    """Reads a file for OmegaConf; also returns whether OmegaConf alone would read it differently (yaml_files.py).
+    """Reads a file for OmegaConf.
 
     Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.
     """
@@ -207,15 +207,14 @@ def _load(path: Path, shown_name: str, problems: list[Problem], section: str = "
         found = "there is no such file" if not path.exists() else (
             f"is {'a directory' if path.is_dir() else 'a pipe, socket or device'}, and no file")
         raise ConfigError(f"{shown_name}: {found} (looked from {Path.cwd()}).")
-    if path.suffix == ".toml":
-        with reading(path):
-            refuse_toml(path.read_text(encoding="utf-8", errors="replace"), shown_name)
     try:
         with reading(path):
-            content, changed = yaml_files.read(path, shown_name, problems, section)
+            if path.suffix == ".toml":
+                refuse_toml(path.read_text(encoding="utf-8", errors="replace"), shown_name)
+            content = yaml_files.read(path, shown_name, problems, section)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
-        return OmegaConf.create(content or {}), changed
+        return OmegaConf.create(content or {})
     except (yaml.YAMLError, ValueError) as error:  # not text, or a number with thousands of digits
         raise ConfigError(f"{shown_name} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:

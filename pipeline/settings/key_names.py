@@ -1,5 +1,4 @@
-"""Suggests the right name for a misspelt key: first among its siblings, sections and settings alike. Names the program
-that a file of other keys is of."""
+"""Suggests the right name for a misspelt key, first among its siblings; names the program of a file of other keys."""
 
 import contextlib
 import re

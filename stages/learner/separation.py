@@ -105,7 +105,7 @@ class _Proof:
         temperature: by which logits are divided, and their differences with them."""
         self.process, self.model, self.way, self.outputs, self.tokens = process, model, way, outputs, text
         self.packing, self.longest = config.trainer.packing, longest_sequence(config.model)
-        self.cold = min(temperature, 1.0)
+        self.allowed = {dtype: np.array(bounds) / min(temperature, 1.0) for dtype, bounds in ALLOWED.items()}
         self.name = f"{model.config.name_or_path} ({model.config.model_type})"
         self.text = model.config.get_text_config()
         said = {**self.text.to_dict(), **(getattr(self.text, "rope_parameters", None) or {})}
@@ -140,25 +140,21 @@ class _Proof:
     def _obstacle(self, own: Callable[[Tensor], Tensor]) -> str | None:
         """Returns why rows cannot be packed."""
         try:
-            return self._touching() or self._other_reach() or self._difference(own)
+            across, within, misplaced = self._of_all_ranks(self._largest_gradients())
+            if not within > 0.0:
+                raise ModelError(f"{self.name}: whether packed rows touch one another cannot be proved, because the "
+                                 f"gradient of a row's outputs with respect to its own input embeddings is {within:g}; "
+                                 "needed weights that are finite, with an output head that is not 0.")
+            if across != 0.0:
+                return (f"rows packed into one sequence touch one another: the gradient of row 2's outputs with "
+                        f"respect to row 1's input embeddings is up to {across:.2g}, needed exactly 0")
+            if misplaced:
+                return "the positions of tokens in packed rows do not count from 0 in each row"
+            return self._other_reach() or self._difference(own)
         except torch.OutOfMemoryError:
             raise
         except UNFIT as error:  # our attention lacks its arguments; layers take one row alone
             return f"its code in transformers does not hand on what packed rows need ({type(error).__name__}: {error})"
-
-    def _touching(self) -> str | None:
-        """Returns how far rows reach each other, or that their positions are wrong."""
-        across, within, misplaced = self._of_all_ranks(self._largest_gradients())
-        if not within > 0.0:
-            raise ModelError(f"{self.name}: whether packed rows touch one another cannot be proved, because the "
-                             f"gradient of a row's outputs with respect to its own input embeddings is {within:g}; "
-                             "needed weights that are finite, with an output head that is not 0.")
-        if across != 0.0:
-            return (f"rows packed into one sequence touch one another: the gradient of row 2's outputs with respect "
-                    f"to row 1's input embeddings is up to {across:.2g}, needed exactly 0")
-        if misplaced:
-            return "the positions of tokens in packed rows do not count from 0 in each row"
-        return None
 
     def _difference(self, own: Callable[[Tensor], Tensor], fill: Fill | None = None) -> str | None:
         """Returns how far the outputs of rows in a micro-batch are from those of each alone, if too far.
@@ -187,7 +183,8 @@ class _Proof:
                     routers.give(places(micro.segments, part.places, self.way),
                                  torch.cat([experts[i] for i in micro.rows])[part.own])
                 scored += [values[-COMPARED:] for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
-            found, allowed = self._apart(scored, alone), self._allowed()
+            found = self._apart(scored, alone)
+            allowed = self.allowed.get(self.model.dtype, self.allowed[torch.bfloat16])
             if not (found <= allowed).all():
                 allowed = np.maximum(allowed, self._allowed_by_rounding(own, rows, routers, alone, experts))
         if (found <= allowed).all():
@@ -205,11 +202,8 @@ class _Proof:
             for _ in range(DRAWS):
                 others, _ = self._alone(own, rows, routers, experts)
                 found = np.maximum(found, ROUNDED * self._apart(others, alone))
-        return np.minimum(found, LIMIT * self._allowed()) if self.model.dtype == torch.float32 else found
-
-    def _allowed(self) -> np.ndarray:
-        """ALLOWED of the model's precision, [2]."""
-        return np.array(ALLOWED.get(self.model.dtype, ALLOWED[torch.bfloat16])) / self.cold
+        exact = self.model.dtype == torch.float32
+        return np.minimum(found, LIMIT * self.allowed[torch.float32]) if exact else found
 
     def _alone(self, own: Callable[[Tensor], Tensor], rows: list[Row], routers: Routers | None,
                experts: list | None = None) -> tuple[list[np.ndarray], list]:

@@ -1,5 +1,6 @@
 """The training loop around a learner that learns nothing: what it leaves behind, and in which order."""
 
+import contextlib
 import errno
 import signal
 import threading
@@ -126,22 +127,19 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2][went_on:])
 
 
-@pytest.mark.parametrize(("former", "now", "setting"), [
-    ("packed", "packed", "auto"), ("packed", "rows", "auto"), ("packed", "rows", "rows"), ("rows", "packed", "packed")])
+@pytest.mark.parametrize(("former", "now", "setting", "way_out"), [
+    ("packed", "packed", "auto", None), ("packed", "rows", "auto", "delete the stage directory"),
+    ("packed", "rows", "rows", "packed or auto"), ("rows", "packed", "packed", "rows or auto")])
 def test_rows_go_as_those_of_the_checkpoint_or_the_error_has_the_way_out(stage, cut_off, monkeypatch, former, now,
-                                                                       setting):
-    monkeypatch.setattr(StandIn, "ways", Way("padded" if former == "packed" else None))
+                                                                         setting, way_out):
+    ways, asked = {"packed": Way("padded"), "rows": Way(None)}, []
+    monkeypatch.setattr(StandIn, "ways", ways[former])
     cut_off(stage.directory, 3, lambda: learn.Trainer(stage).run())
-    asked = []
     monkeypatch.setattr(learn, "prove_policy", lambda *given: asked.append(given[-1]))
-    monkeypatch.setattr(StandIn, "ways", Way("padded" if now == "packed" else None))
+    monkeypatch.setattr(StandIn, "ways", ways[now])
     stage.config.trainer.packing = setting
-    if former == now:
+    with refuses(ModelError, f"with trainer.packing={former}", way_out) if way_out else contextlib.nullcontext():
         assert learn.Trainer(stage).step_done == 2
-    else:
-        way_out = "delete the stage directory" if setting == "auto" else f"trainer.packing={former} or auto"
-        with refuses(ModelError, f"trained with trainer.packing={former}", way_out):
-            learn.Trainer(stage)
     assert asked == [former]
 
 
