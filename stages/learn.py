@@ -27,6 +27,7 @@ from stages.explorer.children import RENDEZVOUS, kept, run_child
 from stages.follow import TOTAL
 from stages.learner import mismatched, passes
 from stages.learner.actor import Actor, Result
+from stages.learner.batches.data_set import DataSet
 from stages.learner.batches.demonstrations import Demonstrations
 from stages.learner.batches.known_text import tokens_of_text
 from stages.learner.batches.preferences import Preferences
@@ -39,6 +40,7 @@ from stages.learner.engine.batch import Batch, Row
 from stages.learner.engine.compiled import GRAPHS
 from stages.learner.engine.process import Process
 from stages.learner.engine.rates import learning_rate
+from stages.learner.engine.way import Way
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.publishing import Publishing
@@ -68,32 +70,17 @@ class Trainer:
         self.deadline = Deadline()
         self.measured = 0.0  # when the timings of the last step were taken
         checkpoint, saved = self._newest_checkpoint()
-        kl_coef = saved.get("kl_coef", {})
-        self.objective = Objective(config, kl_coef.get("kl_loss_fn"))
+        self.objective = Objective(config, saved.get("kl_coef", {}).get("kl_loss_fn"))
         self.terms = {"kl_loss_fn": self.objective.kl}
-        data_set = DATA_SETS.get(config.algorithm.algorithm_type)
-        if data_set:
-            self.source = data_set(context, self.model)
-        else:
-            experience = Recorded if "experience" in context.inputs else Rollouts
-            self.source = experience(context, self._check, kl_coef.get("kl_penalty_fn"))
-            self.terms["kl_penalty_fn"] = self.source.penalty
+        self.source = self._source(saved)
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
+        data_set = isinstance(self.source, DataSet)
         if data_set and self.source.rejected and self.process.rank == 0:
             tables.write(context.directory / tables.LOCATIONS["rejected"], records.Rejected, self.source.rejected)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
-        for resolve in (recompute.resolve, device_sharing.resolve):
-            self._log(resolve(config, self.model))
-        config.trainer.overlap = not _any(self.process, not config.trainer.overlap)
         self.text = tokens_of_text(context, self.model, self.source, 2 * longest_sequence(config.model))
-        if data_set is RewardPairs:
-            self.actor = Scorer(self.model, config, self.process, self.source.padding)
-            prove_critic(self.actor, config, self.text)
-        else:
-            self.actor = Actor(self.model, config, self.process, 1.0 if data_set else config.model.temperature, refers)
-            prove_policy(self.actor, config, self.text)
-        self._keep_way(saved)
+        self.actor = self._proved(saved, refers)
         references = References(context, self.model, self.actor) if refers else None
         if data_set and references:  # scored once: unlike rollouts, the rows are known
             context.activity.now(UNLIMITED)
@@ -105,6 +92,31 @@ class Trainer:
         self.syncs = self.source.syncs
         self.publishing = Publishing(context, self.actor, self.syncs)
         self.step_done = self._resume(checkpoint, saved)
+
+    def _source(self, saved: dict[str, Any]) -> DataSet | Rollouts:
+        """The batches, of rollouts with their KL penalty. saved: the manifest of the checkpoint."""
+        if data_set := DATA_SETS.get(self.context.config.algorithm.algorithm_type):
+            return data_set(self.context, self.model)
+        made = Recorded if "experience" in self.context.inputs else Rollouts
+        source = made(self.context, self._check, saved.get("kl_coef", {}).get("kl_penalty_fn"))
+        self.terms["kl_penalty_fn"] = source.penalty
+        return source
+
+    def _proved(self, saved: dict[str, Any], refers: bool) -> Actor:
+        """The policy or reward model, its rows proved. refers: the initial policy is asked for its log-probs."""
+        config, process, former = self.context.config, self.process, saved.get("packing")
+        for resolve in (recompute.resolve, device_sharing.resolve):
+            self._log(resolve(config, self.model))
+        config.trainer.overlap = not _any(process, not config.trainer.overlap)
+        if isinstance(self.source, RewardPairs):
+            actor = Scorer(self.model, config, process, self.source.padding)
+            prove_critic(actor, config, self.text, former)
+        else:
+            temperature = 1.0 if isinstance(self.source, DataSet) else config.model.temperature
+            actor = Actor(self.model, config, process, temperature, refers)
+            prove_policy(actor, config, self.text, former)
+        self._keep_way(actor.way, former)
+        return actor
 
     def _estimates(self, references: References | None) -> Estimates:
         """The model estimates of rollouts."""
@@ -119,13 +131,13 @@ class Trainer:
             prove_teacher(teacher, config, self.text)
         return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
 
-    def _keep_way(self, saved: dict[str, Any]) -> None:
-        """Says in which way rows go through the policy. Raises ModelError where it is not that of the checkpoint."""
-        way = self.actor.way
-        if saved.get("packing", way.name) != way.name:
-            raise ModelError(f"the stage's checkpoint was trained with trainer.packing={saved['packing']}; now {way}. "
-                             f"Resume with trainer.packing={saved['packing']} and the packages of before, or delete "
-                             "the stage directory to start again.")
+    def _keep_way(self, way: Way, former: str | None) -> None:
+        """Logs in which way rows go. Raises ModelError where it is not `former`, that of the checkpoint."""
+        if former and former != way.name:
+            chosen = self.context.config.trainer.packing != "auto"
+            raise ModelError(f"the stage's checkpoint was trained with trainer.packing={former}; now {way}. " + (
+                f"Resume with trainer.packing={former} or auto." if chosen else
+                "Resume with the packages of before, or delete the stage directory to start again."))
         self.context.made["packing"] = way.name
         if not way.packed or way.unshared or way.unproved:
             self._log(str(way))

@@ -6,6 +6,7 @@ YAML readers are imported where they are used: `ouro --help` needs none of them.
 import sys
 from pathlib import Path
 
+from pipeline.settings.key_names import refuse_other_program, refuse_toml
 from pipeline.store.errors import ConfigError
 from pipeline.store.files import require_file
 
@@ -20,7 +21,7 @@ def import_trinity(file: str, arguments) -> int:
     text, name = _read(file)
     place = None if file == "-" else Path(file)
     given = source.read_yaml(text, name)
-    _limit(given, name)
+    _check([one.key for one in given], name)
     return report.finish(trinity.translate(given, name, place), arguments)
 
 
@@ -29,7 +30,7 @@ def import_verl(file: str, arguments) -> int:
     from pipeline.bridges import report, verl
 
     launch, made = verl.read(*_read(file))
-    _limit([*launch.given, *launch.unknown], made.source)
+    _check([*launch.given, *launch.unknown], made.source)
     return report.finish(verl.translate(launch, made), arguments)
 
 
@@ -48,7 +49,8 @@ def of_verl(key: str) -> str | None:
     return page.of_verl(key)
 
 
-def _limit(keys: list, name: str) -> None:
+def _check(keys: list[str], name: str) -> None:
+    refuse_other_program(keys, name)
     if len(keys) > MOST_KEYS:
         raise ConfigError(f"{name} has {len(keys):,} keys, more than {MOST_KEYS:,}: that is no configuration.")
 
@@ -61,6 +63,9 @@ def _read(file: str) -> tuple[str, str]:
     if len(content) > LARGEST_FILE:
         raise ConfigError(f"{name} has more than {LARGEST_FILE >> 20} MiB: that is no configuration.")
     try:
-        return content.decode("utf-8-sig"), name
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name} is no text in UTF-8 ({error.reason} at byte {error.start}).") from error
+    if name.lower().endswith(".toml"):
+        refuse_toml(text, name)
+    return text, name

@@ -130,16 +130,10 @@ def _wrapped(text: str, margin: str, out, hang: str | None = None) -> None:
 # ---------------------------------------------------------------------------------------------------------- the verdict
 
 
-PROGRAMS = {"base_model": "axolotl", "model_name_or_path": "TRL", "orchestrator": "prime-rl"}  # by a key of theirs
-
-
 def _check(made: Translation, choice: str, out, shown: str) -> int:
     """Reports whether the recipe composes, what is missing, and the next command. Returns the exit code, 0 or 1."""
     if not made.kept and not made.renamed:
-        keys = {one.key.partition(".")[0] for one, _ in made.left_out}
-        other = next((name for key, name in PROGRAMS.items() if key in keys), "")
-        print("none of its keys could be translated: the recipe is nothing but defaults."
-              + f" It is a file of {other}, which is not translated. Begin with `ouro init`." * bool(other), file=out)
+        print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
         return 1
     verdict, found = _problems(choice)
     if problems := _by_cause(found):

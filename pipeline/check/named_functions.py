@@ -231,9 +231,16 @@ def _chooses_rows(advantage: str | None, functions: Functions) -> bool:
 
 
 def estimate_note(config: Config) -> Problem | None:
-    """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
+    """Returns the warning about a KL without weight, or as a loss with zero expected gradient: neither constrains the
+    policy."""
     algorithm = config.algorithm
-    if algorithm.kl_loss_fn != "k1" or not config.kind.learns_from_rollouts:
+    learns = config.kind.learns_from_rollouts
+    for part in ("kl_loss_fn", "kl_penalty_fn") if learns else ():
+        if getattr(algorithm, part) not in (None, "none") and getattr(algorithm, f"{part}_args").get("kl_coef") == 0:
+            return Problem(f"algorithm.{part}_args.kl_coef", "the KL is measured, by a forward of the reference over "
+                           f"each row, and does not constrain the policy. Where it need not be, take {part}=none.",
+                           found=0)
+    if algorithm.kl_loss_fn != "k1" or not learns:
         return None
     return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "
                    "loss it does not constrain the policy.", "Take k2 or k3, or use it as algorithm.kl_penalty_fn.",

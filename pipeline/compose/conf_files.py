@@ -5,7 +5,6 @@ Hydra could not merge with the schema, such as a list where it has a section, is
 """
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +13,15 @@ from typing import Any
 
 from pipeline.settings import algorithms, schema
 from pipeline.settings.config import walk
+from pipeline.settings.key_names import refuse_other_program, refuse_toml
 from pipeline.store.digests import reading
 from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.files import CONF, hash_text
 
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are not config groups
-PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
+HEAD = r"(?:[ \t]*(?:#.*|---.*)?\n)*?"  # lines before the first key
+PACKAGE = re.compile(rf"""{HEAD}[ \t]*#[# \t]*@[ \t]*package\b[:= \t'"]*([^\s'"]*)""", re.I)
+WHOLE, OF_GROUP = "_global_", "_group_"  # Hydra's names of packages
 WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a text in Hydra's grammar of overrides, unless
 TYPED = ("null", "true", "false", "nan", "inf")
 STORED: dict[str, Path] = {}  # files registered with Hydra, by their registered names
@@ -47,16 +49,18 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     from hydra import initialize_config_dir
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.global_hydra import GlobalHydra
+    from hydra.plugins.config_source import ConfigResult
 
     class OfProject(FileConfigSource):
         def load_config(self, config_path: str):
             path = Path(self.path) / self._normalize_file_name(config_path)
             problems: list[Problem] = []
-            content, changed = _load(path, str(path), problems, _section(path, path.parent.name))
+            section = _section(path, path.parent.name)
+            content = _load(path, str(path), problems, section)
             if problems:
                 raise ConfigError.of("a file of conf/ has problems:", problems)
-            found = super().load_config(config_path)
-            return dataclasses.replace(found, config=content) if changed else found
+            return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", content,
+                                {"package": _package(path) or None if section else WHOLE})
 
     with initialize_config_dir(str(places[0]), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -89,7 +93,7 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
         return []
     needed = "Needed `defaults`, a list of group: choice such as `- recipe: mine`; settings belong into a recipe."
     problems: list[Problem] = []
-    content, _ = _load(path, str(path), problems)
+    content = _load(path, str(path), problems)
     listed, there = content.get("defaults"), ", ".join(map(str, content)) or "nothing"
     if problems or set(content) != {"defaults"} or not isinstance(listed, Sequence):
         raise ConfigError("\n  ".join([f"{path} holds {there}. {needed}", *problems]))
@@ -114,7 +118,7 @@ def choose(group: str, value: str, known: dict[str, list[str]], problems: list[P
         own = directories()[-1] / group / f"{value}.yaml"
         of_user = os.path.lexists(own) and own.parent.parent != CONF
         return _of_user(group, own, problems) if of_user else f"{group}={value}"
-    if group == "recipe" and value.endswith((".yaml", ".yml")):
+    if group == "recipe" and value.endswith((".yaml", ".yml", ".toml")):
         return _of_user(group, Path(value), problems)
     hint = f"set a key of the section, {group}.key=value" if _is_section(group) else "the path of a .yaml file"
     problems.append(Problem(group, f"unknown.{nearest(value, known[group])} Known: {', '.join(known[group])}; or "
@@ -149,18 +153,19 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     from omegaconf import OmegaConf
 
     shown_name = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
-    section = _section(path, group)
-    content, changed = _load(path, shown_name, problems, section)
+    section, before = _section(path, group), len(problems)
+    content = _load(path, shown_name, problems, section)
     if not content:
         raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    package, whole = PACKAGE.search(path.read_text(encoding="utf-8")), not section
+    whole = not section
     base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
     plain = OmegaConf.to_container(content, resolve=False)
-    fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
-    in_place = package is not None or not whole  # a recipe applies to the whole configuration, with or without @package
+    if whole:
+        refuse_other_program(plain, shown_name)
+    given = plain if whole else {group: plain}
+    fitting = schema.fitting(given, base, "", problems)
     readable = WORD.fullmatch(path.stem) and path.stem.lower() not in TYPED
-    if shown_name == str(path) and in_place and readable and not changed and fitting == (
-            plain if whole else {group: plain}):
+    if shown_name == str(path) and readable and len(problems) == before and fitting == given:
         return f"{group}={path.stem}"
     STORED[recipe_name(path)] = path
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
@@ -169,15 +174,26 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
 
 
 def _section(path: Path, group: str) -> str:
-    """Returns the dotted key of the section that a file of a group sets; empty for the whole configuration."""
+    """Returns the dotted key of the section that a file of a group sets; empty for the whole configuration.
+
+    Raises ConfigError for a recipe that names a section: it sets the whole, with or without a package."""
     with reading(path):
-        found = PACKAGE.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
-    name = found[1] if found else "_group_"
-    return "" if name == "_global_" or group == "recipe" else group if name == "_group_" else name
+        name = (path.is_file() and _package(path)) or (WHOLE if group == "recipe" else OF_GROUP)
+    if group == "recipe" and name != WHOLE:
+        raise ConfigError(f"{path} has `@package {name}`: a recipe sets the whole configuration, each section by its "
+                          f"name. Write `# @package {WHOLE}`, or leave the line out.")
+    return "" if name == WHOLE else group if name == OF_GROUP else name
+
+
+def _package(path: Path) -> str:
+    """Returns the package that a comment before the first key names, in any spelling; Hydra reads some of them."""
+    found = PACKAGE.match(path.read_text(encoding="utf-8-sig", errors="replace"))
+    name = found[1] if found else ""
+    return name.lower() if name.lower() in (WHOLE, OF_GROUP) else name
 
 
 def _load(path: Path, shown_name: str, problems: list[Problem], section: str = ""):
-    """Reads a file for OmegaConf; also returns whether OmegaConf alone would read it differently (yaml_files.py).
+    """Reads a file for OmegaConf.
 
     Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.
     """
@@ -193,10 +209,12 @@ def _load(path: Path, shown_name: str, problems: list[Problem], section: str = "
         raise ConfigError(f"{shown_name}: {found} (looked from {Path.cwd()}).")
     try:
         with reading(path):
-            content, changed = yaml_files.read(path, shown_name, problems, section)
+            if path.suffix == ".toml":
+                refuse_toml(path.read_text(encoding="utf-8", errors="replace"), shown_name)
+            content = yaml_files.read(path, shown_name, problems, section)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
-        return OmegaConf.create(content or {}), changed
+        return OmegaConf.create(content or {})
     except (yaml.YAMLError, ValueError) as error:  # not text, or a number with thousands of digits
         raise ConfigError(f"{shown_name} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:

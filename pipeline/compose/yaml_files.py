@@ -25,8 +25,8 @@ KINDS = {"null": "null", "int": "a number", "float": "a number", "bool": "true o
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
-def read(path: Path, shown_name: str, problems: list[Problem], section: str = "") -> tuple[Any, bool]:
-    """Returns a file's content, None if empty, and whether OmegaConf alone would read it differently.
+def read(path: Path, shown_name: str, problems: list[Problem], section: str = "") -> Any:
+    """Returns a file's content, None if empty.
 
     shown_name: of the file, in exceptions. section: dotted key of what it sets; empty: the whole configuration. Raises
     yaml.YAMLError and UnicodeDecodeError for a file that is not YAML, and ConfigError for aliases that expand to too
@@ -37,10 +37,10 @@ def read(path: Path, shown_name: str, problems: list[Problem], section: str = ""
         loader = Loader(file)
         node, tree = single_node(loader, shown_name), _Tree()
     if node is None:
-        return None, False
+        return None
     tree.mend(node, tuple(filter(None, section.split("."))))
     problems += [problem.but(file=str(path)) for problem in sorted(tree.problems, key=lambda one: one.line)]
-    return loader.construct_document(node), tree.changed
+    return loader.construct_document(node)
 
 
 def _misleading(node: yaml.ScalarNode) -> str | None:
@@ -55,11 +55,10 @@ def _misleading(node: yaml.ScalarNode) -> str | None:
 
 
 class _Tree:
-    """Problems in a tree of nodes. changed: whether any node was replaced."""
+    """Problems in a tree of nodes."""
 
     def __init__(self):
         self.problems: list[Problem] = []
-        self.changed = False
         self.visited: set[int] = set()  # an anchor may be referenced several times
         self.above: list[int] = []  # nodes being corrected, the outermost first
 
@@ -93,7 +92,7 @@ class _Tree:
             return None
         value = scalar(node.value) if node.tag != TEXT else None
         if isinstance(value, int | float) and keeps_letters(".".join(place), node.value, value):
-            self.changed = True  # only here do 1e5 and 100000.0, `false` and `off` still differ
+            # only here do 1e5 and 100000.0, `false` and `off` still differ
             return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
         if why := _misleading(node):
             self._add(node, place, why)
@@ -105,7 +104,7 @@ class _Tree:
         kept: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key, child in node.value:
             if key.tag == WHOLE and key.value.isdecimal():  # as in the JSON that a run keeps of its settings
-                key, self.changed = yaml.ScalarNode(TEXT, key.value, key.start_mark, key.end_mark), True
+                key = yaml.ScalarNode(TEXT, key.value, key.start_mark, key.end_mark)
             if key.tag not in (TEXT, MERGE):
                 kind = KINDS.get(key.tag.rpartition(":")[2], "no text")
                 said = f" ({key.value})" if isinstance(key, yaml.ScalarNode) and kind != "null" else ""
@@ -125,5 +124,4 @@ class _Tree:
         return list(kept.values())
 
     def _add(self, node: yaml.Node, place: Place, needed: str) -> None:
-        self.changed = True
         self.problems.append(Problem(".".join(place), needed, line=node.start_mark.line + 1))

@@ -1,20 +1,42 @@
-"""Suggests the right name for a misspelt key: first among its siblings, sections and settings alike."""
+"""Suggests the right name for a misspelt key, first among its siblings; names the program of a file of other keys."""
 
+import contextlib
 import re
+import tomllib
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 
 from pipeline.settings.config import walk
 from pipeline.settings.setting import types
-from pipeline.store.errors import close
+from pipeline.store.errors import ConfigError, close
 
+# program -> top keys, one of which its files have; LLaMA-Factory's have TRL's too
+PROGRAMS = {"axolotl": ("base_model", "sequence_len", "micro_batch_size"), "LLaMA-Factory": ("finetuning_type",),
+            "TRL": ("model_name_or_path", "dataset_name", "per_device_train_batch_size", "num_generations"),
+            "prime-rl": ("orchestrator", "inference", "seq_len", "rollouts_per_example")}
+ADVICE = "Begin with `ouro init`."
 VARIABLES = "explorer.env_vars"  # free arguments, each of them a text
 
 
 def general(key: str) -> str:
     """Generalizes a key as in the schema: `*` for an element of a list and for the name of an auxiliary buffer."""
     return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
+
+
+def refuse_other_program(keys: Iterable[str], name: str) -> None:
+    """Raises ConfigError for a file whose keys, dotted, are another program's for the most part."""
+    found = dict.fromkeys(key.partition(".")[0] for key in keys)
+    program = next((program for program, theirs in PROGRAMS.items() if any(key in found for key in theirs)), None)
+    if program and 2 * sum(key in _names()[""] for key in found) <= len(found):
+        raise ConfigError(f"{name} is a file of {program}, which is not translated. {ADVICE}")
+
+
+def refuse_toml(text: str, name: str) -> None:
+    """Raises ConfigError for a file named *.toml, with the program that it is of."""
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        refuse_other_program(tomllib.loads(text), name)
+    raise ConfigError(f"{name} is TOML, as files of prime-rl are, which are not translated; needed YAML. {ADVICE}")
 
 
 def exists(key: str) -> bool:

@@ -88,7 +88,7 @@ class App:
                 asked = await server.body(request, BODY_SECONDS)
                 if not isinstance(asked, dict):
                     raise Refusal(400, "needed a JSON object")
-                return answered(await server._unless_gone(request, answer(asked)))
+                return answered(await server.unless_gone(request, answer(asked)))
             except ClientDisconnect:
                 return Response(status_code=499)
             except Refusal as refusal:

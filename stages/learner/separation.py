@@ -41,25 +41,27 @@ SHORT = 40  # tokens of the row that is compared, where nothing in config.json d
 COMPARED = 64  # last tokens of it
 EXACT = 8192  # tokens of the longest row that is compared in float32
 LENGTHS = re.compile(r"window|chunk|topk|original_max|floor_scale")  # keys of lengths from which on layers do otherwise
-# mean and 95th percentile of differences, nats; where it is more, ROUNDED times what another rounding of each layer
-# changes, in float32 at most LIMIT times these
+# mean and 95th percentile of differences, nats at temperature 1 (lower ones divide logits, and so these too); where it
+# is more, ROUNDED times what another rounding of each layer changes, in float32 at most LIMIT times these
 ALLOWED = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (0.02, 0.2)}
 ROUNDED, LIMIT, DRAWS = 2.0, 5.0, 2
+UNFIT = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # of code that is called otherwise
 VANISHED = 1e-30  # of a gradient: attention this small is 0 in one of two right ways, by the end of the range of floats
 
 
-def prove_policy(actor: Actor, config: Config, text: list[int]) -> None:
+def prove_policy(actor: Actor, config: Config, text: list[int], former: str | None = None) -> None:
     """Of log-probs, in the state in which the policy is trained. Raises ModelError. Collective.
 
-    config: the stage's settings (trainer, model), text: token ids that it trains on, both as below.
+    config: the stage's settings (trainer, model), text: token ids that it trains on, former: the way of the checkpoint
+    that is resumed, all as below.
     """
     module = actor.zero.module
     proof = _Proof(actor.process, module.model, module.way, config, text,
-                   lambda micro: module(**micro.inputs(actor.process.device))[0])
-    proof.settle(lambda tokens: _own_logprobs(module, tokens))
+                   lambda micro: module(**micro.inputs(actor.process.device))[0], module.temperature)
+    proof.settle(lambda tokens: _own_logprobs(module, tokens), former)
 
 
-def prove_critic(critic: Critic | Actor, config: Config, text: list[int]) -> None:
+def prove_critic(critic: Critic | Actor, config: Config, text: list[int], former: str | None = None) -> None:
     """Of the last hidden states, weighted: the head of a critic, or of a reward model, begins at zero, and would hide
     them. Raises ModelError. Collective."""
     module, device = critic.zero.module, critic.process.device
@@ -71,15 +73,17 @@ def prove_critic(critic: Critic | Actor, config: Config, text: list[int]) -> Non
         return part.whole(_weighted(states[part.places]))
 
     _Proof(critic.process, module.transformer, module.way, config, text, outputs).settle(
-        lambda tokens: _weighted(module.transformer(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]))
+        lambda tokens: _weighted(module.transformer(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]),
+        former)
 
 
 def prove_teacher(teacher: Teacher, config: Config, text: list[int]) -> None:
     """Of log-probs, in the state in which the teacher scores. Raises ModelError. Collective."""
     policy, device = teacher.policy, teacher.process.device
-    with teacher._on_device(), torch.compiler.set_stance("force_eager"):  # its graphs have no gradient
+    with teacher.on_device(), torch.compiler.set_stance("force_eager"):  # its graphs have no gradient
         _Proof(teacher.process, policy.model, policy.way, config, text,
-               lambda micro: policy(**micro.inputs(device))[0]).settle(lambda tokens: _own_logprobs(policy, tokens))
+               lambda micro: policy(**micro.inputs(device))[0], policy.temperature).settle(
+                   lambda tokens: _own_logprobs(policy, tokens))
 
 
 def _weighted(states: Tensor) -> Tensor:
@@ -96,21 +100,24 @@ def _own_logprobs(policy: nn.Module, tokens: Tensor) -> Tensor:
 
 class _Proof:
     def __init__(self, process: Process, model: nn.Module, way: Way, config: Config, text: list[int],
-                 outputs: Callable[[MicroBatch], Tensor]):
-        """model: of transformers. outputs(micro): one number per action token [N], of about the size of log-probs."""
+                 outputs: Callable[[MicroBatch], Tensor], temperature: float = 1.0):
+        """model: of transformers. outputs(micro): one number per action token [N], of about the size of log-probs.
+        temperature: by which logits are divided, and their differences with them."""
         self.process, self.model, self.way, self.outputs, self.tokens = process, model, way, outputs, text
         self.packing, self.longest = config.trainer.packing, longest_sequence(config.model)
+        self.allowed = {dtype: np.array(bounds) / min(temperature, 1.0) for dtype, bounds in ALLOWED.items()}
         self.name = f"{model.config.name_or_path} ({model.config.model_type})"
         self.text = model.config.get_text_config()
         said = {**self.text.to_dict(), **(getattr(self.text, "rope_parameters", None) or {})}
         self.bounds = [value for key, value in said.items()
                        if LENGTHS.search(key) and isinstance(value, int) and 1 < value < self.longest]
 
-    def settle(self, own: Callable[[Tensor], Tensor]) -> None:
+    def settle(self, own: Callable[[Tensor], Tensor], former: str | None = None) -> None:
         """Chooses the way of the rows. own(tokens): the output at each token after the first [L] -> [L - 1], by the
-        model's own forward."""
+        model's own forward. former: of a checkpoint; its stage goes on by rows where it went by rows."""
         with torch.random.fork_rng(devices=[self.process.device] if self.process.device.type == "cuda" else []):
-            if self.way.packed and (obstacle := self._obstacle(own)):
+            kept = "those of the checkpoint were not" if (former, self.packing) == ("rows", "auto") else None
+            if self.way.packed and (obstacle := kept or self._obstacle(own)):
                 if self.packing == "packed":
                     raise ModelError(f"{self.name}: trainer.packing=packed, and {obstacle}. Set trainer.packing=auto "
                                      "or rows.")
@@ -133,22 +140,21 @@ class _Proof:
     def _obstacle(self, own: Callable[[Tensor], Tensor]) -> str | None:
         """Returns why rows cannot be packed."""
         try:
-            found = self._largest_gradients()
+            across, within, misplaced = self._of_all_ranks(self._largest_gradients())
+            if not within > 0.0:
+                raise ModelError(f"{self.name}: whether packed rows touch one another cannot be proved, because the "
+                                 f"gradient of a row's outputs with respect to its own input embeddings is {within:g}; "
+                                 "needed weights that are finite, with an output head that is not 0.")
+            if across != 0.0:
+                return (f"rows packed into one sequence touch one another: the gradient of row 2's outputs with "
+                        f"respect to row 1's input embeddings is up to {across:.2g}, needed exactly 0")
+            if misplaced:
+                return "the positions of tokens in packed rows do not count from 0 in each row"
+            return self._other_reach() or self._difference(own)
         except torch.OutOfMemoryError:
             raise
-        except (TypeError, RuntimeError) as error:  # our attention lacks its arguments; layers take one row alone
-            return f"its code in transformers does not hand on what packed rows need ({error})"
-        across, within, misplaced = self._of_all_ranks(found)
-        if not within > 0.0:
-            raise ModelError(f"{self.name}: whether packed rows touch one another cannot be proved, because the "
-                             f"gradient of a row's outputs with respect to its own input embeddings is {within:g}; "
-                             "needed weights that are finite, with an output head that is not 0.")
-        if across != 0.0:
-            return (f"rows packed into one sequence touch one another: the gradient of row 2's outputs with respect "
-                    f"to row 1's input embeddings is up to {across:.2g}, needed exactly 0")
-        if misplaced:
-            return "the positions of tokens in packed rows do not count from 0 in each row"
-        return self._other_reach() or self._difference(own)
+        except UNFIT as error:  # our attention lacks its arguments; layers take one row alone
+            return f"its code in transformers does not hand on what packed rows need ({type(error).__name__}: {error})"
 
     def _difference(self, own: Callable[[Tensor], Tensor], fill: Fill | None = None) -> str | None:
         """Returns how far the outputs of rows in a micro-batch are from those of each alone, if too far.
@@ -177,8 +183,8 @@ class _Proof:
                     routers.give(places(micro.segments, part.places, self.way),
                                  torch.cat([experts[i] for i in micro.rows])[part.own])
                 scored += [values[-COMPARED:] for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
-            found, allowed = self._apart(scored, alone), np.array(ALLOWED.get(self.model.dtype,
-                                                                              ALLOWED[torch.bfloat16]))
+            found = self._apart(scored, alone)
+            allowed = self.allowed.get(self.model.dtype, self.allowed[torch.bfloat16])
             if not (found <= allowed).all():
                 allowed = np.maximum(allowed, self._allowed_by_rounding(own, rows, routers, alone, experts))
         if (found <= allowed).all():
@@ -197,7 +203,7 @@ class _Proof:
                 others, _ = self._alone(own, rows, routers, experts)
                 found = np.maximum(found, ROUNDED * self._apart(others, alone))
         exact = self.model.dtype == torch.float32
-        return np.minimum(found, LIMIT * np.array(ALLOWED[torch.float32])) if exact else found
+        return np.minimum(found, LIMIT * self.allowed[torch.float32]) if exact else found
 
     def _alone(self, own: Callable[[Tensor], Tensor], rows: list[Row], routers: Routers | None,
                experts: list | None = None) -> tuple[list[np.ndarray], list]:
@@ -283,9 +289,11 @@ class _Proof:
         if not (routers and routers.found):
             yield None
             return
-        with torch.compiler.set_stance("force_eager"):
-            yield routers
-        routers.remove()
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                yield routers
+        finally:
+            routers.remove()
 
     def _of_all_ranks(self, values: np.ndarray) -> np.ndarray:
         """The largest of each value; nan where one is."""
@@ -296,20 +304,24 @@ class _Proof:
         """Context in which the model is in evaluation, as it is written."""
         modes = {module: module.training for module in self.model.modules()}
         self.model.eval()
-        with torch.compiler.set_stance("force_eager"):
-            yield
-        for module, trains in modes.items():
-            module.training = trains
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            for module, trains in modes.items():
+                module.training = trains
 
     @contextmanager
     def _own_forward(self) -> Iterator[None]:
         """Context in which the model computes as transformers evaluates it."""
         if self.way.packed:
             set_exact_attention(self.model)
-        with self._evaluated():
-            yield
-        if self.way.packed:
-            self.model.set_attn_implementation(attention.REGISTERED[self.way.packed])
+        try:
+            with self._evaluated():
+                yield
+        finally:
+            if self.way.packed:
+                self.model.set_attn_implementation(attention.REGISTERED[self.way.packed])
 
     @contextmanager
     def _in_float32(self) -> Iterator[bool]:
@@ -378,7 +390,8 @@ class _Proof:
         finally:
             for hook in hooks:
                 hook.remove()
-        assert len(embeddings) == 1, f"{len(embeddings)} calls of the input embedding in one forward"
+        if len(embeddings) != 1:
+            raise RuntimeError(f"{len(embeddings)} calls of the input embedding in one forward")
         (gradient,) = torch.autograd.grad(second.sum(), embeddings)  # [1, T, width]
         gradient = gradient[0].float().abs()
         misplaced = positions != [[*range(FIRST), *range(SECOND)]] and not self.way.sequence

@@ -65,7 +65,7 @@ class Teacher(FixedScores):
         """Log-prob of each action token under the teacher, [N] for each row, or with tops as FixedScores has it.
         Collective."""
         self._refuse_unknown_tokens(rows)
-        with torch.no_grad(), self._on_device():
+        with torch.no_grad(), self.on_device():
             return self.process.score_rows(rows, self.budget, self._outputs, self.policy.way.fill)
 
     def _outputs(self, micro: MicroBatch) -> Tensor:
@@ -77,7 +77,7 @@ class Teacher(FixedScores):
         return torch.cat([logprobs[:, None], ids.to(tops), tops], dim=1)
 
     @contextmanager
-    def _on_device(self):
+    def on_device(self):
         """Context with the weights on the device; they do not change, so nothing is copied back."""
         parameters = list(self.policy.parameters())
         hosts = [parameter.data for parameter in parameters]

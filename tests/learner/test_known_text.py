@@ -26,11 +26,13 @@ def test_rows_of_a_data_set_one_behind_the_other(most, found):
     assert tokens_of_text(None, None, Rows([1, 2, 3], [4, 5]), most) == found
 
 
-def test_prompts_and_responses_that_were_recorded(tmp_path):
-    rows = [row(records.Experience, prompt_tokens=[7, 8], response_tokens=[9]),
-            row(records.Experience, prompt_tokens=[5], response_tokens=[6, 4])]
-    tables.write(tables.step_file(tmp_path, "experience", 1), records.Experience, rows)
-    assert tokens_of_text(SimpleNamespace(inputs={"experience": tmp_path}), None, None, 99) == [7, 8, 9, 5, 6, 4]
+def test_recorded_text_begins_with_the_first_attempt_that_has_some(tmp_path):
+    """Every attempt of step 1 failed."""
+    for step, texts in enumerate([[([], [])], [([7, 8], [9]), ([5], [6, 4])], [([8], [9])]], 1):
+        tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [
+            row(records.Experience, step=step, prompt_tokens=one, response_tokens=other) for one, other in texts])
+    context = SimpleNamespace(inputs={"experience": tmp_path})
+    assert tokens_of_text(context, None, None, 99) == [7, 8, 9, 5, 6, 4, 8, 9]
 
 
 def test_prompts_of_tasks_with_their_answers(tmp_path, tiny_model):

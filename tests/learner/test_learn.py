@@ -1,5 +1,6 @@
 """The training loop around a learner that learns nothing: what it leaves behind, and in which order."""
 
+import contextlib
 import errno
 import signal
 import threading
@@ -32,10 +33,12 @@ def write_steps(path, state):
 class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
+    ways = Way("padded")
+
     def __init__(self, model, config, process, temperature, keep_initial):
         self.steps, self.rates, self.zero, self.module = 0, [], self, torch.nn.Linear(1, 1)
         self.process, self.budget = process, Budget(config.trainer.max_token_len_per_gpu)
-        self.way = Way("padded")
+        self.way = self.ways
 
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
@@ -122,6 +125,22 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
     assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2][went_on:])
+
+
+@pytest.mark.parametrize(("former", "now", "setting", "way_out"), [
+    ("packed", "packed", "auto", None), ("packed", "rows", "auto", "delete the stage directory"),
+    ("packed", "rows", "rows", "packed or auto"), ("rows", "packed", "packed", "rows or auto")])
+def test_rows_go_as_those_of_the_checkpoint_or_the_error_has_the_way_out(stage, cut_off, monkeypatch, former, now,
+                                                                         setting, way_out):
+    ways, asked = {"packed": Way("padded"), "rows": Way(None)}, []
+    monkeypatch.setattr(StandIn, "ways", ways[former])
+    cut_off(stage.directory, 3, lambda: learn.Trainer(stage).run())
+    monkeypatch.setattr(learn, "prove_policy", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(StandIn, "ways", ways[now])
+    stage.config.trainer.packing = setting
+    with refuses(ModelError, f"with trainer.packing={former}", way_out) if way_out else contextlib.nullcontext():
+        assert learn.Trainer(stage).step_done == 2
+    assert asked == [former]
 
 
 def ask_in_step(stage, monkeypatch, step, seconds_ago=0.0):

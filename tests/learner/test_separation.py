@@ -233,6 +233,48 @@ def test_faults_smaller_than_the_rounding_of_bfloat16_are_found(tmp_path, proces
     assert (module.model.dtype, module.way.packed) == (torch.bfloat16, "padded")
 
 
+@pytest.mark.parametrize(("other", "words"), [
+    ("a layer that is never called", "KeyError: 3"), ("embeds twice", "2 calls"), ("positions", "'position_ids'")])
+def test_a_model_that_is_called_otherwise_goes_by_rows_and_is_as_it_was(tmp_path, process, other, words):
+    actor = loaded(gemma(tmp_path), torch.bfloat16, process)
+    module, decoder = actor.zero.module, actor.zero.module.model.model
+
+    def enter(_, given, named):
+        if other == "embeds twice":
+            decoder.embed_tokens(named["input_ids"])
+        return given, {name: value for name, value in named.items() if (other, name) != ("positions", "position_ids")}
+
+    def state():
+        return [(one.training, len(one._forward_hooks), len(one._forward_pre_hooks)) for one in module.modules()]
+
+    decoder.register_forward_pre_hook(enter, with_kwargs=True)
+    if other == "a layer that is never called":
+        decoder.layers.append(type(decoder.layers[0])(decoder.config, 0).to(torch.bfloat16))
+    before = state()
+    separation.prove_policy(actor, asked("auto"), TEXT)
+    assert (module.way.name, words in module.way.why, state()) == ("rows", True, before)
+
+
+@pytest.mark.parametrize(("former", "packing", "way"), [
+    ("rows", "auto", "rows"), ("packed", "auto", "packed"), (None, "auto", "packed"), ("rows", "packed", "packed")])
+def test_rows_go_on_as_those_of_the_checkpoint(tiny_model, process, former, packing, way):
+    """Also where they could be packed now."""
+    actor = loaded(tiny_model, torch.float32, process)
+    separation.prove_policy(actor, asked(packing), TEXT, former)
+    assert actor.zero.module.way.name == way
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+def test_what_is_allowed_is_of_logits_however_cold_they_are_sampled(tmp_path, process, temperature):
+    """Logits that differ by 3e-5 are log-probs that differ by 3e-3 at temperature 0.01: rounding. 1e-3 is none."""
+    module = loaded(made("qwen2", tmp_path), torch.float32, process).zero.module
+    module.temperature = temperature
+    for by, differs in ((3e-5, False), (1e-3, True)):
+        proof = separation._Proof(process, module.model, module.way, asked(), TEXT,
+                                  lambda micro, by=by: module(**micro.inputs("cpu"))[0] + by / temperature, temperature)
+        assert bool(proof._difference(partial(separation._own_logprobs, module))) is differs
+
+
 def test_weights_of_which_ranks_hold_parts_are_not_compared_in_float32_and_the_log_has_it(tmp_path, process):
     actor = loaded(gemma(tmp_path), torch.bfloat16, process)
     next(actor.zero.module.model.parameters()).ds_tensor = torch.zeros(1)

@@ -103,7 +103,7 @@ class Server:
             try:
                 speaker = self._speaker(request)
                 ask = dialect.read(await body(request, self.body_seconds))
-                answer = await _unless_gone(request, speaker.answer(ask))
+                answer = await unless_gone(request, speaker.answer(ask))
             except ClientDisconnect:
                 return Response(status_code=499)
             except Refusal as refusal:
@@ -159,7 +159,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-async def _unless_gone(request: Request, work: Coroutine) -> Any:
+async def unless_gone(request: Request, work: Coroutine) -> Any:
     """The result of `work`, which is cancelled when the client disconnects; then raises ClientDisconnect."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:

@@ -13,7 +13,7 @@ from pipeline.store import records, tables
 from stages.learner.batches.data_set import DataSet
 from stages.learner.batches.rollouts import Rollouts
 
-READ = 64  # tasks of each training set, or attempts
+READ = 64  # tasks of each training set, or attempts of a step
 
 
 def tokens_of_text(context: Context, model: Path, source: DataSet | Rollouts, most: int) -> list[int]:
@@ -29,8 +29,9 @@ def tokens_of_text(context: Context, model: Path, source: DataSet | Rollouts, mo
 
 
 def _recorded(experience: Path) -> Iterator[list[int]]:
-    rows = tables.read(tables.step_file(experience, "experience", 1), records.Experience)
-    yield from (row["prompt_tokens"] + row["response_tokens"] for row in rows.slice(0, READ).to_pylist())
+    for step in tables.steps_present(experience, "experience"):  # of a failed attempt there is none
+        rows = tables.read(tables.step_file(experience, "experience", step), records.Experience)
+        yield from (row["prompt_tokens"] + row["response_tokens"] for row in rows.slice(0, READ).to_pylist())
 
 
 def _prompts(context: Context, model: Path) -> Iterator[list[int]]:

@@ -295,10 +295,20 @@ def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():
     assert [given.key for given in made.kept] == [f"{sets}.path", f"{sets}.format.prompt_key"]
 
 
-@pytest.mark.parametrize(("key", "program"), [
-    ("base_model: x", "axolotl"), ("model_name_or_path: x", "TRL"), ("orchestrator: {a: 1}", "prime-rl")])
-def test_a_file_of_another_program_is_named(tmp_path, monkeypatch, capsys, key, program):
+@pytest.mark.parametrize("source", ["trinity", "verl"])
+@pytest.mark.parametrize(("name", "text", "program"), [
+    ("a.yml", "base_model: x\nseed: 1\nlora_r: 8", "axolotl"), ("a.yml", "sequence_len: 8\nadapter: lora", "axolotl"),
+    ("a.yaml", "model_name_or_path: x", "TRL"), ("a.yaml", "num_generations: 8\nlearning_rate: 1.0e-5", "TRL"),
+    ("a.yaml", "model_name_or_path: x\nstage: sft\nfinetuning_type: lora", "LLaMA-Factory"),
+    ("a.yaml", "orchestrator: {a: 1}\ntrainer: {b: 1}", "prime-rl"), ("a.toml", "[model]\nname = 'x'", "prime-rl"),
+    ("a.TOML", "[orchestrator]\nbatch_size = 1", "prime-rl"), ("a.toml", "base_model = 'x'", "axolotl"),
+    ("a.toml", "no = [", "prime-rl")])
+def test_a_file_of_another_program_is_named_and_nothing_written(tmp_path, monkeypatch, capsys, source, name, text,
+                                                                program):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "theirs.yaml").write_text(key)
-    assert main(["import", "trinity", "theirs.yaml"]) == 1
-    assert f"a file of {program}" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / name).write_text(text)
+    assert main(["import", source, name]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert program in error
+    assert "ouro init" in error
+    assert [path.name for path in tmp_path.iterdir()] == [name]

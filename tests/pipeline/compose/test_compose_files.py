@@ -43,10 +43,34 @@ def test_a_recipe_with_the_name_of_a_shipped_one_is_refused(project):
     assert str(project / "conf/recipe/countdown.yaml") in refused()
 
 
-def test_a_recipe_is_one_with_or_without_package(project):
-    """Without `@package _global_` Hydra would lay it below a key `recipe`."""
-    (project / "conf/recipe/mine.yaml").write_text(RECIPE.partition("\n")[2])
-    assert compose(["recipe=mine"]).buffer.batch_size == 3
+@pytest.mark.parametrize("header", [
+    "#@Package  _GLOBAL_", "#\t@package\t_global_", "\ufeff# @package: _global_\r", "# mine\n\n# @package _global_",
+    "", "# @package", "## @ package '_global_'", "# @package _global_  # all", "---\n# @package _global_",
+    "# of all\nseed: 1\n# @package is what Hydra reads"])
+def test_a_recipe_is_one_without_package_and_with_any_spelling_of_it(project, header):
+    """Without it Hydra would lay the file below a key `recipe`."""
+    (project / "conf/recipe/mine.yaml").write_text(f"{header}\n{RECIPE.partition(chr(10))[2]}")
+    (project / "conf/recipe/other.yaml").write_text("defaults: [mine, _self_]\nname: other\n")
+    for name in ("mine", "other", "conf/recipe/mine.yaml"):
+        assert compose([f"recipe={name}"]).buffer.batch_size == 3
+
+
+@pytest.mark.parametrize("package", ["_group_", "recipe", "algorithm", "_global_.algorithm"])
+def test_a_recipe_of_another_package_is_refused(project, package):
+    (project / "conf/recipe/mine.yaml").write_text(f"#@Package {package}\nname: x\n")
+    (project / "conf/recipe/other.yaml").write_text("defaults: [mine, _self_]\nname: other\n")
+    for name in ("mine", "other", "conf/recipe/mine.yaml"):
+        assert f"conf/recipe/mine.yaml has `@package {package}`" in refused(f"recipe={name}")
+
+
+@pytest.mark.parametrize(("name", "text", "program"), [
+    ("a.yml", "base_model: x\nseed: 1\nlora_r: 8\n", "axolotl"), ("a.yaml", "model_name_or_path: x\n", "TRL"),
+    ("a.yaml", "seq_len: 1\nmodel: {name: x}\n", "prime-rl"), ("a.toml", "seq_len = 1\n", "prime-rl")])
+def test_a_file_of_another_program_is_named_and_one_key_of_it_is_unknown(project, name, text, program):
+    (project / name).write_text(text)
+    assert f"{name} is a file of {program}" in refused(f"recipe={name}")
+    (project / "conf/recipe/mine.yaml").write_text(f"{RECIPE}base_model: x\n")
+    assert broken("recipe=mine") == ["base_model"]
 
 
 @pytest.mark.parametrize(("given", "words"), [

@@ -91,7 +91,7 @@ def test_a_text_keeps_its_letters_in_a_file(tmp_path, text):
     path = tmp_path / "x.yaml"
     path.write_text(FILE.format(text))
     problems = []
-    said, _ = yaml_files.read(path, "x", problems)
+    said = yaml_files.read(path, "x", problems)
     assert [str(one) for one in (
         said["name"], *said["data_processor"]["task_pipeline"]["inputs"][1:], said["data_processor"]["task_pipeline"][
             "split"], said["explorer"]["env_vars"]["A"], said["stages"][0]["buffer"]["explorer_input"]["taskset"][

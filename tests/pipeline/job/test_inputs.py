@@ -295,6 +295,15 @@ def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
     assert ["enable_sequence_masking" in line for line in found] == [True]
 
 
+@pytest.mark.parametrize(("given", "part"), [
+    ("kl_loss_fn=k2 kl_loss_fn_args.kl_coef=0", "kl_loss_fn"), ("kl_loss_fn=none kl_loss_fn_args.kl_coef=0", None),
+    ("kl_loss_fn=k1 kl_loss_fn_args.kl_coef=0.0", "kl_loss_fn"), ("kl_loss_fn=k2 kl_loss_fn_args.kl_coef=1e-9", None),
+    ("kl_penalty_fn=k1 kl_penalty_fn_args.kl_coef=0", "kl_penalty_fn")])
+def test_a_kl_without_weight_is_named(given, part):
+    note = named_functions.estimate_note(overridden(*(f"algorithm.{one}" for one in given.split())))
+    assert (note and note.key) == (part and f"algorithm.{part}_args.kl_coef")
+
+
 @pytest.mark.parametrize(("words", "told"), [
     (["algorithm.kl_loss_fn=k1"], True),
     (["algorithm.kl_loss_fn=k2"], False),
