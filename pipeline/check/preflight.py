@@ -139,10 +139,12 @@ def forget() -> None:
     call_once.cache_clear()
 
 
-def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
+def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False,
+                plans_only: bool = False) -> Plan:
     """Returns the plan of a run about to start. Raises ConfigError with every problem. on_warning: receives each
-    warning; default: `warn`."""
-    report = check(config, data=None, code=True, call=None, update_hub=update_hub)
+    warning; default: `warn`. plans_only: nothing is to start, so no data is read and no code called."""
+    deep = False if plans_only else None
+    report = check(config, data=deep, code=not plans_only, call=deep, update_hub=update_hub)
     for line in report.warnings:
         (on_warning or warn)(line)
     if report.problems:

@@ -42,28 +42,13 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that
     `ouro config check` knows must not appear after a stage has run.
     """
-    from pipeline.check import preflight
-    from pipeline.check.report import warn
     from pipeline.plan import hub
     from pipeline.run import outcome, submission
-    from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
+    from pipeline.run.snakefile import MULTIRUN
 
-    preflight.forget()
-    words = [MULTIRUN, *overrides] if multirun else overrides
-    plan_of = partial(make_plan_or_sweep, plan_of=partial(preflight.judged_plan, update_hub=update_hub))
-    plan = plan_of(words)
-    if (new := anew(words, plan)) != words:
-        words, plan = new, plan_of(new)
-        command = shlex.join(typed(words, extra, profile))
-        print(f"ouro: {plan.project}/{plan.name} begins; to go on with it: {command}")
-    for one in hub.plans_of(plan) if update_hub else ():
-        print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in outcome.damaged_plans(plan):
-        print(f"ouro: {line}")
-    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
-        warn(line)
-    if not profile and not to_slurm(extra):
-        refuse_several_nodes(plan)
+    prints_only = any(PRINTS_ONLY.fullmatch(word) for word in extra)
+    words, plan = planned([MULTIRUN, *overrides] if multirun else overrides, extra, profile, update_hub,
+                          dry or prints_only)
     if dry:
         print(submission.requested(plan))
         return 0
@@ -72,7 +57,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete\n{outcome.conclude(shown)}")
         return 0
-    if not any(PRINTS_ONLY.fullmatch(word) for word in extra):
+    if not prints_only:
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
@@ -83,6 +68,37 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     with watched(plan, shown) if view else contextlib.nullcontext():
         ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
     return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+
+
+def planned(words: list[str], extra: list[str], profile: str | None, update_hub: bool,
+            prints_only: bool) -> "tuple[list[str], Plan | Sweep]":
+    """Plans a run and prints what there is to say of it; returns the overrides that make it, and the plan.
+
+    words, extra, profile, update_hub: as for `run`. prints_only: nothing is to run, so no code of the user's either.
+    """
+    from pipeline.check import preflight
+    from pipeline.check.report import warn
+    from pipeline.plan import hub
+    from pipeline.run import outcome
+    from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
+
+    preflight.forget()
+    plan_of = partial(make_plan_or_sweep, plan_of=partial(
+        preflight.judged_plan, update_hub=update_hub, plans_only=prints_only))
+    plan = plan_of(words)
+    if (new := anew(words, plan)) != words:
+        words, plan = new, plan_of(new)
+        command = shlex.join(typed(words, extra, profile))
+        print(f"ouro: {plan.project}/{plan.name} begins; to go on with it: {command}")
+    for one in hub.plans_of(plan) if update_hub else ():
+        print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
+    for line in outcome.damaged_plans(plan):
+        print(f"ouro: {line}")
+    for line in [*(plan.warnings if MULTIRUN in words else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
+        warn(line)
+    if not profile and not to_slurm(extra):
+        refuse_several_nodes(plan)
+    return words, plan
 
 
 def anew(words: list[str], planned) -> list[str]:
