@@ -13,7 +13,7 @@ from itertools import accumulate
 from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
 from operators.formulas import WORKERS
 from operators.numerals import LONGEST_ANSWER, is_final, tidy, values, with_unit
-from operators.prose import CHOICE, WORDS, equated
+from operators.prose import CHOICE, WORDS, WORKED
 
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
 LONGEST_INTEGER = 60  # digits in a formula
@@ -105,8 +105,9 @@ def compared(found: str, truth: str, seconds: float, evaluates: bool = False) ->
     if _letters(left) == _letters(right):
         return EQUAL if left else DIFFERENT
     is_number = is_final(with_unit(right)[0])
-    if is_number:
-        left = _with_point(equated(left), values(with_unit(right)[0])[0])
+    left = WORKED.sub(r"\1 = \2", left) if is_number else left
+    if any(value.denominator > 1 for value in values(with_unit(right)[0])):  # 2,5 is 2.5; three digits are thousands
+        left = re.sub(r"^([-+]?\d+),(?!\d{3}(?!\d))(\d+)(?![\d,])", r"\1.\2", left)
     if (is_number or not re.search("[A-Za-z,]", COMMAND.sub("", right))) and EQUALS.search(left) and "=" not in right:
         return _chained(left, truth, seconds, evaluates)
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
@@ -130,17 +131,13 @@ def _chained(text: str, truth: str, seconds: float, evaluates: bool) -> "str | F
     """The verdict on an equation whose truth is a number: one side is the answer, and no other may contradict."""
     sides = [side for side in map(str.strip, EQUALS.split(text))
              if values(with_unit(side)[0]) or not re.search("[A-Za-z]", COMMAND.sub("", side))]
-    verdicts = [verdict(side, truth, seconds, evaluates) for side in sides]
-    if EQUAL not in verdicts:
-        return LIMIT if LIMIT in verdicts else DIFFERENT
-    del sides[verdicts.index(EQUAL)]
+    judged = ((at, verdict(sides[at], truth, seconds, evaluates)) for at in reversed(range(len(sides))))
+    answer, how = next((one for one in judged if one[1] in (EQUAL, LIMIT)), (0, DIFFERENT))
+    if how != EQUAL:
+        return how
+    del sides[answer]
     wrong = (how for side in sides[:-1] if (how := verdict(side, truth, seconds, True)) != EQUAL)
     return next(wrong, None) or (compared(sides[-1], truth, seconds, True) if sides else EQUAL)
-
-
-def _with_point(text: str, truth: Fraction) -> str:
-    """2,5 as 2.5 where the truth is no whole number; three digits behind a comma are thousands."""
-    return text if truth.denominator == 1 else re.sub(r"^([-+]?\d+),(?!\d{3}(?!\d))(\d+)(?![\d,])", r"\1.\2", text)
 
 
 def _assigned(text: str) -> str:

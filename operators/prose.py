@@ -8,7 +8,7 @@ from contextlib import suppress
 from operators.numerals import LONGEST_ANSWER, MULTIPLES, NO_UNIT, UNITS, WRAPPED, is_final, tidy, values, with_unit
 
 WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-]+[^\W\d_]+)*|[^\W\d_](?:[ '-]+[^\W\d_]{2,})+|[\u3040-\u9fff]")
-CHOICE = re.compile(r"(?:(?i:option|choice|answer|antwort|opción|opção|вариант|选项|選択肢) *(?!\w{2}))?"
+CHOICE = re.compile(r"(?:(?i:option|choice|answer|antwort|opción|opção|вариант)(?: +|(?=\())|选项 ?|選択肢 ?)?"
                     r"\(?([A-Za-z])(?:\)?[.:]?|[).:]+ +\S.*|\)? is (?:the )?(?:correct|right|best)(?: \w+)?[.!]?)")
 FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 OPERATOR = re.compile(r"[-+*/^<>×·≤≥≠]|[<>]=|\\(?:times|cdot|div|pm|leq?|geq?|lt|gt|neq?)|x|minus|negative")
@@ -19,7 +19,7 @@ STATED = re.compile(  # the answer follows
     r"(?:answer|option|choice|antwort|réponse|respuesta|resposta|risposta|ответ|答案|答え|정답|답)[\s*]*"
     r"(?:(?:is|ist|lautet|est|es|é|è|是|为|為|は|은)(?![a-zé])|:)[\s*:]*", re.I)
 ASIDE = re.compile(r"\((?=[^()]*[^\W\d_]{3})[^()\\$]*\)|(?<=[\w.)]) ?\[\d+\]")  # (see step 3), and a reference: [1]
-WORKED = re.compile(  # behind a number, what makes it: 84 (34 + 50)
+WORKED = re.compile(  # a number and what makes it, an equation's sides: 84 (34 + 50)
     rf"(\d[\w.,]*[%$*}}]*(?: +(?!{NO_UNIT.pattern})[^\W\d_]{{2,}})?) +[(\[]"
     r"(?:(?:i\.e\.,?|or|=) *|(?=\$?[^=]*(?:=|\d[ )}]*(?:[-+*/×·÷x^]|\\(?:times|cdot|div)) *[\d({])))"
     r"\$?((?:[-\d\s.,+*/×·÷x=^%{}]|\\(?:times|cdot|div)|\([-\d\s.+*/×·÷x^]*\))+)\$?[)\]]", re.I)
@@ -30,7 +30,7 @@ BEHIND = re.compile(  # what follows an answer: a reason, or what a number count
 DENIED = re.compile(r"not|than|isn't|never|nicht|kein|pas|не|não|.*不是", re.I)
 JOINED = {"or", "and", "oder", "und", "ou", "et", "o", "y", "e", "или", "и", "或", "和"}
 RANGES = {"to", "through", "bis", "à", "до", "至", "到"}
-CHANGED = re.compile(r"round|simplif|reduc|convert|chang|increas|decreas|gr[eo]w|r[io]se|rising|f[ae]ll|drop", re.I)
+CHANGED = re.compile(r"\badd(?!r)|\bsum|round|simplif|reduc|convert|chang|creas|gr[eo]w|r[io]s[ei]|f[ae]ll|drop", re.I)
 MEASURES = {*UNITS, *(f"{one}s" for one in UNITS), *MULTIPLES, "percent"} - {"in", "is", "as"}  # behind a number
 
 
@@ -60,11 +60,6 @@ def _of_object(text: str) -> str:
     return text
 
 
-def equated(text: str) -> str:
-    """The text with an operation in parentheses behind a number as an equation: `84 (34 + 50)` is `84 = 34 + 50`."""
-    return WORKED.sub(r"\1 = \2", text)
-
-
 def _is_bare(text: str) -> bool:
     """Whether a text is one choice, words alone, or a formula without words."""
     if CHOICE.fullmatch(text):
@@ -79,7 +74,7 @@ def _readable(text: str) -> str:
     text = text.replace("。", ". ").replace("、", ", ").replace("।", ".")
     text = re.sub(rf"(?<=[{SCRIPT}])(?=[!-~])(?![.,:;!?])|(?<=[!-~])(?=[{SCRIPT}])", " ", text)
     text = re.sub(r"(?<![\w'\"])\"([^\"\n]*)\"", r"\1", re.sub("[`“”«»「」]", "", text))
-    return equated(bare if MATHS.search(bare := ASIDE.sub("", text)) else text)
+    return WORKED.sub(r"\1 = \2", bare if MATHS.search(bare := ASIDE.sub("", text)) else text)
 
 
 def _last(text: str) -> str:
@@ -99,7 +94,9 @@ def _last(text: str) -> str:
             if DENIED.fullmatch(before) or is_joined or is_listed:
                 return ""
             found = _bare(" ".join(words[first:last + 1]))
-            found = _side(f"{_last(' '.join(words[:first - 1]))} = {found}" if before == "=" else found)
+            if before == "=" and not is_final(tidy(found)):
+                found = f"{_last(' '.join(words[:first - 1]))} = {found}"
+            found = _side(found)
             unit = _bare(words[last + 1]) if last + 1 < len(words) and words[last][-1:].isdigit() else ""
             return re.sub("^(?:minus|negative) ", "-", f"{found} {unit}" if unit in MEASURES else found)
     return ""

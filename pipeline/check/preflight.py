@@ -80,7 +80,11 @@ def check(config: Config, elsewhere=False, data: bool | None = False, code=False
     report.add("", recorded_rules.lonely_groups(recipe, functions))
     report.add("", [] if elsewhere else recorded_rules.directories(recipe))
     report.add("", host_rules.unknown_gpus(list(gpus.values())), "unjudged")
-    _stages(report, recipe, stages, teachers, gpus, functions, sizes, elsewhere)
+    needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes, elsewhere)
+              for name, settings in stages.items()]
+    if None not in needed:
+        _disk(report, config.checkpoint_root_dir, sum(needed), elsewhere, [
+            name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     report.add("", [] if elsewhere else [installation.absent_gpus(config.cluster.gpu_per_node)], "warnings")
     return report
 
@@ -190,34 +194,20 @@ def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bo
     return functions
 
 
-def _stages(report: Report, recipe: Recipe, stages: dict[str, Config], teachers: dict[str, Model | None],
-            gpus: dict[str, Gpus], functions: Functions, sizes: Sizes | None, elsewhere: bool) -> None:
-    """Checks and describes each training stage with its teacher and its host, and the disk that all need."""
-    starts = recipe.models
-    needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes)
-              for name, settings in stages.items()]
-    for name, settings in ({} if elsewhere else stages).items():
-        if _made(report.plan, name) is not None:
-            report.add(name, host_rules.unfit_host(settings, gpus[name]),
-                       "warnings" if settings.ignore_validator_suggestions else "problems")
-            report.add(name, engine_rules.idle(settings), "warnings")
-    for name, model in teachers.items():
-        if model and _made(report.plan, name) is not None:
-            _teacher(report, stages[name], (starts[name], model), name, gpus[name], sizes)
-    if None not in needed:
-        _disk(report, recipe.run.checkpoint_root_dir, sum(needed), elsewhere, [
-            name for name, settings in stages.items() if workload.workload(settings).experiences is None])
-
-
 def _stage(report: Report, config: Config, models: tuple[Model, Model | None], name: str, gpus: Gpus,
-           functions: Functions, sizes: Sizes | None) -> float | None:
+           functions: Functions, sizes: Sizes | None, elsewhere: bool) -> float | None:
     """Checks and describes one training stage, unless it is complete; returns the disk bytes it still needs,
     if known. models: the sections `model` that name its model and its teacher. functions: the user's imported
     functions. sizes: of the models; None where they were not counted."""
-    start, _ = models
+    start, teacher = models
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
     _settings(judged, config, models, name, gpus, functions)
+    judged.add(name, [] if elsewhere else host_rules.unfit_host(config, gpus),
+               "warnings" if config.ignore_validator_suggestions else "problems")
+    judged.add(name, [] if elsewhere else engine_rules.idle(config), "warnings")
+    if teacher:
+        _teacher(judged, config, (start, teacher), name, gpus, sizes)
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     window = None if plain is None or start.init.enable else windowed(text_part(plain), config.model.longest)
     facts += [("attention", f"{window}.")] if window else []

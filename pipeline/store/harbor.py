@@ -162,11 +162,11 @@ def read_task(directory: Path) -> HarborTask:
 
 def _works_at_root(task: HarborTask) -> bool:
     """Returns whether the task is known to work in /; the base image may decide it."""
-    path = task.workdir
-    if task.needs_image and not task.unsupported:
-        last = dockerfiles.stages(task.dockerfile)[-1].instructions
-        path = os.path.join("", *(one.rest for one in last if one.name == "WORKDIR"), task.settings.environment.workdir)
-    return not task.unsupported and os.path.normpath(path) == "/"
+    if task.unsupported or not task.needs_image:
+        return not task.unsupported and task.workdir == "/"
+    last = dockerfiles.stages(task.dockerfile)[-1].instructions
+    named = (one.rest for one in last if one.name == "WORKDIR")
+    return os.path.normpath(os.path.join("", *named, task.settings.environment.workdir)) == "/"
 
 
 def with_crlf(place: Path) -> list[Path]:
