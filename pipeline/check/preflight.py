@@ -202,10 +202,11 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     start, teacher = models
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
-    _settings(judged, config, models, name, gpus, functions)
-    judged.add(name, [] if elsewhere else host_rules.unfit_host(config, gpus),
-               "warnings" if config.ignore_validator_suggestions else "problems")
-    judged.add(name, [] if elsewhere else engine_rules.idle(config), "warnings")
+    _settings(judged, config, models, plain, name, gpus, functions)
+    if not elsewhere:
+        judged.add(name, host_rules.unfit_host(config, gpus),
+                   "warnings" if config.ignore_validator_suggestions else "problems")
+        judged.add(name, engine_rules.idle(config), "warnings")
     if teacher:
         _teacher(judged, config, (start, teacher), name, gpus, sizes)
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
@@ -230,16 +231,16 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     return 0.0 if made is None else max(taken.total - made, 0.0)
 
 
-def _settings(judged: Report, config: Config, models: tuple[Model, Model | None], name: str, gpus: Gpus,
-              functions: Functions) -> None:
-    """Adds what is wrong with a stage's settings, or remarkable, without the sizes of its models."""
+def _settings(judged: Report, config: Config, models: tuple[Model, Model | None], plain: dict | None, name: str,
+              gpus: Gpus, functions: Functions) -> None:
+    """Adds what is wrong with a stage's settings, or remarkable, but for sizes. plain: its config.json."""
     start, teacher = models
     judged.add(name, [*references.untrainable_models(config, start, gpus),
                       *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
     notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
              named_functions.estimate_note(config), *tool_notes(config, functions), *step_notes(config)]
     judged.add(name, [*notes, *batch_rules.batch_notes(config)], "warnings")
-    if plain := plain_config(start):
+    if plain:
         parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1
         split = config.trainer.ulysses_sequence_parallel_size if config.kind.trains else 1
         judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),

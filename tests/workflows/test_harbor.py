@@ -213,7 +213,7 @@ def test_a_project_in_the_root_stays_where_that_is_the_working_directory(world, 
 
 
 @confined
-@pytest.mark.parametrize("left", ["ln -s /dev/zero /pyproject.toml", "mkfifo /pyproject.toml", "mkdir /pyproject.toml"])
+@pytest.mark.parametrize("left", ["ln -s /dev/zero pyproject.toml", "mkfifo pyproject.toml", "mkdir pyproject.toml"])
 def test_no_odd_project_file_is_read_or_kept(world, left):
     one = world(environment__Dockerfile="FROM x\nWORKDIR /",
                 tests__test_dot_sh="[ -e /pyproject.toml ]\necho $? > /logs/verifier/reward.txt")
