@@ -62,7 +62,7 @@ def trl(given: argparse.Namespace) -> None:
     import torch
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     from operators.reward import accuracy_reward
 
@@ -89,14 +89,20 @@ def trl(given: argparse.Namespace) -> None:
 
     trainer = GRPOTrainer(
         model=str(given.model), reward_funcs=reward, callbacks=[Keep()], train_dataset=asked,
-        processing_class=tokenizer, args=GRPOConfig(
-            output_dir=str(given.root / "trl"), per_device_train_batch_size=64, gradient_accumulation_steps=8,
-            num_generations=8, max_completion_length=TOKENS, learning_rate=given.lr, max_steps=given.steps,
-            lr_scheduler_type="constant_with_warmup", warmup_steps=max(given.steps // 20, 1), weight_decay=0.0,
-            beta=0.0, temperature=1.0, bf16=True, use_vllm=True, vllm_mode="colocate", vllm_gpu_memory_utilization=0.25,
-            vllm_max_model_length=ROOM, vllm_enable_sleep_mode=False, gradient_checkpointing=False, report_to=[],
-            save_strategy="no", logging_steps=1, seed=1, model_init_kwargs={"dtype": "float32"}))
+        processing_class=tokenizer, args=grpo_config(given))
     trainer.train()
+
+
+def grpo_config(given: argparse.Namespace):
+    from trl import GRPOConfig
+
+    return GRPOConfig(
+        output_dir=str(given.root / "trl"), per_device_train_batch_size=64, gradient_accumulation_steps=8,
+        num_generations=8, max_completion_length=TOKENS, learning_rate=given.lr, max_steps=given.steps,
+        lr_scheduler_type="constant_with_warmup", warmup_steps=max(given.steps // 20, 1), weight_decay=0.0,
+        beta=0.0, temperature=1.0, bf16=True, use_vllm=True, vllm_mode="colocate", vllm_gpu_memory_utilization=0.25,
+        vllm_max_model_length=ROOM, vllm_enable_sleep_mode=False, gradient_checkpointing=False, report_to=[],
+        save_strategy="no", logging_steps=1, seed=1, model_init_kwargs={"dtype": "float32"})
 
 
 def prompt(question: str) -> list[dict]:

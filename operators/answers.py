@@ -13,7 +13,7 @@ from itertools import accumulate
 from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
 from operators.formulas import WORKERS
 from operators.numerals import LONGEST_ANSWER, is_final, tidy, values, with_unit
-from operators.prose import CHOICE, WORDS
+from operators.prose import CHOICE, WORDS, WORKED
 
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
 LONGEST_INTEGER = 60  # digits in a formula
@@ -67,9 +67,11 @@ def marked(text: str, truth: str) -> str | None:
 
 def spoken(text: str) -> str:
     """What a response says after its thoughts, in its last <answer>; empty where it ends within a thought."""
-    text = re.split(f"</{THOUGHT}", text)[-1]
-    _, tag, answer = text.rpartition("<answer>")
-    return "" if re.search(f"<{THOUGHT}", text) else answer.partition("</answer>")[0] if tag else text
+    text = re.split(f"</{THOUGHT}", text, flags=re.I)[-1]
+    _, *answers = re.split("<answer>", text, flags=re.I)
+    if re.search(f"<{THOUGHT}", text, re.I):
+        return ""
+    return re.split("</answer>", answers[-1], flags=re.I)[0] if answers else text
 
 
 def _is_heading(line: str, truth: str) -> bool:
@@ -103,6 +105,9 @@ def compared(found: str, truth: str, seconds: float, evaluates: bool = False) ->
     if _letters(left) == _letters(right):
         return EQUAL if left else DIFFERENT
     is_number = is_final(with_unit(right)[0])
+    left = WORKED.sub(r"\1 = \2", left) if is_number else left
+    if any(value.denominator > 1 for value in values(with_unit(right)[0])):  # 2,5 is 2.5; three digits are thousands
+        left = re.sub(r"^([-+]?\d+),(?!\d{3}(?!\d))(\d+)(?![\d,])", r"\1.\2", left)
     if (is_number or not re.search("[A-Za-z,]", COMMAND.sub("", right))) and EQUALS.search(left) and "=" not in right:
         return _chained(left, truth, seconds, evaluates)
     if ("=" in left) != ("=" in right):  # x = 5 answers 5
@@ -123,11 +128,16 @@ def compared(found: str, truth: str, seconds: float, evaluates: bool = False) ->
 
 
 def _chained(text: str, truth: str, seconds: float, evaluates: bool) -> "str | Future[str]":
-    """The verdict on an equation whose truth is a number: its last side is the answer, and no other may contradict."""
+    """The verdict on an equation whose truth is a number: one side is the answer, and no other may contradict."""
     sides = [side for side in map(str.strip, EQUALS.split(text))
              if values(with_unit(side)[0]) or not re.search("[A-Za-z]", COMMAND.sub("", side))]
-    answer = verdict(sides[-1], truth, seconds, evaluates) if sides else DIFFERENT
-    return compared(sides[0], truth, seconds, True) if answer == EQUAL and len(sides) > 1 else answer
+    judged = ((at, verdict(sides[at], truth, seconds, evaluates)) for at in reversed(range(len(sides))))
+    answer, how = next((one for one in judged if one[1] in (EQUAL, LIMIT)), (0, DIFFERENT))
+    if how != EQUAL:
+        return how
+    del sides[answer]
+    wrong = (how for side in sides[:-1] if (how := verdict(side, truth, seconds, True)) != EQUAL)
+    return next(wrong, None) or (compared(sides[-1], truth, seconds, True) if sides else EQUAL)
 
 
 def _assigned(text: str) -> str:

@@ -55,8 +55,8 @@ def _is_left(formula: Any) -> bool:
         numbers, powers = [one for one in factors if one.is_Rational], [
             one for one in factors if one.is_Pow and one.base.is_Rational]
         below, roots = [one.base for one in powers if one.exp == -1], [one for one in powers if one.exp != -1]
-        is_reducible = bool(numbers and below) and sympy.gcd(numbers[0], below[0]) != 1
-        return is_reducible or max(map(len, (numbers, below, roots))) > 1
+        is_whole = bool(numbers and below) and numbers[0] % below[0] == 0
+        return is_whole or max(map(len, (numbers, below, roots))) > 1
     done = formula.doit()
     if formula.is_Add:
         return len(sympy.Add.make_args(done)) < len(parts)

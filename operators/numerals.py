@@ -7,7 +7,6 @@ import re
 import unicodedata
 from fractions import Fraction
 from functools import lru_cache
-from math import gcd
 
 LONGEST_ANSWER = 512  # characters that are compared
 LARGEST_POWER = 2000  # magnitude of the exponent of a plain power, and of a scientific notation
@@ -46,7 +45,7 @@ WRAPPED = re.compile(r"\\(?:underline|text(?:bf|it|rm)?|math(?:bf|rm|it)|operato
 SPACES = r"(?<!\\)\\[,!;: ]|~|\\q?quad|[\u00a0\u2009\u202f]"
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 SIGNS = {"−": "-", "⁄": "/", "{,}": ",", "\\%": "%", "\\$": "$", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ",
-         "≥": "\\ge ", "\\varnothing": "\\emptyset", "{:}": ":", "\\colon": ":"}
+         "≥": "\\ge ", "\\varnothing": "\\emptyset", "{:}": ":", "\\colon": ":", "·": "\\cdot ", "÷": "/"}
 
 
 @lru_cache(4096)
@@ -84,13 +83,14 @@ def values(text: str) -> tuple[Fraction, ...]:
 
 def is_final(text: str) -> bool:
     """Whether a text is a plain number that leaves nothing to carry out: a decimal, a power of ten, a percentage, a
-    fraction in lowest terms; no other power or quotient, factorial, dozen, or product with ten."""
+    fraction that is no whole number; no other power or quotient, factorial, dozen, or product with ten."""
     bare = re.sub(r"^[-+] ?|(?:%| ?percent)$", "", text).strip()
     tight, mixed = bare.replace(" ", ""), MIXED.fullmatch(bare)
     if parts := mixed or RATIO.fullmatch(tight) or FRACTION.fullmatch(tight):
         top, bottom = [part.lstrip("-").replace(",", "") for part in parts.groups() if part][-2:]
-        is_whole = top.isdecimal() and bottom.isdecimal()
-        return is_whole and int(bottom) > 1 == gcd(int(top), int(bottom)) and not (mixed and int(top) > int(bottom))
+        if not (top.isdecimal() and bottom.isdecimal() and int(bottom)) or (mixed and int(top) > int(bottom)):
+            return False
+        return int(top) % int(bottom) != 0
     power = POWER.fullmatch(tight)
     left = FACTORIAL.fullmatch(tight) or re.search(r"(?:\\times|\\cdot|[*x×])10$|dozens?$", tight)
     return bool(values(text)) and not left and (power is None or power[1] == "10")

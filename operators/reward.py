@@ -191,7 +191,7 @@ def _final_answers(response: str, answer: str, allow_unevaluated: bool) -> tuple
     if (found := marked(text, truth)) is not None:
         return found, truth, allow_unevaluated
     is_same = text.strip() == truth or (len(text) <= LONGEST_ANSWER and tidy(text) == tidy(truth))
-    return truth if is_same else unmarked(text, truth), truth, allow_unevaluated and "<answer>" in response
+    return truth if is_same else unmarked(text, truth), truth, allow_unevaluated and "<answer>" in response.casefold()
 
 
 def unmatched(truth: str) -> str | None:

@@ -80,16 +80,8 @@ def check(config: Config, elsewhere=False, data: bool | None = False, code=False
     report.add("", recorded_rules.lonely_groups(recipe, functions))
     report.add("", [] if elsewhere else recorded_rules.directories(recipe))
     report.add("", host_rules.unknown_gpus(list(gpus.values())), "unjudged")
-    needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes)
+    needed = [_stage(report, settings, (starts[name], teachers[name]), name, gpus[name], functions, sizes, elsewhere)
               for name, settings in stages.items()]
-    for name, settings in ({} if elsewhere else stages).items():
-        if _made(report.plan, name) is not None:
-            report.add(name, host_rules.unfit_host(settings, gpus[name]),
-                       "warnings" if settings.ignore_validator_suggestions else "problems")
-            report.add(name, engine_rules.idle(settings), "warnings")
-    for name, model in teachers.items():
-        if model and _made(report.plan, name) is not None:
-            _teacher(report, stages[name], (starts[name], model), name, gpus[name], sizes)
     if None not in needed:
         _disk(report, config.checkpoint_root_dir, sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
@@ -139,10 +131,12 @@ def forget() -> None:
     call_once.cache_clear()
 
 
-def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
+def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False,
+                plans_only: bool = False) -> Plan:
     """Returns the plan of a run about to start. Raises ConfigError with every problem. on_warning: receives each
-    warning; default: `warn`."""
-    report = check(config, data=None, code=True, call=None, update_hub=update_hub)
+    warning; default: `warn`. plans_only: nothing is to start, so no data is read and no code called."""
+    deep = False if plans_only else None
+    report = check(config, data=deep, code=not plans_only, call=deep, update_hub=update_hub)
     for line in report.warnings:
         (on_warning or warn)(line)
     if report.problems:
@@ -201,28 +195,20 @@ def _import(report: Report, stages: dict[str, Config], elsewhere: bool, call: bo
 
 
 def _stage(report: Report, config: Config, models: tuple[Model, Model | None], name: str, gpus: Gpus,
-           functions: Functions, sizes: Sizes | None) -> float | None:
+           functions: Functions, sizes: Sizes | None, elsewhere: bool) -> float | None:
     """Checks and describes one training stage, unless it is complete; returns the disk bytes it still needs,
     if known. models: the sections `model` that name its model and its teacher. functions: the user's imported
     functions. sizes: of the models; None where they were not counted."""
     start, teacher = models
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
-    judged.add(name, [*references.untrainable_models(config, start, gpus),
-                      *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
-    notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
-             named_functions.estimate_note(config), *tool_notes(config, functions), *step_notes(config)]
-    judged.add(name, [*notes, *batch_rules.batch_notes(config)], "warnings")
-    if plain:
-        parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1
-        split = config.trainer.ulysses_sequence_parallel_size if config.kind.trains else 1
-        judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
-                          split_problem(plain, f"{engine_rules.ENGINE}.tensor_parallel_size", parallel),
-                          split_problem(plain, "trainer.ulysses_sequence_parallel_size", split),
-                          *engine_rules.of_model(config, plain, gpus)])
-    for to, found in zip(("problems", "warnings"), remote_code.of_stage(config, start, teacher), strict=True):
-        judged.add(name, found, to)
-    judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
+    _settings(judged, config, models, plain, name, gpus, functions)
+    if not elsewhere:
+        judged.add(name, host_rules.unfit_host(config, gpus),
+                   "warnings" if config.ignore_validator_suggestions else "problems")
+        judged.add(name, engine_rules.idle(config), "warnings")
+    if teacher:
+        _teacher(judged, config, (start, teacher), name, gpus, sizes)
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     window = None if plain is None or start.init.enable else windowed(text_part(plain), config.model.longest)
     facts += [("attention", f"{window}.")] if window else []
@@ -243,6 +229,27 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     taken = workload.disk(config, size, fit.element_bytes(config, gpus))
     facts.append(("disk", _words(taken)))
     return 0.0 if made is None else max(taken.total - made, 0.0)
+
+
+def _settings(judged: Report, config: Config, models: tuple[Model, Model | None], plain: dict | None, name: str,
+              gpus: Gpus, functions: Functions) -> None:
+    """Adds what is wrong with a stage's settings, or remarkable, but for sizes. plain: its config.json."""
+    start, teacher = models
+    judged.add(name, [*references.untrainable_models(config, start, gpus),
+                      *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
+    notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
+             named_functions.estimate_note(config), *tool_notes(config, functions), *step_notes(config)]
+    judged.add(name, [*notes, *batch_rules.batch_notes(config)], "warnings")
+    if plain:
+        parallel = config.explorer.rollout_model.tensor_parallel_size if gpus.any else 1
+        split = config.trainer.ulysses_sequence_parallel_size if config.kind.trains else 1
+        judged.add(name, [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
+                          split_problem(plain, f"{engine_rules.ENGINE}.tensor_parallel_size", parallel),
+                          split_problem(plain, "trainer.ulysses_sequence_parallel_size", split),
+                          *engine_rules.of_model(config, plain, gpus)])
+    for to, found in zip(("problems", "warnings"), remote_code.of_stage(config, start, teacher), strict=True):
+        judged.add(name, found, to)
+    judged.add(name, [] if gpus.any else [engine_rules.in_chunks(config)])
 
 
 def _teacher(report: Report, config: Config, models: tuple[Model, Model], name: str, gpus: Gpus,

@@ -1,4 +1,5 @@
-"""Warnings about settings counted in optimizer steps, compared with the number of steps of the stage.
+"""Warnings about steps that learn nothing, and about settings counted in optimizer steps, compared with the number of
+steps of the stage.
 
 Where the number of steps is known only after curation, checks that depend on it are skipped.
 """
@@ -7,6 +8,7 @@ import math
 
 from pipeline.check.workload import workload
 from pipeline.job.schedule import Schedule, rft_schedule
+from pipeline.settings.algorithm import Optimizer
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.settings.config import Config
 from pipeline.settings.trainer import is_driven
@@ -18,24 +20,37 @@ MOST_NAMED = 4  # evaluated versions listed in a message
 def step_notes(config: Config) -> list[Problem]:
     """Lists every warning about a stage's steps. config: its settings (`recipe.effective`)."""
     kind, steps = config.kind, workload(config).trainer_steps
-    notes = _warmups(config, steps) if kind.trains and steps else []
+    notes = [*_idle(config), *(_warmups(config, steps) if steps else [])] if kind.trains else []
     if not kind.is_online or is_driven(config):  # then no step numbers say which weights come
         return notes
     return [*notes, *_sync(config, steps), *_evaluations(config)]
 
 
+def _optimizers(config: Config) -> dict[str, Optimizer]:
+    """Maps the sections of the optimizers of a stage to them: of the policy, and of a critic where it has one."""
+    critic = {"trainer.critic.optimizer": config.trainer.critic.optimizer}
+    return {"algorithm.optimizer": config.algorithm.optimizer} | (
+        critic if config.algorithm.advantage_fn in WITH_CRITIC else {})
+
+
+def _idle(config: Config) -> list[Problem]:
+    """Warns of learning rates of 0, and of bounds that leave out tokens on which engine and trainer agree."""
+    return [*(Problem(f"{key}.lr", "its weights stay as they are.", found=one.lr)
+              for key, one in _optimizers(config).items() if not one.lr),
+            *(Problem(f"algorithm.rollout_rejection.{name}", "leaves out what engine and trainer agree on, or nearly: "
+                      "their ratio is 1.", "For bounds around it set one below and one above 1.", found=pair)
+              for name, pair in config.algorithm.rollout_rejection.bounds.items()
+              if name.endswith("k1") and not pair[0] < 1 < pair[1])]
+
+
 def _warmups(config: Config, steps: int) -> list[Problem]:
     """Warns of warmups that do not end within the stage's steps."""
-    critic = config.algorithm.advantage_fn in WITH_CRITIC
-    optimizers = {"algorithm.optimizer": config.algorithm.optimizer}
-    if critic:
-        optimizers["trainer.critic.optimizer"] = config.trainer.critic.optimizer
     notes = [Problem(f"{key}.lr_warmup_steps", f"the stage makes {steps} optimizer steps, so the learning rate never "
                      f"rises above {steps / warmup:.0%} of lr={one.lr:g}.", "Lower it, or set "
                      "lr_warmup_steps_ratio.", found=warmup)
-             for key, one in optimizers.items() if (warmup := one.lr_warmup_steps) > steps]
+             for key, one in _optimizers(config).items() if (warmup := one.lr_warmup_steps) > steps]
     waits = config.trainer.critic_warmup
-    if critic and waits >= steps:
+    if config.algorithm.advantage_fn in WITH_CRITIC and waits >= steps:
         notes.append(Problem("trainer.critic_warmup", f"the stage makes {steps} optimizer steps, in all of which the "
                              "critic learns alone: the policy never does.", "Lower it.", found=waits))
     return notes

@@ -38,32 +38,23 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         profile: str | None = None, dry: bool = False, view: bool = False) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
-    extra: arguments for snakemake. detach: a process in a session of its own does so. profile: `slurm` submits stages
-    as jobs. dry: only print where each stage would run. view: `ouro view` shows it meanwhile. A problem that
-    `ouro config check` knows must not appear after a stage has run.
-    """
+    extra: arguments for snakemake. detach: in a session of its own. profile: `slurm` submits stages as jobs. dry: only
+    print where each would run. view: `ouro view` shows it. No problem that a check knows may appear after a stage."""
     from pipeline.check import preflight
-    from pipeline.check.report import warn
     from pipeline.plan import hub
     from pipeline.run import outcome, submission
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
     preflight.forget()
-    words = [MULTIRUN, *overrides] if multirun else overrides
-    plan_of = partial(make_plan_or_sweep, plan_of=partial(preflight.judged_plan, update_hub=update_hub))
+    words, prints_only = [MULTIRUN, *overrides] if multirun else overrides, any(map(PRINTS_ONLY.fullmatch, extra))
+    judge = partial(preflight.judged_plan, update_hub=update_hub, plans_only=dry or prints_only)
+    plan_of = partial(make_plan_or_sweep, plan_of=judge)
     plan = plan_of(words)
     if (new := anew(words, plan)) != words:
         words, plan = new, plan_of(new)
         command = shlex.join(typed(words, extra, profile))
         print(f"ouro: {plan.project}/{plan.name} begins; to go on with it: {command}")
-    for one in hub.plans_of(plan) if update_hub else ():
-        print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in outcome.damaged_plans(plan):
-        print(f"ouro: {line}")
-    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
-        warn(line)
-    if not profile and not to_slurm(extra):
-        refuse_several_nodes(plan)
+    remark(plan, extra, profile, multirun, update_hub)
     if dry:
         print(submission.requested(plan))
         return 0
@@ -72,7 +63,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete\n{outcome.conclude(shown)}")
         return 0
-    if not any(PRINTS_ONLY.fullmatch(word) for word in extra):
+    if not prints_only:
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
@@ -83,6 +74,22 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     with watched(plan, shown) if view else contextlib.nullcontext():
         ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
     return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+
+
+def remark(plan: "Plan | Sweep", extra: list[str], profile: str | None, multirun: bool, update_hub: bool) -> None:
+    """Prints what there is to say of a plan before it runs. Raises ConfigError where it needs SLURM."""
+    from pipeline.check.report import warn
+    from pipeline.plan import hub
+    from pipeline.run import outcome
+
+    for one in hub.plans_of(plan) if update_hub else ():
+        print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
+    for line in outcome.damaged_plans(plan):
+        print(f"ouro: {line}")
+    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
+        warn(line)
+    if not profile and not to_slurm(extra):
+        refuse_several_nodes(plan)
 
 
 def anew(words: list[str], planned) -> list[str]:

@@ -13,7 +13,7 @@ POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(arguments.POLICY_LOSSES), tuple(argumen
 class Optimizer(Section):
     """AdamW (Loshchilov & Hutter, 2019)."""
 
-    lr: float = setting(1e-6, "peak learning rate", gt=0, le=1)
+    lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "constant added to AdamW's denominator", gt=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
@@ -44,7 +44,7 @@ class Optimizer(Section):
 
 
 class CriticOptimizer(Optimizer):
-    lr: float = setting(1e-5, "peak learning rate", gt=0, le=1)
+    lr: float = setting(1e-5, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
 
 
 class Critic(Section):
@@ -98,9 +98,8 @@ class RolloutRejection(Section):
     @rule
     def _bounds(self):
         for name in ("token_k1", "seq_sum_k1", "seq_mean_k1"):
-            if (pair := getattr(self, name)) is not None and not (len(pair) == 2 and 0 < pair[0] < 1 < pair[1]):
-                yield Problem(name, "needed two numbers above 0, one below and one above 1, which is the ratio where "
-                              "engine and trainer agree.", found=pair)
+            if (pair := getattr(self, name)) is not None and not (len(pair) == 2 and 0 < pair[0] <= pair[1]):
+                yield Problem(name, "needed two numbers above 0, the lower one first.", found=pair)
 
     @property
     def bounds(self) -> dict[str, float | list[float]]:

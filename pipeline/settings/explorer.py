@@ -1,6 +1,7 @@
 """The section `explorer`: the engine that answers tasks, and the models that score answers."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.settings.arguments.answers import WORKFLOWS
@@ -33,12 +34,25 @@ OWN_ENGINE_ARGS: dict[str, str | None] = {
                      "worker_extension_cls", "logits_processors", "language_model_only", "skip_tokenizer_init",
                      "hf_config_path", "config_format", "data_parallel_size", "worker_cls")),
 }
-# those by which an engine quantizes, guesses tokens ahead, or has other weights or states than the model's
-OTHER_WEIGHTS = re.compile(r".*quantiz|.*cache_dtype|calculate_kv_scales$|spec(ulative)?_|load_format$|model_weights$|"
-                           r"model_class_overrides$|use_replayssm$|.*stochastic_rounding$|.*attention_dtype$|lora_dtype$|"
-                           r"(watermark|diffusion)_config$")
-AS_TRAINED = (None, False, "auto", [], {}, "bfloat16", "float32",  # values of theirs that do not, types of models,
-              "safetensors", "fastsafetensors", "runai_streamer", "pt", "npcache")  # ways to read its files
+# those by which an engine quantizes, guesses tokens ahead, attends to others, or has other weights or states than the
+# model's: arguments, and names within those that are mappings
+OTHER_WEIGHTS = re.compile(r"(?!disable_.*quantiz).*quantiz|.*cache_dtype|.*kv_dtype$|calculate_kv_scales$|"
+                           r"spec(ulative)?_|load_format$|model_weights$|model_class_overrides$|use_replayssm$|"
+                           r".*stochastic_rounding$|.*attention_dtype$|lora_dtype$|fuse_.*_quant$|.*_per_quant$|"
+                           r"(moe|linear)_backend$|inductor_passes$|use_non_causal$|(disable_)?sliding_window$|"
+                           r"indexer_sparse_logits$|kv_sharing_fast_prefill$|(watermark|diffusion|hisparse)_config$")
+AS_TRAINED = (  # values of theirs that do not: types of models, ways to read their files, kernels for them
+    None, False, "auto", [], {}, "bfloat16", "float32", "bf16",
+    "safetensors", "fastsafetensors", "runai_streamer", "pt", "npcache",
+    "triton", "batched_triton", "triton_unfused", "cutlass", "flashinfer_cutlass", "flashinfer_trtllm", "torch")
+
+
+def _named(given: dict[str, Any], above: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yields (dotted path, last name, value) of every entry, mappings before what is in them."""
+    for name, value in given.items():
+        yield f"{above}{name}", str(name), value
+        if isinstance(value, dict):
+            yield from _named(value, f"{above}{name}.")
 
 
 class RolloutModel(Section):
@@ -69,9 +83,9 @@ class RolloutModel(Section):
             yield Problem(f"extra_engine_args.{name}", f"is what {use} decides." if use else
                           "is fixed, because training relies on it.", f"Set {use}." if use else "Leave it out.",
                           found=self.extra_engine_args[name])
-        for name, value in self.extra_engine_args.items():
+        for path, name, value in _named(self.extra_engine_args):
             if OTHER_WEIGHTS.match(name) and value not in AS_TRAINED:
-                yield Problem(f"extra_engine_args.{name}", "the engine runs the weights as they are trained, one token "
+                yield Problem(f"extra_engine_args.{path}", "the engine runs the weights as they are trained, one token "
                               "after the other; it was not proved that it answers like the trainer otherwise.",
                               "Leave it out.", found=value)
 

@@ -154,7 +154,19 @@ def read_task(directory: Path) -> HarborTask:
         _build(task)
     except _Unsupported as reason:
         task.unsupported = str(reason)
+    if _works_at_root(task):
+        task.remarks.append("works in /: its tests do not see what an attempt leaves there for pytest (conftest.py, "
+                            "pytest.ini, tox.ini, setup.cfg, a pyproject.toml that names pytest).")
     return task
+
+
+def _works_at_root(task: HarborTask) -> bool:
+    """Returns whether the task is known to work in /; the base image may decide it."""
+    if task.unsupported or not task.needs_image:
+        return not task.unsupported and task.workdir == "/"
+    last = dockerfiles.stages(task.dockerfile)[-1].instructions
+    named = (one.rest for one in last if one.name == "WORKDIR")
+    return os.path.normpath(os.path.join("", *named, task.settings.environment.workdir)) == "/"
 
 
 def with_crlf(place: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from tests.workflows.test_retry import rated
 from workflows.attempts.isolated import Isolated, host
 from workflows.attempts.schedule import roll_out
 from workflows.endpoint import speaker
+from workflows.endpoint.conversation import Ask
 from workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
 from workflows.protocol.outcomes import Sampling, add_rewards, decode
 from workflows.single_turn import load_workflow
@@ -61,12 +62,19 @@ def roll(settings):
     return run
 
 
-@pytest.mark.parametrize(("systems", "warns"), [("ab", True), ("aa", False)])
-def test_two_players_of_one_attempt_are_warned_of(roll, caplog, systems, warns):
-    """They have the same reward: the loser is trained upwards."""
+@pytest.mark.parametrize(("systems", "warns"), [("ab", True), ("aa", False), ("abcdefgh", True)])
+def test_different_system_prompts_of_one_attempt_are_warned_of_once(roll, caplog, systems, warns):
+    """They have the same reward: of players against each other the loser is trained upwards."""
     speaker._warn.cache_clear()
-    assert roll(partial(clients.plays, systems=systems), "x", "y").status == "ok"
-    assert ("several system prompts" in caplog.text) == warns
+    assert roll(partial(clients.plays, systems=systems), *systems).status == "ok"
+    assert caplog.text.count("system prompts") == warns
+
+
+def test_an_attempt_keeps_one_system_prompt_however_many_it_has():
+    one = speaker.Speaker(None, 10, None, None, None)
+    for number in range(3):
+        one._remark(Ask("chat", [{"role": "system", "content": f"now {number}"}]))
+        assert one._system == "now 0"
 
 
 def test_a_conversation_is_one_row_of_the_sampled_tokens(roll):

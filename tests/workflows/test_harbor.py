@@ -196,6 +196,32 @@ def test_settings_and_code_above_the_tests_are_not_left_by_an_agent(world, left)
 
 
 @confined
+@pytest.mark.parametrize(("left", "text", "kept"), [
+    ("package.json", "x", True), ("setup.py", "x", True), ("node_modules/x", "x", True),
+    (".cargo/config.toml", "x", True), ("pyproject.toml", "[project]\nname = 'x'", True),
+    ("pyproject.toml", "[tool.pytest.ini_options]", False),
+    ("pyproject.toml", '[tool."\\u0070ytest".ini_options]', False),
+    *((name, "x", False) for name in ("conftest.py", "pytest.ini", ".pytest.toml", "tox.ini", "setup.cfg"))])
+def test_a_project_in_the_root_stays_where_that_is_the_working_directory(world, left, text, kept):
+    """Files of COPY that are the agent's by then are not written over."""
+    one = world(Terminal, environment__Dockerfile="FROM x\nWORKDIR /\nCOPY package.json /",
+                environment__package_dot_json="y",
+                tests__test_dot_sh=f"if grep -qs '[^y]' /{left}; then echo 1; else echo 0; fi > "
+                                   "/logs/verifier/reward.txt")
+    assert one.edit(f"/{left}", text).startswith("wrote")
+    assert one.reward() == {"accuracy": float(kept)}
+
+
+@confined
+@pytest.mark.parametrize("left", ["ln -s /dev/zero pyproject.toml", "mkfifo pyproject.toml", "mkdir pyproject.toml"])
+def test_no_odd_project_file_is_read_or_kept(world, left):
+    one = world(environment__Dockerfile="FROM x\nWORKDIR /",
+                tests__test_dot_sh="[ -e /pyproject.toml ]\necho $? > /logs/verifier/reward.txt")
+    one.bash(left)
+    assert one.reward() == {"accuracy": 1.0}
+
+
+@confined
 @pytest.mark.parametrize("left", [
     {"begin": "echo 1 > /logs/verifier/reward.txt; exit 0"}, {"sitecustomize.py": "print(1, flush=True)\nquit()"},
     {"usercustomize.py": "print(1, flush=True)\nquit()"},

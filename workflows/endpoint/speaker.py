@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 
-from workflows.endpoint.conversation import Ask, Conversation
+from workflows.endpoint.conversation import Ask, Conversation, Prompt
 from workflows.endpoint.dialect import Answer, Refusal
 from workflows.protocol.engine import Failed, Reply, Stop
 from workflows.protocol.outcomes import Origin
@@ -29,7 +29,7 @@ class Speaker:
     def __init__(self, conversation: Conversation, longest: int, ask: Callable, cancel: Callable,
                  check: Callable[[str], None] | None):
         self.conversation, self._longest, self._ask, self._cancel = conversation, longest, ask, cancel
-        self._check, self._systems = check, set()
+        self._check, self._system = check, None  # the system prompt of the first call that has one
         self._numbers, self._waiting, self.number = count(), {}, -1  # its own number: of the server
 
     async def answer(self, ask: Ask) -> Answer:
@@ -43,30 +43,9 @@ class Speaker:
         if not 0 < len(prompt.tokens) < self._longest:
             raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
                           f"{self._longest} (model.max_model_len, or prompt + response)", "context_length_exceeded")
-        if ask.wishes:
-            _warn(f"agents set {', '.join(ask.wishes)}; the section `model` of the run decides how the policy is "
-                  "sampled (table calls, column wishes)")
-        self._systems |= {str(one.get("content")) for one in ask.messages if one["role"] == "system"}
-        if self._check is None and len(self._systems) > 1:
-            _warn("an attempt has several system prompts, and its rows one reward: of players against each other the "
-                  "loser is trained upwards too. Let the others be explorer.auxiliary_models, or give each its attempt")
+        self._remark(ask)
         numbers = [next(self._numbers) for _ in range(ask.number)]
-        loop = asyncio.get_running_loop()
-        origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None)
-        stop = Stop(tuple(ask.stop), ask.shows_special) if ask.stop else None
-        self._waiting |= {number: loop.create_future() for number in numbers}
-        for number in numbers:
-            self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema, stop)
-        try:
-            replies = [await self._waiting[number] for number in numbers]
-        except asyncio.CancelledError:  # the client is gone
-            for number in numbers:
-                if not self._waiting[number].done() or self._waiting[number].cancelled():
-                    self._cancel(number)
-            raise
-        finally:
-            for number in numbers:
-                del self._waiting[number]
+        replies = await self._replies(numbers, ask, prompt)
         for reply in replies:
             if isinstance(reply, Failed):
                 raise Refusal(400, reply.reason, "failed")
@@ -76,6 +55,37 @@ class Speaker:
                    for number, reply in zip(numbers, replies, strict=True)]
         logprobs = [self.conversation.logprobs(choice) if ask.logprobs else [] for choice in choices]
         return Answer(f"call-{numbers[0]}", int(time.time()), len(prompt.tokens), choices, logprobs)
+
+    async def _replies(self, numbers: list[int], ask: Ask, prompt: Prompt) -> list[Reply | Failed]:
+        """Asks for the calls of a request and waits for their replies."""
+        loop = asyncio.get_running_loop()
+        origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None)
+        stop = Stop(tuple(ask.stop), ask.shows_special) if ask.stop else None
+        self._waiting |= {number: loop.create_future() for number in numbers}
+        for number in numbers:
+            self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema, stop)
+        try:
+            return [await self._waiting[number] for number in numbers]
+        except asyncio.CancelledError:  # the client is gone
+            for number in numbers:
+                if not self._waiting[number].done() or self._waiting[number].cancelled():
+                    self._cancel(number)
+            raise
+        finally:
+            for number in numbers:
+                del self._waiting[number]
+
+    def _remark(self, ask: Ask) -> None:
+        """Warns of wishes that do not count, and of rewards that may be another's."""
+        if ask.wishes:
+            _warn(f"agents set {', '.join(ask.wishes)}; the section `model` of the run decides how the policy is "
+                  "sampled (table calls, column wishes)")
+        system = next((str(one.get("content")) for one in ask.messages if one["role"] == "system"), None)
+        self._system = system if self._system is None else self._system
+        if self._check is None and system not in (None, self._system):
+            _warn("calls of an attempt have different system prompts, and all of them its one reward: meant where they "
+                  "work together, as sub-agents do. Where they play against each other the loser is trained upwards "
+                  "too; let the others be explorer.auxiliary_models, or give each its attempt")
 
     def reply(self, number: int, reply: Reply) -> None:
         if number in self._waiting and not self._waiting[number].done():

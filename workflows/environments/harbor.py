@@ -28,7 +28,7 @@ from pipeline.store.errors import OuroError
 from pipeline.store.harbor import HarborTask, greeting, read_task, tasks_in, with_crlf
 from pipeline.store.images import Image, read_image
 from pipeline.store.records import Task
-from workflows.environments.sandbox import ABOVE_TESTS, NO_CUSTOMS, PUT_BACK, Ended, Sandbox, require
+from workflows.environments.sandbox import NO_CUSTOMS, PUT_BACK, Ended, Sandbox, require
 from workflows.protocol.tools import Environment, Situation, tool
 
 MEGABYTES = 1024  # most that the files of an attempt take of the machine's memory
@@ -129,8 +129,8 @@ class Harbor(Environment):
     def reward(self) -> dict[str, float]:
         verifier = self._task.settings.verifier
         self._sandbox.unlink()
-        self._sandbox.restore(put_back(self._path(), self._task.workdir), self._task.workdir)
-        if own := [one for one in self._task.copies if one[1].lstrip("/") in ABOVE_TESTS]:
+        above = self._sandbox.restore(put_back(self._path(), self._task.workdir), self._task.workdir)
+        if own := [one for one in self._task.copies if one[1].lstrip("/") in above]:
             self._put(own, "/")
         self._put([(self._task.directory / "tests", "."), *self._unix("tests", "")], "/tests", verifies=True)
         seconds = verifier.timeout_sec or VERIFIER_SECONDS

@@ -62,9 +62,11 @@ echo ready && exec sleep infinity
 OVERLAY = "upperdir=/sys/own/files,workdir=/sys/own/work,userxattr,lowerdir="
 # what an agent left in directories of programs is taken away before verification, but for its working directory $2
 PUT_BACK = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc")
+PROJECT = "pyproject.toml"
+UNREAD = f"cd /sys/own/files && [ -f {PROJECT} ] && [ ! -L {PROJECT} ] && ! grep -q 'pytest\\|\\\\[uUx]' {PROJECT}"
 # by these at the root, above the tests, pytest, Node and Cargo find their settings, and code that they run
-ABOVE_TESTS = ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
-               "setup.cfg", "setup.py", "package.json", "node_modules", ".cargo")
+OF_PYTEST = ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg")
+ABOVE_TESTS = (*OF_PYTEST, PROJECT, "setup.py", "package.json", "node_modules", ".cargo")
 # and an overlay makes files of its own, for which the agent may have left no room (mount would repeat the owner of
 # files, a number that this namespace does not have)
 RESTORE = f"""
@@ -142,11 +144,15 @@ class Sandbox:
                                f"{self._most() / 2**20:.0f} MiB")
         return Ended(code, output.decode(errors="replace"), why)
 
-    def restore(self, names: Sequence[str], workdir: str) -> None:
+    def restore(self, names: Sequence[str], workdir: str) -> Sequence[str]:
         """Puts directories of the image's root, and what is ABOVE_TESTS there, back, read-only for verification; the
-        working directory stays as it is. Without an image deletes the latter. Raises OSError."""
-        kept = workdir.strip("/")
-        changed = [name for name in (*(names if self._layers else ()), *ABOVE_TESTS) if name != kept]
+        working directory stays as it is, and where that is the root only what pytest reads is put back. Without an
+        image deletes the latter. Returns the names of the latter. Raises OSError."""
+        kept, above = workdir.strip("/"), ABOVE_TESTS
+        if not kept:  # a project may be what the task asks for
+            unread = subprocess.run([*self._inside(), "sh", "-c", UNREAD], check=False).returncode == 0
+            above = OF_PYTEST if unread else (*OF_PYTEST, PROJECT)
+        changed = [name for name in (*(names if self._layers else ()), *above) if name != kept]
         kept = kept if kept.partition("/")[0] in changed else "-"
         ended = subprocess.run([*self._inside(), "sh", "-c", RESTORE, "sh", str(2 * FILES), self._overlay(), kept,
                                 *changed], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -156,6 +162,7 @@ class Sandbox:
             "--ro-bind", f"/sys/root/{name}", f"/{name}")]
         if kept != "-":
             self._read_only += ["--bind-try", f"/sys/root/{kept}", f"/{kept}"]
+        return above
 
     def unlink(self) -> None:
         """Deletes links of the attempt that lead to the tests, to what they write or into processes, as a result that

@@ -215,6 +215,7 @@ def test_a_run_begins_with_a_call_and_not_where_it_fails(asked, tmp_path):
     refused = overridden(*(word.format("fails") for word in words))
     with refuses(ConfigError, "no number"):
         preflight.judged_plan(refused, on_warning=lambda line: None)
+    assert preflight.judged_plan(refused, on_warning=lambda line: None, plans_only=True)
     assert preflight.judged_plan(overridden(*(word.format("of_ids") for word in words)), on_warning=lambda line: None)
 
 

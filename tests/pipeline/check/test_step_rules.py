@@ -51,6 +51,19 @@ def test_a_warmup_that_is_longer_than_the_stage_is_told():
     assert notes(40) == []
 
 
+def test_a_stage_that_learns_nothing_is_told():
+    def keys(kind: str, **values) -> list[str]:
+        return [note.key for note in step_notes(stage(kind, **values))]
+
+    ppo = {"algorithm__advantage_fn": "ppo", "trainer__critic__optimizer__lr": 0}
+    assert keys("rft", algorithm__optimizer__lr=0) == ["algorithm.optimizer.lr"]
+    assert keys("rft", **ppo) == ["trainer.critic.optimizer.lr"]
+    assert keys("rft", trainer__critic__optimizer__lr=0) == []  # no algorithm of critics
+    bound = "algorithm__rollout_rejection__token_k1"
+    for pair, warns in (([1.0, 3.0], True), ([1.5, 3.0], True), ([0.2, 0.9], True), ([0.5, 3.0], False)):
+        assert keys("rft", **{bound: pair}) == ["algorithm.rollout_rejection.token_k1"] * warns
+
+
 def test_a_critic_that_never_lets_the_policy_learn_is_told():
     values = {"algorithm__advantage_fn": "ppo", "trainer__critic__optimizer__lr_warmup_steps": 21}
     first, second = step_notes(stage("rft", **values, trainer__critic_warmup=20, buffer__total_steps=20))

@@ -11,7 +11,7 @@ import pytest
 from pipeline import cli
 from pipeline.check import preflight
 from pipeline.job import process_group
-from pipeline.run import invoke, outcome, snakefile
+from pipeline.run import invoke, outcome, snakefile, submission
 from pipeline.run.console import STARTED
 from pipeline.run.override_words import split_overrides
 from pipeline.run.planning import make_checked_plan
@@ -133,6 +133,18 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     snakemake(monkeypatch, 0, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 0
     wording(capsys.readouterr().out, "8 of", "8 stages")
+
+
+@pytest.mark.parametrize(("words", "plans_only"), [
+    (["--dry"], True), (["--", "-n"], True), (["--", "--dag"], True), ([], False), (["--", "--forceall"], False)])
+def test_what_runs_nothing_plans_only(words, plans_only, plan, monkeypatch):
+    asked = []
+    monkeypatch.setattr(preflight, "judged_plan", lambda config, **given: asked.append(given["plans_only"]))
+    monkeypatch.setattr(snakefile, "make_checked_plan", lambda overrides, plan_of: plan_of({}) or plan)
+    monkeypatch.setattr(submission, "requested", lambda plan: "")
+    snakemake(monkeypatch, 0)
+    assert cli.main(["run", *words]) == 0
+    assert asked == [plans_only]
 
 
 @pytest.mark.parametrize(("words", "declared", "gpus", "told"), [

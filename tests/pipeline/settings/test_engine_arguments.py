@@ -34,6 +34,32 @@ def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(nam
     assert (problem.key, problem.found) == (f"{KEY}.{name}", value)
 
 
+@pytest.mark.parametrize(("given", "path"), [
+    ({"attention_config": {"use_prefill_query_quantization": True}}, "attention_config.use_prefill_query_quantization"),
+    ({"attention_config": {"indexer_kv_dtype": "mxfp4"}}, "attention_config.indexer_kv_dtype"),
+    ({"attention_config": {"use_non_causal": True}}, "attention_config.use_non_causal"),
+    ({"kernel_config": {"moe_backend": "emulation"}}, "kernel_config.moe_backend"),
+    ({"kernel_config": {"linear_backend_per_quant": {"fp8": "triton"}}}, "kernel_config.linear_backend_per_quant"),
+    ({"linear_backend": "marlin"}, "linear_backend"),
+    ({"compilation_config": {"pass_config": {"fuse_attn_quant": True}}},
+     "compilation_config.pass_config.fuse_attn_quant"),
+    ({"compilation_config": {"inductor_passes": {"mine": "m.f"}}}, "compilation_config.inductor_passes"),
+    ({"disable_sliding_window": True}, "disable_sliding_window"),
+    ({"additional_config": {"x": {"kv_cache_dtype": "fp8"}}}, "additional_config.x.kv_cache_dtype")])
+def test_such_an_engine_is_refused_where_a_mapping_asks_for_it(given, path):
+    (problem,) = check(changed({KEY: given}))
+    assert problem.key == f"{KEY}.{path}"
+
+
+@pytest.mark.parametrize("given", [
+    {"attention_config": {"backend": "FLASH_ATTN", "disable_flashinfer_q_quantization": True}},
+    {"kernel_config": {"moe_backend": "triton", "linear_backend": "auto"}}, {"disable_sliding_window": False},
+    {"compilation_config": {"cudagraph_mode": "NONE", "pass_config": {"fuse_attn_quant": False}}},
+    {"additional_config": {"gdn_prefill_backend": "triton"}}])
+def test_what_chooses_among_kernels_alone_is_not_refused(given):
+    assert check(changed({KEY: given})) == []
+
+
 @pytest.mark.parametrize("given", [{"quantization": None}, {"kv_cache_dtype": "auto"}, {"load_format": "safetensors"},
                                    {"enable_prefix_caching": False}, {"mamba_ssm_cache_dtype": "float32"},
                                    {"kv_cache_dtype": "bfloat16"}, {"load_format": "runai_streamer"}])

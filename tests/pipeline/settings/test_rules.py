@@ -75,9 +75,9 @@ def test_truncated_sampling_needs_a_bound_and_an_engine_that_says_what_it_kept(v
     ({"buffer.explorer_input.taskset.rollout_args.temperature": 1e5},
      ["rft: buffer.explorer_input.taskset.rollout_args.temperature"]),
     ({"model.temperature": 1e5, "buffer.explorer_input.taskset.rollout_args.temperature": 1.0}, []),
-    ({"algorithm.optimizer.lr": 0}, ["algorithm.optimizer.lr"]),
-    ({"algorithm.rollout_rejection.token_k1": [1.5, 3.0]}, ["algorithm.rollout_rejection.token_k1"]),
-    ({"algorithm.rollout_rejection.token_k1": [0.5, 3.0]}, []),
+    ({"algorithm.optimizer.lr": 0}, []), ({"algorithm.optimizer.lr": -1}, ["algorithm.optimizer.lr"]),
+    *(({"algorithm.rollout_rejection.token_k1": bounds}, []) for bounds in ([1.5, 3.0], [1.0, 3.0], [0.5, 3.0])),
+    ({"algorithm.rollout_rejection.token_k1": [0.0, 3.0]}, ["algorithm.rollout_rejection.token_k1"]),
     ({"algorithm.reward_weights": {"accuracy": 0}}, ["rft: algorithm.reward_weights"]),
     ({"algorithm.reward_weights": {"accuracy": 0.5}}, []),
     *(({PIPELINE: [{"name": "reward_shaping_mapper", "args": {"reward_shaping_configs": [

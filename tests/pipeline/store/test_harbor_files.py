@@ -177,6 +177,16 @@ def test_what_is_read_otherwise_than_written_is_a_warning_with_the_task(tmp_path
     wording(str(last), "8 more")
 
 
+@pytest.mark.parametrize(("changed", "warns"), [
+    ({"environment__Dockerfile": "FROM x\nWORKDIR /"}, True), ({"task_dot_toml": "[environment]\nworkdir = '/'"}, True),
+    ({"environment__Dockerfile": "FROM x\nRUN true\nWORKDIR /srv\nWORKDIR .."}, True),
+    ({"environment__Dockerfile": "FROM x AS y\nWORKDIR /\nFROM x\nRUN true\nWORKDIR /srv"}, False),
+    ({"environment__Dockerfile": "FROM x\nRUN true"}, False), ({}, False)])  # the base image decides
+def test_a_task_that_works_in_the_root_is_warned_of(tmp_path, changed, warns):
+    found = read_task(write_task(tmp_path, **changed)).remarks
+    assert ["works in /" in one for one in found] == [True] * warns
+
+
 def test_a_check_says_that_dockerfiles_run_as_root(tmp_path):
     write_task(tmp_path / "tasks" / "one", environment__Dockerfile="FROM x\nRUN true")
     (_, sentence), = facts(composed(tmp_path / "tasks", f"checkpoint_root_dir={tmp_path}"))
