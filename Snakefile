@@ -9,15 +9,14 @@ import time
 from snakemake.utils import min_version
 
 min_version("9.0")
-sys.path.insert(0, str(workflow.basedir))
 
-from pipeline.job.holders import hold
-from pipeline.job.process_group import pass_on_signals
-from pipeline.run import failure, outcome
-from pipeline.plan import requests
-from pipeline.run.console import STARTED
-from pipeline.run.snakefile import follow_steadily, freeze, load_plan, refuse_idle_status
-from pipeline.run.sweep import rules as named_rules
+from ouroboros.pipeline.job.holders import hold
+from ouroboros.pipeline.job.process_group import pass_on_signals
+from ouroboros.commands.run import failure, outcome
+from ouroboros.pipeline.plan import requests
+from ouroboros.commands.run.console import STARTED
+from ouroboros.commands.run.snakefile import follow_steadily, freeze, load_plan, refuse_idle_status
+from ouroboros.commands.run.sweep import rules as named_rules
 
 BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network

@@ -24,11 +24,11 @@ from pathlib import Path
 from benchmarks.algorithms import TOKENS, trained
 from benchmarks.lanes import side_by_side
 from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
-from pipeline.job.progress import interval
-from pipeline.results.learnt import changes, scores
-from pipeline.results.view import View, find_view
-from pipeline.store import files, tables
-from pipeline.store.errors import OuroError
+from ouroboros.pipeline.job.progress import interval
+from ouroboros.pipeline.results.learnt import changes, scores
+from ouroboros.pipeline.results.view import View, find_view
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import OuroError
 
 PROJECT, SAVED = "agents", RESULTS / "agents.json"
 BLIND = {"file_agent": "Folder", "frozen_lake": "FrozenLake", "sudoku": "Sudoku", "sql_agent": "Shop",

@@ -20,8 +20,8 @@ from statistics import NormalDist
 
 from benchmarks.lanes import required
 from benchmarks.measurement import RESULTS, Measurement, run_or_page, table
-from pipeline.results.view import Node, View, find_view
-from pipeline.store import files, tables
+from ouroboros.pipeline.results.view import Node, View, find_view
+from ouroboros.pipeline.store import files, tables
 
 PROJECT = "algorithms"
 Z = NormalDist().inv_cdf(0.975)  # 256 differences

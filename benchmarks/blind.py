@@ -6,8 +6,8 @@ A call acts as always and returns an empty text, also where it is refused; what 
 from contextlib import suppress
 from functools import wraps
 
-from workflows.environments import folder, frozen_lake, shop, sudoku, terminal
-from workflows.protocol.tools import Environment, Tool, methods_of
+from ouroboros.workflows.environments import folder, frozen_lake, shop, sudoku, terminal
+from ouroboros.workflows.protocol.tools import Environment, Tool, methods_of
 
 
 def _withheld(tool: Tool):

@@ -21,14 +21,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.measurement import Measurement, table
-from workflows.attempts.recording import Journal
-from workflows.attempts.schedule import roll_out
-from workflows.engines.scripted_engine import ScriptedEngine
-from workflows.protocol.engine import BatchEngine
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.tools import tool
-from workflows.protocol.trajectory import Trajectory
-from workflows.single_turn import load_workflow
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines.scripted_engine import ScriptedEngine
+from ouroboros.workflows.protocol.engine import BatchEngine
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.tools import tool
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.single_turn import load_workflow
 
 AGENTS, CALLS = 32, 10
 SAMPLING = Sampling(1.0, 1.0, -1, 200, 4, 400)

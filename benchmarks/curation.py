@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measurement import Measurement, table
-from pipeline.store import files
-from pipeline.store.parent import die_with_parent
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.parent import die_with_parent
 
 GIGABYTES, ALLOWED = 1e9, 2.0
 EXACT = "document_deduplicator"
@@ -54,9 +54,9 @@ def write_tasks(count: int, path: Path) -> None:
 
 def work(name: str, root: Path, deduplicator: str) -> None:
     """Does one stage in this process."""
-    from pipeline.check.judge import compose
-    from pipeline.job.context import Context
-    from stages import curate, tasks
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.job.context import Context
+    from ouroboros.stages import curate, tasks
 
     die_with_parent()
     operators = json.dumps(OPERATORS).replace('"', "").replace(EXACT, deduplicator)

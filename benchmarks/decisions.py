@@ -21,11 +21,11 @@ import numpy as np
 
 from benchmarks.lanes import required
 from benchmarks.measurement import Measurement, table
-from operators.statistics import evidence
-from pipeline.results.compare import METRIC
-from pipeline.results.decide import ALPHA, decided_after, differences
-from pipeline.results.view import find_view
-from pipeline.store import tables
+from ouroboros.operators.statistics import evidence
+from ouroboros.pipeline.results.compare import METRIC
+from ouroboros.pipeline.results.decide import ALPHA, decided_after, differences
+from ouroboros.pipeline.results.view import find_view
+from ouroboros.pipeline.store import tables
 
 PROJECT = "decisions"
 HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row"

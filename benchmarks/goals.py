@@ -15,9 +15,9 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from benchmarks import house
-from pipeline.settings import config
-from pipeline.settings.arguments import TABLES
-from pipeline.store.files import HOME
+from ouroboros.pipeline.settings import config
+from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.store.files import HOME
 
 # kinds of stages whose name is no other word; `tasks`, `model`, `train` and `report` have further meanings
 KINDS = ("rft", "rollout", "scored", "offline", "curate", "evaluate", "bench", "recorded", "server")
@@ -82,7 +82,7 @@ def name_lists() -> list[str]:
     """Places of lists that consist of names of algorithms and functions, outside the models of their arguments."""
     names = {path.stem for path in (HOME / "conf/algorithm").glob("*.yaml")}.union(*TABLES.values())
     return [f"{path}:{node.lineno}" for path, tree in trees(*PRODUCT).items()
-            if not path.startswith((MODELS, "pipeline/bridges/")) for node in ast.walk(tree)
+            if not path.startswith((MODELS, "src/ouroboros/commands/bridges/")) for node in ast.walk(tree)
             if isinstance(node, ast.List | ast.Set | ast.Tuple) and node.elts
             and all(isinstance(one, ast.Constant) and one.value in names - {"none", "default"} for one in node.elts)]
 
@@ -146,7 +146,7 @@ def figures() -> list[Figure]:
         Figure("meanings that do not stand alone, of settings and arguments", 107, len(fragments()), 0),
         Figure("assertions on wording: match=, texts of four words", 847, wordings(), 60),
         Figure("test files flat in tests/pipeline", 98, len(flat_tests()), 0),
-        Figure("lines of bridges", 3856, house.tracked("pipeline/bridges/*.py").total(), 3000),
+        Figure("lines of bridges", 3856, house.tracked("src/ouroboros/commands/bridges/*.py").total(), 3000),
         Figure("minutes of make test, two cores", 15, minutes, 9, "" if minutes else "no report of a make test here"),
     ]
 

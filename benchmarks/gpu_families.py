@@ -81,7 +81,7 @@ def make(name: str, path: Path) -> None:
 
 def settings(root: Path, model: Path, given, overrides: list[str]):
     """The configuration of the stage rft."""
-    from pipeline.check.judge import compose
+    from ouroboros.pipeline.check.judge import compose
 
     usual = [
         f"checkpoint_root_dir={root}", "project=gpu", "name=family", "mode=colocate", "monitor.monitor_type=none",
@@ -102,13 +102,13 @@ def update(given, model: Path) -> None:
     import numpy as np
     import torch
 
-    from pipeline.compose.recipe import effective
-    from stages import recompute
-    from stages.learner import separation
-    from stages.learner.actor import Actor
-    from stages.learner.engine.batch import Row
-    from stages.learner.engine.zero import Process
-    from stages.learner.objective import Objective
+    from ouroboros.pipeline.compose.recipe import effective
+    from ouroboros.stages import recompute
+    from ouroboros.stages.learner import separation
+    from ouroboros.stages.learner.actor import Actor
+    from ouroboros.stages.learner.engine.batch import Row
+    from ouroboros.stages.learner.engine.zero import Process
+    from ouroboros.stages.learner.objective import Objective
 
     asked = settings(given.root, model, given, [f"trainer.packing={given.one}", *given.overrides])
     config, process = effective(asked, asked.stages[0]), Process.start(1)
@@ -134,8 +134,8 @@ def update(given, model: Path) -> None:
 
 def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
     """One rft stage in processes of its own: a line of --out for each step, and one of how it ended."""
-    from pipeline.plan.plan import make_plan
-    from pipeline.store import records, tables
+    from ouroboros.pipeline.plan.plan import make_plan
+    from ouroboros.pipeline.store import records, tables
 
     root, question = given.root / part, QUESTION.replace("loss\n", "loss, packing, mismatch_p95, routed_differently\n")
     plan = make_plan(settings(root, model, given, overrides))
@@ -153,7 +153,7 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
             note(given.out, part=part, **row)
         seen = len(made)
 
-    limited(given, part, [sys.executable, "-m", "stages.rft", str(directory)], follow)
+    limited(given, part, [sys.executable, "-m", "ouroboros.stages.rft", str(directory)], follow)
     probes = [tables.read(tables.step_file(directory, "rollouts", step), records.Rollout).to_pylist()[0]
               ["probe_max_difference"] for step in tables.steps_present(directory, "rollouts")]
     logs = {path.name: path.read_text(errors="replace")[-1500:] for path in directory.glob("*.log")}

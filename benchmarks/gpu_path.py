@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import Plan, make_plan
-from pipeline.store import files, records, tables
-from stages.model import BYTE_LEVEL, CHARACTERS, CHAT_TEMPLATE, SPECIAL
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.stages.model import BYTE_LEVEL, CHARACTERS, CHAT_TEMPLATE, SPECIAL
 
 PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512
 
@@ -66,7 +66,7 @@ def make_model(path: Path, shape: str = "Qwen2.5-0.5B", **changes: int) -> None:
 
 
 def tokenizer(words: int):
-    """One token a character, as that of `stages.model`, and further tokens up to `words`, which only responses have.
+    """One token a character, as that of the stage `model`, and further tokens up to `words`, which only responses have.
 
     Random weights sample from the whole vocabulary: a smaller tokenizer would make text of few of their tokens, and
     detokenization, which peers do for every token, raises for the others.
@@ -122,7 +122,7 @@ def run_stage(plan: Plan, name: str) -> dict:
     """Runs one stage by its command; returns its manifest and wall seconds."""
     stage = next(s for s in plan.stages if s.name == name)
     begin = time.time()
-    subprocess.run([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], check=True)
+    subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True)
     return {"directory": stage.directory, "seconds": time.time() - begin}
 
 

@@ -51,8 +51,8 @@ PARTS = ("rollout_seconds", "train_seconds", "publish_seconds", "sync_seconds", 
 
 def planned(root: Path, model: Path, steps: int, overrides: Sequence[str]):
     """The plan of a run of one rft stage with these overrides, and that stage."""
-    from pipeline.check.judge import compose
-    from pipeline.plan.plan import make_plan
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.plan.plan import make_plan
 
     usual = [
         f"checkpoint_root_dir={root}", "project=gpu", "name=peers", "mode=colocate", "monitor.monitor_type=none",
@@ -70,12 +70,12 @@ def planned(root: Path, model: Path, steps: int, overrides: Sequence[str]):
 
 def ours(root: Path, model: Path, given, overrides: tuple[str, ...] = ()) -> list[dict]:
     """Runs one rft stage; returns its steps. Called with the code of the tree in the current directory."""
-    from pipeline.store import tables
+    from ouroboros.pipeline.store import tables
 
     plan, stage = planned(root, model, given.steps, overrides)
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
-    ended = run_limited([sys.executable, "-m", "stages.rft", stage.directory], root / "output", given.limit)
+    ended = run_limited([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], root / "output", given.limit)
     with tables.connect([("gpu", Path(stage.directory))]) as session:
         rows = session.sql(QUESTION).to_arrow_table().to_pylist()
     if not rows:
@@ -190,7 +190,8 @@ class DeviceMemory:
 def started(tree: Path, given, name: str, variant: dict) -> dict:
     """One run in a process of its own, with the code of a tree: its steps, seconds and the device's memory."""
     answer, log = given.root / f"{name}.json", given.root / f"{name}.log"
-    paths = [*(map(str, given.verl) if "verl" in variant else ()), str(tree), os.environ.get("PYTHONPATH", "")]
+    paths = [*(map(str, given.verl) if "verl" in variant else ()), f"{tree}/src", str(tree),
+             os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "VLLM_LOGGING_LEVEL": "ERROR"}
     if {"trl", "verl"} & variant.keys():
         environment["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # TRL's vLLM fails with it

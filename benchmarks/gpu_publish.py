@@ -48,16 +48,16 @@ def settings(given, response: int) -> list[str]:
 
 def run_stage(given) -> dict:
     """Runs one rft stage with the code of the tree in the current directory; returns the seconds of its steps."""
-    from pipeline.check.judge import compose
-    from pipeline.plan.plan import make_plan
-    from pipeline.store import tables
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.plan.plan import make_plan
+    from ouroboros.pipeline.store import tables
 
     plan = make_plan(compose(settings(given, 512 if given.gpu else 16)))
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
     stage = Path(next(s for s in plan.stages if s.name == "rft").directory)
     begin = time.time()
-    subprocess.run([sys.executable, "-m", "stages.rft", stage], check=True)
+    subprocess.run([sys.executable, "-m", "ouroboros.stages.rft", stage], check=True)
     with tables.connect([("gpu", stage)]) as session:
         rows = session.sql("SELECT step, seconds, rollout_seconds, train_seconds, publish_seconds, sync_seconds, "
                            "train_other_seconds FROM steps ORDER BY step").to_arrow_table().to_pylist()
@@ -68,14 +68,14 @@ def measure_parts(given) -> dict:
     """Seconds of each part of publishing, loading and saving, without an engine."""
     import logging
 
-    from pipeline.check.judge import compose
-    from pipeline.job.context import Context
-    from pipeline.job.syncs import Unasked
-    from stages.learner.actor import Actor
-    from stages.learner.engine.process import Process
-    from stages.learner.publishing import Publishing
-    from stages.learner.saving import Saving
-    from workflows.engines.host_weights import HostWeights
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.job.context import Context
+    from ouroboros.pipeline.job.syncs import Unasked
+    from ouroboros.stages.learner.actor import Actor
+    from ouroboros.stages.learner.engine.process import Process
+    from ouroboros.stages.learner.publishing import Publishing
+    from ouroboros.stages.learner.saving import Saving
+    from ouroboros.workflows.engines.host_weights import HostWeights
 
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     given.set = [*given.set, "synchronizer.publish=delta"]
@@ -129,7 +129,7 @@ def _change(actor) -> None:
 
 def _publish(version: int, stage: Path, actor, publishing, host, clock: Clock) -> None:
     """Publishes a version, the first one whole, and loads it."""
-    from pipeline.store import versions
+    from ouroboros.pipeline.store import versions
 
     form = "delta" if version else "full"
     clock.timed(f"publish, {form}", publishing.publish, version, PROBE)
@@ -139,7 +139,7 @@ def _publish(version: int, stage: Path, actor, publishing, host, clock: Clock) -
 
 def _parts(whole: Path, actor, publishing, clock: Clock) -> None:
     """Does single parts of a publication again. whole: the file to write."""
-    from pipeline.store import tensor_files, versions
+    from ouroboros.pipeline.store import tensor_files, versions
 
     state, old = actor.trainable_state(), publishing._last
     clock.timed("  copy to host memory", publishing._copied, {name: one.detach() for name, one in state.items()})
@@ -157,7 +157,8 @@ def _load(host, directory: Path) -> None:
 def started(tree: Path, given, name: str, overrides: list[str], what: str) -> dict:
     """`run_stage` or `measure_parts` in a process of its own, with the code of a tree."""
     answer, root = given.root / f"{name}.json", given.root / name
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(
+        [f"{tree}/src", str(tree), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(root), "--steps", str(given.steps),
                "--model", str(given.root / "model"), f"--{what}", str(answer), *(f"--set={one}" for one in overrides)]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)

@@ -29,9 +29,9 @@ VARIANTS = {"1 engine": [f"{ENGINES}=1"], "2 engines": [f"{ENGINES}=2"], "3 engi
 
 def measure(root: Path, model: Path, overrides: list[str], steps: int) -> dict:
     """Runs one stage of rollouts; returns its steps. Called with the code of the tree in the current directory."""
-    from pipeline.check.judge import compose
-    from pipeline.plan.plan import make_plan
-    from pipeline.store import records, tables
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.plan.plan import make_plan
+    from ouroboros.pipeline.store import records, tables
 
     usual = [
         f"checkpoint_root_dir={root}", "project=gpu", "name=rollout", "mode=explore", "monitor.monitor_type=none",
@@ -46,7 +46,7 @@ def measure(root: Path, model: Path, overrides: list[str], steps: int) -> dict:
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
     stage = next(s for s in plan.stages if s.name == "rollout")
     begin = time.time()
-    subprocess.run([sys.executable, "-m", "stages.rollout", stage.directory], check=True)
+    subprocess.run([sys.executable, "-m", "ouroboros.stages.rollout", stage.directory], check=True)
     rollouts = [tables.read(tables.step_file(Path(stage.directory), "rollouts", step), records.Rollout).to_pylist()[0]
                 for step in range(1, steps + 1)]
     tokens = tables.read(tables.step_file(Path(stage.directory), "experience", 2), records.Experience)
@@ -57,7 +57,8 @@ def measure(root: Path, model: Path, overrides: list[str], steps: int) -> dict:
 def started(tree: Path, given, name: str, overrides: list[str]) -> dict:
     """`measure` in a process of its own, with the code of a tree."""
     answer, root = given.root / f"{name}.json", given.root / name
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(
+        [f"{tree}/src", str(tree), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-P", str(Path(__file__).resolve()), "--root", str(root), "--steps", str(given.steps),
                "--model", str(given.root / "model"), "--one", str(answer), *(f"--set={one}" for one in overrides)]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)

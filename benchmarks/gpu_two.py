@@ -82,7 +82,7 @@ def run(words: list[str], output: Path, limit: float, until: Callable[[], bool] 
 
 def rollouts(given, name: str) -> dict:
     """One variant: its steps, memory and estimate."""
-    from pipeline.store import records, tables
+    from ouroboros.pipeline.store import records, tables
 
     variants = VARIANTS | MORE
     shape, overrides = variants[name]
@@ -92,7 +92,7 @@ def rollouts(given, name: str) -> dict:
     plan, stage = planned(root, model, given.steps, [*overrides, *given.overrides])
     plan.freeze()
     make_tasks(Path(next(one for one in plan.stages if one.name == "curate").directory))
-    directory, words = Path(stage.directory), [sys.executable, "-m", "stages.rft", stage.directory]
+    directory, words = Path(stage.directory), [sys.executable, "-m", "ouroboros.stages.rft", stage.directory]
     begin, ended = time.time(), []
     with DeviceMemory() as memory:
         if name == KILLED:
@@ -115,9 +115,9 @@ def estimate(stage, model: Path) -> float:
     """What `ouro config check` counts for the fullest GPU, in GiB."""
     import torch
 
-    from pipeline.check.memory import GIB, beside, engines, training
-    from stages import recompute
-    from stages.model_size import build, measure
+    from ouroboros.pipeline.check.memory import GIB, beside, engines, training
+    from ouroboros.stages import recompute
+    from ouroboros.stages.model_size import build, measure
 
     config, total = stage.config, torch.cuda.get_device_properties(0).total_memory
     recompute.resolve(config, model)
@@ -174,10 +174,10 @@ def update(given) -> None:
     """One rank of `long_row`."""
     import torch
 
-    from stages import recompute
-    from stages.learner.actor import Actor
-    from stages.learner.engine.process import Process
-    from stages.learner.objective import Objective
+    from ouroboros.stages import recompute
+    from ouroboros.stages.learner.actor import Actor
+    from ouroboros.stages.learner.engine.process import Process
+    from ouroboros.stages.learner.objective import Objective
 
     shape = Shape(1, 64, given.row - 64, 1)
     split = [f"trainer.{name}={value}" for name, value in (

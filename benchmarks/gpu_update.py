@@ -57,7 +57,7 @@ class Shape:
     turns: int = 1
 
     def make(self, count: int) -> list:
-        from stages.learner.engine.batch import Row
+        from ouroboros.stages.learner.engine.batch import Row
 
         random, made = np.random.default_rng(0), []
         for i in range(count):
@@ -80,8 +80,8 @@ class Shape:
 
 
 def settings(overrides: list[str], shape: Shape, stage: str = "rft"):
-    from pipeline.check.judge import compose
-    from pipeline.compose.recipe import effective
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.compose.recipe import effective
 
     usual = ["monitor.monitor_type=none", "trainer.zero_stage=1", "trainer.max_token_len_per_gpu=32768",
              "algorithm.optimizer.lr=1e-6", f"model.max_prompt_tokens={shape.prompt}",
@@ -105,10 +105,10 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
     import torch
     from transformers import AutoConfig
 
-    from stages import recompute
-    from stages.learner.actor import Actor
-    from stages.learner.engine.process import Process
-    from stages.learner.objective import Objective
+    from ouroboros.stages import recompute
+    from ouroboros.stages.learner.actor import Actor
+    from ouroboros.stages.learner.engine.process import Process
+    from ouroboros.stages.learner.objective import Objective
 
     model, steps = given.root / "model", given.steps
     config, process = settings(overrides, shape, given.stage), Process.start(1)
@@ -142,7 +142,7 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
         micros = process.pack(rows, config.trainer.max_token_len_per_gpu, fill=actor.way.fill) if steps else []
         found |= {"computed": sum(len(micro.input_ids) for micro in micros), "micro_batches": len(micros)}
     if hasattr(config.trainer, "compile"):
-        from stages.learner.engine.compiled import GRAPHS
+        from ouroboros.stages.learner.engine.compiled import GRAPHS
 
         found |= {"graphs": GRAPHS.count, "compile_seconds": GRAPHS.seconds, "refused": GRAPHS.refused,
                   "checkpointing": config.trainer.enable_gradient_checkpointing}
@@ -153,7 +153,8 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
 def started(tree: Path, given, name: str, overrides: list[str], shape: Shape, steps: int) -> dict:
     """`measure` in a process of its own, with the code of a tree."""
     answer, wrapped = given.root / f"{name}.json", [f"--set={one}" for one in overrides]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(
+        [f"{tree}/src", str(tree), os.environ.get("PYTHONPATH", "")]),
                                 "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     begin = time.time()

@@ -45,7 +45,7 @@ def required(root: Path, runs: Mapping[str, Words], cores: int = 2) -> None:
 def _run(root: Path, name: str, words: Words, lane: Sequence[int]) -> bool:
     output = root / "output" / f"{name}.txt"
     output.parent.mkdir(parents=True, exist_ok=True)
-    command = ["taskset", "--cpu-list", ",".join(map(str, lane)), sys.executable, "-m", "pipeline.cli", "run", *words,
+    command = ["taskset", "--cpu-list", ",".join(map(str, lane)), sys.executable, "-m", "ouroboros", "run", *words,
                f"name={name}", f"checkpoint_root_dir={root}"]
     with output.open("w") as file:
         made = subprocess.run(command, cwd=HERE.parent, check=False, stdout=file, stderr=subprocess.STDOUT)

@@ -6,8 +6,8 @@
 import argparse
 from pathlib import Path
 
-from pipeline.results import view
-from pipeline.store import tables
+from ouroboros.pipeline.results import view
+from ouroboros.pipeline.store import tables
 
 QUESTION = "SELECT run, step, solve_rate FROM steps WHERE solve_rate IS NOT NULL ORDER BY run, step"
 SCORES = """

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pipeline.job.context import commit
-from pipeline.results.view import Node, View, find_view, views
-from pipeline.store import files
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.job.context import commit
+from ouroboros.pipeline.results.view import Node, View, find_view, views
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import DataError
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

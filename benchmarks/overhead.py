@@ -13,9 +13,9 @@ Limits: at most 8% of the path is neither generation nor training; publish + loa
 from dataclasses import dataclass
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.settings.config import Config
-from pipeline.store import files, tables
+from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import files, tables
 
 SHARE_NEEDED, SYNC_NEEDED = 0.08, 0.15
 WAITED = 0.004  # seconds; after a wait shorter than two polls (pipeline/job/waiting.py) the file already existed

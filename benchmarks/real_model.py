@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
-from pipeline.store import files
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import files
 
 EVERY, TOKENS, ROOM = 20, 512, 768
 SYSTEM = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
@@ -48,7 +48,7 @@ def ours(given: argparse.Namespace) -> None:
     plan.freeze()
     for stage in plan.stages:
         if stage.kind in ("tasks", "curate", "rft"):
-            subprocess.run([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], check=True)
+            subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True)
     rft = Path(next(one.directory for one in plan.stages if one.kind == "rft")).resolve()
     kept = {int(one.name.rpartition("=")[2]): one for one in (rft / "checkpoints").iterdir() if one.is_dir()}
     seconds = {step: (one / files.MANIFEST).stat().st_mtime - begin for step, one in kept.items()}
@@ -64,7 +64,7 @@ def trl(given: argparse.Namespace) -> None:
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOTrainer
 
-    from operators.reward import accuracy_reward
+    from ouroboros.operators.reward import accuracy_reward
 
     rows = [json.loads(line) for line in (given.data / "train.jsonl").read_text().splitlines()]
     asked = Dataset.from_list([{"prompt": prompt(row["question"]), "answer": row["answer"]} for row in rows])
@@ -114,8 +114,8 @@ def score(given: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
     from vllm import LLM, SamplingParams
 
-    from operators.reward import accuracy_reward
-    from operators.statistics import mean_interval
+    from ouroboros.operators.reward import accuracy_reward
+    from ouroboros.operators.statistics import mean_interval
 
     tasks = [json.loads(line) for line in (given.data / "test.jsonl").read_text().splitlines()]
     tokenizer = AutoTokenizer.from_pretrained(given.model)

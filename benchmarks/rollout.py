@@ -11,16 +11,16 @@ import time
 from pathlib import Path
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline.job.selection import tasks_of_step
-from pipeline.job.tasksets import read_train
-from pipeline.settings.config import Config
-from pipeline.store import checkpoints, files
-from workflows.attempts.schedule import roll_out
-from workflows.engines.vllm_engine import VllmEngine
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
-from workflows.protocol.seeds import request_seed
-from workflows.single_turn import simple_workflow
+from ouroboros.pipeline.job.selection import tasks_of_step
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import checkpoints, files
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines.vllm_engine import VllmEngine
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_tokens, task_texts
+from ouroboros.workflows.protocol.seeds import request_seed
+from ouroboros.workflows.single_turn import simple_workflow
 
 NEEDED = 0.90
 

@@ -34,8 +34,8 @@ from benchmarks.scale_store import (
     make_template,
     rollout,
 )
-from pipeline.settings.setting import plain as plain_settings
-from pipeline.store import checkpoints, files, hashes, tables
+from ouroboros.pipeline.settings.setting import plain as plain_settings
+from ouroboros.pipeline.store import checkpoints, files, hashes, tables
 
 MEASURED = 20  # steps
 WEIGHTS_BYTES = 1 << 20
@@ -48,9 +48,9 @@ CALL = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
 
 def context_of(stage: Path, steps: int):
     """The context of an rft stage on which nobody else works."""
-    from pipeline.check.judge import compose
-    from pipeline.compose.recipe import effective
-    from pipeline.job.context import Context
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.compose.recipe import effective
+    from ouroboros.pipeline.job.context import Context
 
     composed = compose([f"buffer.batch_size={TASKS}", f"algorithm.repeat_times={REPEATS}",
                         f"buffer.total_steps={steps}", "synchronizer.sync_offset=1", "synchronizer.sync_interval=1",
@@ -74,14 +74,14 @@ def measure(stage: Path, done: int) -> None:
     """Makes MEASURED further steps of a stage with `done` steps; prints the seconds of each role."""
     from types import SimpleNamespace
 
-    from pipeline.job.schedule import rft_schedule
-    from stages.explore import Explorer
-    from stages.explorer.weights import Weights
-    from stages.follow import TOTAL, Follower
-    from stages.learn import Trainer
-    from stages.learner.actor import Result
-    from stages.learner.batches.rollouts import Rollouts
-    from stages.learner.record import Seconds, step_record, trained_rows
+    from ouroboros.pipeline.job.schedule import rft_schedule
+    from ouroboros.stages.explore import Explorer
+    from ouroboros.stages.explorer.weights import Weights
+    from ouroboros.stages.follow import TOTAL, Follower
+    from ouroboros.stages.learn import Trainer
+    from ouroboros.stages.learner.actor import Result
+    from ouroboros.stages.learner.batches.rollouts import Rollouts
+    from ouroboros.stages.learner.record import Seconds, step_record, trained_rows
 
     context, random = context_of(stage, 10**6), np.random.default_rng(done)
     explorer, trainer = Explorer.__new__(Explorer), Trainer.__new__(Trainer)
@@ -169,7 +169,7 @@ def query(stage: Path) -> None:
 
 def for_a_person(stage: Path) -> dict[str, float]:
     """Seconds of what is done outside the steps: at a start, at the end, and when somebody asks."""
-    from pipeline.results.view import Node, state
+    from ouroboros.pipeline.results.view import Node, state
 
     return {"ouro status": timed(lambda: state(Node("rft", "rft", stage))),
             "a question over all steps": timed(lambda: query(stage)),
@@ -177,7 +177,7 @@ def for_a_person(stage: Path) -> dict[str, float]:
 
 
 def resume(stage: Path) -> float:
-    from stages.follow import Follower
+    from ouroboros.stages.follow import Follower
 
     checkpoint = checkpoints.checkpoint_directory(stage, tables.steps_present(stage, "steps")[-1])
     checkpoint.mkdir(parents=True)
@@ -189,7 +189,7 @@ def tasks_of(root: Path, count: int) -> list:
     """Seconds to count a stage's tasks (each trainer rank), to choose a step's, and to make records of 10,000."""
     from itertools import islice
 
-    from pipeline.job import selection
+    from ouroboros.pipeline.job import selection
 
     make_tasks(root / "curate", count)
     found: list = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.store import hashes, records, tables
+from ouroboros.pipeline.store import hashes, records, tables
 
 TASKS, REPEATS, PROMPT, RESPONSE = 64, 8, 128, 512  # of an explorer step; tokens
 LINKS = 1000  # of one file: ext4 allows 65,000

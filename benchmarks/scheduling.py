@@ -17,13 +17,13 @@ import time
 
 from benchmarks.measurement import Measurement, parser, spread, table
 from benchmarks.rollout import opened, prompts_of
-from workflows.attempts.schedule import roll_out
-from workflows.engines.vllm_engine import VllmEngine, _reply
-from workflows.protocol.engine import Request
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.seeds import request_seed
-from workflows.protocol.trajectory import Trajectory
-from workflows.single_turn import load_workflow, simple_workflow
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines.vllm_engine import VllmEngine, _reply
+from ouroboros.workflows.protocol.engine import Request
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.seeds import request_seed
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.single_turn import load_workflow, simple_workflow
 
 SINGLE, SEVERAL, TURNS = 512, 64, 8
 NEEDED_SINGLE, NEEDED_SEVERAL = 0.97, 2.0

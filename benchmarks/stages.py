@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measurement import HERE, Measurement, open_run, parser, spread, table
-from pipeline.results.view import Node, View, open_view
-from pipeline.store import files, tables
+from ouroboros.pipeline.results.view import Node, View, open_view
+from ouroboros.pipeline.store import files, tables
 
 NEEDED_SECONDS = 4.0
 WITHOUT_TORCH = ("tasks", "curate", "report")
@@ -45,7 +45,7 @@ def commands(repetitions: int) -> dict[str, dict[str, float]]:
     wanted = {
         "python": [*python, "pass"],
         "ouro --help": [str(Path(sys.executable).parent / "ouro"), "--help"],
-        "compose and plan": [*python, "from pipeline.run.snakefile import load_plan; load_plan({})"],
+        "compose and plan": [*python, "from ouroboros.commands.run.snakefile import load_plan; load_plan({})"],
         "snakemake -n": [*SNAKEMAKE, "-n"],
         **{f"import {name}": [*python, f"import {name}"] for name in IMPORTS},
     }

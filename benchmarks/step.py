@@ -24,10 +24,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.measurement import HERE, RESULTS, Measurement, open_run, parser, spread, stage_of, table
-from pipeline.plan.plan import Plan, make_plan
-from pipeline.results.view import View
-from pipeline.settings.config import Config
-from pipeline.store import tables
+from ouroboros.pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.results.view import View
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import tables
 
 NEEDED = 1.0
 MISSING = ("TRL is not installed, and without it there is nothing to compare with. Only this benchmark needs it: "
@@ -74,7 +74,7 @@ def our_turn(stage: Path, log: Path, warmup: int) -> tuple[list[float], list[int
     for path in stage.iterdir():
         if path.name != "stage.json":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    command(["stages.rft", str(stage)], log)
+    command(["ouroboros.stages.rft", str(stage)], log)
     ends = [tables.step_file(stage, "steps", s).stat().st_mtime_ns / 1e9 for s in tables.steps_present(stage, "steps")]
     question = f"SELECT rollout_tokens FROM steps WHERE step > {warmup + 1} ORDER BY step"
     tokens = [row[0] for row in tables.connect([("step", stage)]).execute(question).fetchall()]

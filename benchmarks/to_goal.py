@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.lanes import required
 from benchmarks.measurement import RESULTS, Measurement, table
-from pipeline.results.view import find_view
-from pipeline.store import files, tables
+from ouroboros.pipeline.results.view import find_view
+from ouroboros.pipeline.store import files, tables
 
 GOAL = 0.8
 STEPS, EVERY = 300, 10  # of rft; steps between evaluations

@@ -14,11 +14,11 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from operators.reward import load_reward
-from pipeline.job.tasksets import read_train
-from pipeline.settings.config import Config
-from pipeline.store import checkpoints, files
-from workflows.protocol.prompts import load_tokenizer, task_texts
+from ouroboros.operators.reward import load_reward
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import checkpoints, files
+from ouroboros.workflows.protocol.prompts import load_tokenizer, task_texts
 
 
 def dataset(tasks: Path, tokenizer, config):

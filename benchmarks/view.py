@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tabulate import tabulate
 
-from pipeline.store import records, tables
-from pipeline.web import rollouts
-from pipeline.web.rollouts import Wanted
+from ouroboros.commands.web import rollouts
+from ouroboros.commands.web.rollouts import Wanted
+from ouroboros.pipeline.store import records, tables
 from tests.factories import row
 
 STEP_ROWS, GROUP, TOKENS, CHARACTERS = 10_000, 8, 16, 200

@@ -27,9 +27,9 @@ from unittest import mock
 from tabulate import tabulate
 
 from benchmarks import house
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.files import PACKAGE
 
-OURS = tuple(f"{HOME / package}/" for package in ("pipeline", "operators", "workflows", "stages"))
+OURS = f"{PACKAGE}/"
 RATE = 0.00123456789  # a learning rate that no other setting equals by chance
 RECIPE = f"""# @package _global_
 model:
@@ -50,9 +50,9 @@ ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.
 
 def walk(root: Path) -> Counter:
     """Frames per file that held the learning rate. root: an empty directory."""
-    from pipeline.job.context import open_stage, our_environment
-    from pipeline.run.planning import make_checked_plan
-    from stages.learn import Trainer
+    from ouroboros.commands.run.planning import make_checked_plan
+    from ouroboros.pipeline.job.context import open_stage, our_environment
+    from ouroboros.stages.learn import Trainer
 
     (root / "walk.yaml").write_text(RECIPE)
     found: Counter = Counter()
@@ -61,7 +61,7 @@ def walk(root: Path) -> Counter:
         plan.freeze()
     trained = next(stage for stage in plan.stages if stage.name == "sft")
     for stage in plan.stages[: plan.stages.index(trained)]:
-        subprocess.run([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], check=True,
+        subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True,
                        env=our_environment(), capture_output=True)
     os.environ |= ALONE
     with watched(found):
@@ -76,7 +76,7 @@ def watched(found: Counter) -> Iterator[None]:
         if event == "return" and frame.f_code.co_filename.startswith(OURS):
             held = list(frame.f_locals.values())
             if any(type(v) is float and v == RATE for value in held for v in (value, *_inside(value))):
-                found[str(Path(frame.f_code.co_filename).relative_to(HOME))] += 1
+                found[str(Path(frame.f_code.co_filename).relative_to(PACKAGE))] += 1
 
     threading.setprofile(look)
     sys.setprofile(look)
@@ -109,8 +109,8 @@ BEFORE = {"composing": Journey(90, 33, 21, 57), "ouro run": Journey(251, 72, 78,
 
 def journeys() -> dict[str, Journey]:
     """The journeys of an override in composing, and in `ouro run` in an empty directory until Snakemake starts."""
-    from pipeline.check import judge
-    from pipeline.run import invoke
+    from ouroboros.commands.run import invoke
+    from ouroboros.pipeline.check import judge
 
     class Started(Exception):
         """Snakemake would start now."""

@@ -7,7 +7,7 @@ not trained on; one that occurs twice is trained on twice. Functions read all th
 null column is a DataError, and so is a reward that is not finite.
 """
 
-from operators.advantages import components, group, steps, token
+from ouroboros.operators.advantages import components, group, steps, token
 
 ADVANTAGES = {
     "asymre": group.asymre,

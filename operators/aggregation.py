@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.store.errors import ConfigError, nearest
+from ouroboros.pipeline.store.errors import ConfigError, nearest
 
 
 def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = None) -> np.ndarray:

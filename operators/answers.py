@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from fractions import Fraction
 from itertools import accumulate
 
-from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
-from operators.formulas import WORKERS
-from operators.numerals import LONGEST_ANSWER, is_final, tidy, values, with_unit
-from operators.prose import CHOICE, WORDS, WORKED
+from ouroboros.operators.formula_worker import DIFFERENT, EQUAL, LIMIT
+from ouroboros.operators.formulas import WORKERS
+from ouroboros.operators.numerals import LONGEST_ANSWER, is_final, tidy, values, with_unit
+from ouroboros.operators.prose import CHOICE, WORDS, WORKED
 
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 64, -5  # of a formula: math_verify rounds to 6 decimals
 LONGEST_INTEGER = 60  # digits in a formula

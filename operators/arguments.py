@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.settings.arguments import TABLES
-from pipeline.settings.arguments.base import problems
-from pipeline.settings.arguments.users import Signature
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.arguments.base import problems
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.store.errors import ConfigError
 
 
 def arguments(part: str, name: str, function: Callable, given: dict[str, Any], key: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from operators.curation import STATS, Row
-from pipeline.store.errors import StageError
-from pipeline.store.user_errors import brief
+from ouroboros.operators.curation import STATS, Row
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.user_errors import brief
 
 MOST_FAILED = 0.1  # share of the rows of one call of `run`
 SHOWN = 80  # characters of an answer

@@ -1,4 +1,4 @@
-"""Generates the second half of docs/algorithms.md: `python -m operators.catalogue`.
+"""Generates the second half of docs/algorithms.md: `python -m ouroboros.operators.catalogue`.
 
 Names come from the tables, arguments and defaults from the signatures, texts from the docstrings, so the page always
 matches the code. A test compares them.
@@ -8,10 +8,10 @@ import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from operators import advantage, correction, entropy, kl, loss, priority, sampling, selection, shaping
-from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from operators.arguments import needed_columns
-from pipeline.store.files import CONF
+from ouroboros.operators import advantage, correction, entropy, kl, loss, priority, sampling, selection, shaping
+from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.pipeline.store.files import CONF
 
 CHOSEN = "chosen"  # a column that a loss makes by itself where it is not given one (operators/selection.py)
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
-from pipeline.store.errors import ConfigError, DataError, pick
-from pipeline.store.user_calls import calling
-from pipeline.store.user_errors import load_dotted
+from ouroboros.pipeline.store.errors import ConfigError, DataError, pick
+from ouroboros.pipeline.store.user_calls import calling
+from ouroboros.pipeline.store.user_errors import load_dotted
 
 LISTS = (pa.list_(pa.float64()), pa.list_(pa.float32()))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from operators.losses.ratio import MOST, row_max, row_mean, row_sum
+from ouroboros.operators.losses.ratio import MOST, row_max, row_mean, row_sum
 
 CLIP = 0.2  # of mismatch_outside: the usual clip range of PPO (Schulman et al. 2017)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from operators.generate import countdown_key, is_solvable
-from operators.reward import parse_countdown
-from pipeline.store.errors import DataError
+from ouroboros.operators.generate import countdown_key, is_solvable
+from ouroboros.operators.reward import parse_countdown
+from ouroboros.pipeline.store.errors import DataError
 
 MOST_NUMBERS = 12
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pipeline.settings.arguments.terms import Entropy
+from ouroboros.pipeline.settings.arguments.terms import Entropy
 
 ENTROPY = Entropy()
 

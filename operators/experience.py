@@ -26,15 +26,22 @@ from typing import Any
 
 import numpy as np
 
-from operators import juicer
-from operators.arguments import arguments
-from operators.curation import META, STATS, Dropped, Row
-from operators.experience_rewards import diversity_reward, quality_reward
-from operators.juicer_recipes import inline_recipe, items, read_recipe
-from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, DataJuicer, Shaping
-from pipeline.store.errors import DataError
-from pipeline.store.user_calls import calling
-from pipeline.store.user_errors import brief, load_dotted
+from ouroboros.operators import juicer
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.curation import META, STATS, Dropped, Row
+from ouroboros.operators.experience_rewards import diversity_reward, quality_reward
+from ouroboros.operators.juicer_recipes import inline_recipe, items, read_recipe
+from ouroboros.pipeline.settings.arguments.experience import (
+    DATA_JUICER,
+    EXPERIENCE,
+    SHAPING,
+    UNFIT,
+    DataJuicer,
+    Shaping,
+)
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.user_calls import calling
+from ouroboros.pipeline.store.user_errors import brief, load_dotted
 
 KEY = "data_processor.experience_pipeline.operators"
 CALLS = DataJuicer().num_process

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from operators.curation import STATS, Dropped, Row
-from operators.task_priority import QUALITY, mean_of
-from pipeline.store.errors import DataError
+from ouroboros.operators.curation import STATS, Dropped, Row
+from ouroboros.operators.task_priority import QUALITY, mean_of
+from ouroboros.pipeline.store.errors import DataError
 
 Outcome = tuple[list[Row], list[Dropped]]
 

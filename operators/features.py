@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any
 
-from operators.formats import ABSENT, column_names, look_up
-from pipeline.store.errors import DataError, nearest
-from pipeline.store.records import RawTask
+from ouroboros.operators.formats import ABSENT, column_names, look_up
+from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store.records import RawTask
 
 
 def noting(records: Iterable[dict], keys: Sequence[str], into: MutableSequence[dict[str, Any]]) -> Iterator[dict]:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from operators.turns import ASKS, Turn, Unusable, as_tools, as_turns, is_empty, is_plain, said, without_nulls
-from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
-from pipeline.store.errors import DataError, nearest
-from pipeline.store.records import RawTask
+from ouroboros.operators.turns import ASKS, Turn, Unusable, as_tools, as_turns, is_empty, is_plain, said, without_nulls
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
+from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store.records import RawTask
 
 MEDIA = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}  # kind: columns
 OF_SOME_ROWS = ("system_prompt_key", "workflow_key", "reward_fn_key")  # keys that a record may lack

@@ -1,6 +1,6 @@
 """A process that compares formulas with math_verify, one pair at a time, within limits of CPU time and memory.
 
-    python -m operators.formula_worker
+    python -m ouroboros.operators.formula_worker
 
 Started by operators/formulas.py. Each line of its input is JSON [found, truth, CPU seconds, evaluates]; each line of
 its output is EQUAL, DIFFERENT, UNREADABLE or LIMIT, after one line "ready". Beyond the CPU time the kernel ends the
@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from pipeline.store.parent import die_with_parent
+from ouroboros.pipeline.store.parent import die_with_parent
 
 EQUAL, DIFFERENT, UNREADABLE, LIMIT = "equal", "different", "unreadable", "limit"
 MEMORY = 2**30  # bytes of addresses for one pair

@@ -13,13 +13,13 @@ from concurrent.futures import Future
 from functools import lru_cache
 from queue import SimpleQueue
 
-from operators.formula_worker import LIMIT
-from pipeline.store import launch
-from pipeline.store.errors import StageError
+from ouroboros.operators.formula_worker import LIMIT
+from ouroboros.pipeline.store import launch
+from ouroboros.pipeline.store.errors import StageError
 
 MOST_WORKERS = 4
 KEPT = ("LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")  # environment variables of a worker
-MODULE = "operators.formula_worker"
+MODULE = "ouroboros.operators.formula_worker"
 
 
 class Workers:

@@ -14,14 +14,14 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from operators.worlds.folder import folder
-from operators.worlds.frozen_lake import frozen_lake
-from operators.worlds.shop import shop
-from operators.worlds.sudoku import sudoku
-from operators.worlds.terminal import terminal
-from pipeline.settings.arguments.rows import Countdown, Products
-from pipeline.store.errors import ConfigError
-from pipeline.store.records import RawTask
+from ouroboros.operators.worlds.folder import folder
+from ouroboros.operators.worlds.frozen_lake import frozen_lake
+from ouroboros.operators.worlds.shop import shop
+from ouroboros.operators.worlds.sudoku import sudoku
+from ouroboros.operators.worlds.terminal import terminal
+from ouroboros.pipeline.settings.arguments.rows import Countdown, Products
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.records import RawTask
 
 COUNTDOWN, PRODUCTS = Countdown.model_construct(), Products.model_construct()  # their defaults
 MISSES = 20_000  # draws without a new task after which the space counts as exhausted

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from operators import asked
-from operators.curation import META, OURS, STATS, Dropped, Row
-from operators.juicer_kinds import wrong_kinds
-from operators.juicer_processes import OF_THE_USER, apart
-from operators.juicer_recipes import items, text_key_of
-from operators.juicer_whole import ALWAYS, Whole
-from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
+from ouroboros.operators import asked
+from ouroboros.operators.curation import META, OURS, STATS, Dropped, Row
+from ouroboros.operators.juicer_kinds import wrong_kinds
+from ouroboros.operators.juicer_processes import OF_THE_USER, apart
+from ouroboros.operators.juicer_recipes import items, text_key_of
+from ouroboros.operators.juicer_whole import ALWAYS, Whole
+from ouroboros.pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
 BATCH = 1000  # rows passed to an operator at once
 SHOWN = 100  # characters of a statistic in a reason

@@ -8,8 +8,8 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
-from pipeline.store.errors import OuroError, StageError
-from pipeline.store.parent import die_with_parent
+from ouroboros.pipeline.store.errors import OuroError, StageError
+from ouroboros.pipeline.store.parent import die_with_parent
 
 PROCESSES = "data_processor.task_pipeline.num_process"
 OF_THE_USER = ("python_file_mapper", "python_lambda_mapper")  # operators that call code of the user

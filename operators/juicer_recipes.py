@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

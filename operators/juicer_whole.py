@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from operators.curation import META, STATS, Dropped, Row
+from ouroboros.operators.curation import META, STATS, Dropped, Row
 
 ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
 EXACT, TOP = "document_deduplicator", "topk_specified_field_selector"  # judged here, in a few bytes a row

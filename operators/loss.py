@@ -16,7 +16,7 @@ an argument `chosen`, which the learner gives it (operators/selection.py): witho
 
 from typing import Any
 
-from operators.losses import (
+from ouroboros.operators.losses import (
     clipped,
     covariance,
     demonstrations,
@@ -27,9 +27,9 @@ from operators.losses import (
     reward,
     weighted,
 )
-from pipeline.settings.arguments.base import Arguments
-from pipeline.settings.arguments.losses import OF_RESPONSES
-from pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
+from ouroboros.pipeline.settings.arguments.base import Arguments
+from ouroboros.pipeline.settings.arguments.losses import OF_RESPONSES
+from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES as ARGUMENTS
 
 POLICY_LOSSES = {
     "cispo": weighted.cispo,

@@ -6,7 +6,7 @@ expression uses the columns group_id, weights_version (trainer step of the weigh
 """
 
 
-from pipeline.settings.arguments.rows import DecayLimitRandomization, LinearDecay
+from ouroboros.pipeline.settings.arguments.rows import DecayLimitRandomization, LinearDecay
 
 NOISY, LINEAR = DecayLimitRandomization(), LinearDecay()
 

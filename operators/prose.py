@@ -5,7 +5,17 @@ import re
 import unicodedata
 from contextlib import suppress
 
-from operators.numerals import LONGEST_ANSWER, MULTIPLES, NO_UNIT, UNITS, WRAPPED, is_final, tidy, values, with_unit
+from ouroboros.operators.numerals import (
+    LONGEST_ANSWER,
+    MULTIPLES,
+    NO_UNIT,
+    UNITS,
+    WRAPPED,
+    is_final,
+    tidy,
+    values,
+    with_unit,
+)
 
 WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-]+[^\W\d_]+)*|[^\W\d_](?:[ '-]+[^\W\d_]{2,})+|[\u3040-\u9fff]")
 CHOICE = re.compile(r"(?:(?i:option|choice|answer|antwort|opción|opção|вариант)(?: +|(?=\())|选项 ?|選択肢 ?)?"

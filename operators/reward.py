@@ -13,12 +13,12 @@ from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
-from operators.answers import LONGEST_ANSWER, compared, marked, spoken, tidy, truth_answer, verdict
-from operators.formula_worker import DIFFERENT, EQUAL, LIMIT, UNREADABLE
-from operators.prose import unmarked
-from pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
-from pipeline.store.errors import ConfigError, DataError, pick
-from pipeline.store.user_errors import load_dotted
+from ouroboros.operators.answers import LONGEST_ANSWER, compared, marked, spoken, tidy, truth_answer, verdict
+from ouroboros.operators.formula_worker import DIFFERENT, EQUAL, LIMIT, UNREADABLE
+from ouroboros.operators.prose import unmarked
+from ouroboros.pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
+from ouroboros.pipeline.store.errors import ConfigError, DataError, pick
+from ouroboros.pipeline.store.user_errors import load_dotted
 
 ACCURACY, COUNTDOWN, FORMAT = AccuracyReward(), CountdownReward(), FormatReward()
 

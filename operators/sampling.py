@@ -10,7 +10,7 @@ rows.
 import math
 from fractions import Fraction
 
-from pipeline.settings.arguments.rows import Mix, StalenessControl
+from ouroboros.pipeline.settings.arguments.rows import Mix, StalenessControl
 
 MIX, FRESH = Mix(), StalenessControl()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from operators.losses import clipped, covariance
+from ouroboros.operators.losses import clipped, covariance
 
 
 def of_high_entropy(entropy: Tensor, quantile: float) -> Tensor:

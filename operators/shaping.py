@@ -1,6 +1,6 @@
 """Reward shaping by properties other than correctness: response length."""
 
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
 
 
 def overlong_penalty(length: int, max_response_length: int, cache_length: int, penalty_factor: float = 1.0) -> float:

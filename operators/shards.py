@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators import juicer
-from operators.curation import Dropped, Row
-from operators.juicer_processes import share
-from operators.task_priority import Priority
-from pipeline.store import files
+from ouroboros.operators import juicer
+from ouroboros.operators.curation import Dropped, Row
+from ouroboros.operators.juicer_processes import share
+from ouroboros.operators.task_priority import Priority
+from ouroboros.pipeline.store import files
 
 LEAST, MOST = 1000, 10_000  # rows of a shard
 

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.curation import STATS, Dropped, Row
-from pipeline.settings.arguments.rows import PRIORITY_WEIGHTS
+from ouroboros.operators.curation import STATS, Dropped, Row
+from ouroboros.pipeline.settings.arguments.rows import PRIORITY_WEIGHTS
 
 NAME = "priority"  # as an operator that drops rows
 HALF = 0.5  # value of a task without statistics

@@ -5,10 +5,10 @@ that already have scores are skipped. The last checkpoint is the stage's model, 
 evaluator is stages/score.py.
 """
 
-from pipeline.job.context import Context, run_stage
-from pipeline.job.policies import benched
-from pipeline.store import tables
-from stages.evaluate import run_evaluator
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.job.policies import benched
+from ouroboros.pipeline.store import tables
+from ouroboros.stages.evaluate import run_evaluator
 
 
 def work(context: Context) -> None:

@@ -1,6 +1,6 @@
 """Replays a stored train batch under other algorithms: `ouro replay`.
 
-    python -m stages.counterfactual request.json answer.json
+    python -m ouroboros.stages.counterfactual request.json answer.json
 
 Started by results/counterfactual.py. Rebuilds the batch of a trainer step from the stage's tables, scores it with the
 weights before that step, and computes loss and gradient under the stage's own algorithm, which must reproduce the
@@ -19,24 +19,30 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pipeline.job.context import Context
-from pipeline.results.counterfactual import ORIGINAL
-from pipeline.settings import secrets
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
-from pipeline.settings.config import Config
-from pipeline.store import checkpoints, files, hashes, records, tables
-from pipeline.store.errors import OuroError
-from stages.learner.actor import Actor, Result
-from stages.learner.batches.recorded import Recorded
-from stages.learner.batches.rollouts import Rollouts
-from stages.learner.critic import Critic
-from stages.learner.estimates import Estimates
-from stages.learner.objective import Objective
-from stages.learner.reference import References
-from stages.learner.replay_engine import GradientEngine, inner_product, load_critic, load_policy, single_process
-from stages.learner.teacher import Teacher
-from stages.recompute import resolve
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.results.counterfactual import ORIGINAL
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import checkpoints, files, hashes, records, tables
+from ouroboros.pipeline.store.errors import OuroError
+from ouroboros.stages.learner.actor import Actor, Result
+from ouroboros.stages.learner.batches.recorded import Recorded
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.estimates import Estimates
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.reference import References
+from ouroboros.stages.learner.replay_engine import (
+    GradientEngine,
+    inner_product,
+    load_critic,
+    load_policy,
+    single_process,
+)
+from ouroboros.stages.learner.teacher import Teacher
+from ouroboros.stages.recompute import resolve
 
 LEAST_ALIKE = 3  # number of parameter groups to list
 

@@ -13,19 +13,19 @@ import time
 from collections import Counter
 from typing import Any
 
-from operators import juicer, shards
-from operators.curation import Dropped
-from operators.juicer_recipes import inline_recipe, read_recipe
-from operators.juicer_whole import BYTES
-from operators.task_priority import Priority
-from pipeline.job.context import Context, run_stage
-from pipeline.store import tables
-from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.files import hash_json
-from pipeline.store.host_memory import total_memory
-from pipeline.store.records import RawTask, Rejected, Task
-from stages.shard_files import ShardFiles, Tally, curating, finish, sets_of
+from ouroboros.operators import juicer, shards
+from ouroboros.operators.curation import Dropped
+from ouroboros.operators.juicer_recipes import inline_recipe, read_recipe
+from ouroboros.operators.juicer_whole import BYTES
+from ouroboros.operators.task_priority import Priority
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.files import hash_json
+from ouroboros.pipeline.store.host_memory import total_memory
+from ouroboros.pipeline.store.records import RawTask, Rejected, Task
+from ouroboros.stages.shard_files import ShardFiles, Tally, curating, finish, sets_of
 
 NOTABLE = 2.0  # GB
 SPLITS = ("train", "test", "sft", "preference", "text")

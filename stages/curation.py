@@ -7,10 +7,10 @@ step is complete. As a function of the step's rows, it is the same when an inter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from operators.experience import Verdict, curate, prepare
-from pipeline.settings.config import Config
-from pipeline.store import records
-from pipeline.store.digests import resolve
+from ouroboros.operators.experience import Verdict, curate, prepare
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.digests import resolve
 
 
 class Curation:

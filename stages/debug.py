@@ -14,29 +14,36 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from pipeline.settings.config import Config
-from pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
-from pipeline.store import checkpoints, files, images, weights
-from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.harbor import read_task
-from pipeline.store.records import RawTask, Task
-from stages import model as model_stage
-from stages import tasks as tasks_stage
-from workflows.attempts.isolated import Isolated
-from workflows.attempts.schedule import roll_out
-from workflows.attempts.traced import Traced
-from workflows.attempts.user_reward import Rule
-from workflows.engines import openai_engine
-from workflows.engines.open import open_one
-from workflows.engines.vllm_tools import import_parsers
-from workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
-from workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
-from workflows.protocol.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, task_turns, turn_end
-from workflows.rewards import Rewards
-from workflows.single_turn import load_workflows
-from workflows.task_at_hand import TaskAtHand, bound, calls_in, unwritable
-from workflows.template_rows import task_prompts
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
+from ouroboros.pipeline.store import checkpoints, files, images, weights
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.harbor import read_task
+from ouroboros.pipeline.store.records import RawTask, Task
+from ouroboros.stages import model as model_stage
+from ouroboros.stages import tasks as tasks_stage
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.attempts.traced import Traced
+from ouroboros.workflows.attempts.user_reward import Rule
+from ouroboros.workflows.engines import openai_engine
+from ouroboros.workflows.engines.open import open_one
+from ouroboros.workflows.engines.vllm_tools import import_parsers
+from ouroboros.workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
+from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
+from ouroboros.workflows.protocol.prompts import (
+    chat_template,
+    end_tokens,
+    load_tokenizer,
+    prompt_tokens,
+    task_turns,
+    turn_end,
+)
+from ouroboros.workflows.rewards import Rewards
+from ouroboros.workflows.single_turn import load_workflows
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound, calls_in, unwritable
+from ouroboros.workflows.template_rows import task_prompts
 
 ANSWER = "answer"  # a script of one reply: the task's own solution, or its truth
 WIDEST = 2000  # characters of a text
@@ -46,7 +53,7 @@ IDS = 8  # token ids shown of a row
 @dataclass(frozen=True)
 class Asked:
     """What `ouro debug workflow` was asked for. In place of the recipe's model: checkpoint, the directory of another;
-    script; server, the settings of a pipeline.settings.remote.Remote.
+    script; server, the settings of a ouroboros.pipeline.settings.remote.Remote.
     """
 
     task: int = 0

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from pipeline.check.memory import GIB, USABLE, engines
-from pipeline.settings.config import Config
-from pipeline.settings.trainer import may_overlap
-from pipeline.store.errors import ConfigError
-from stages.recompute import needed
+from ouroboros.pipeline.check.memory import GIB, USABLE, engines
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.trainer import may_overlap
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.recompute import needed
 
 
 def resolve(config: Config, model: Path) -> str | None:

@@ -6,15 +6,15 @@ step that produced the model. The evaluator is stages/score.py; this process sta
 
 from contextlib import ExitStack
 
-from pipeline.job.activity import Doing
-from pipeline.job.context import Context, environment, run_stage
-from pipeline.job.metrics import score_metrics
-from pipeline.job.progress import Progress, leak_words
-from pipeline.job.shares import answering_environment, cores
-from pipeline.job.tracking import open_tracker
-from pipeline.job.watchdog import activity_file
-from pipeline.store import checkpoints, records, tables
-from stages.explorer.children import Child, supervise
+from ouroboros.pipeline.job.activity import Doing
+from ouroboros.pipeline.job.context import Context, environment, run_stage
+from ouroboros.pipeline.job.metrics import score_metrics
+from ouroboros.pipeline.job.progress import Progress, leak_words
+from ouroboros.pipeline.job.shares import answering_environment, cores
+from ouroboros.pipeline.job.tracking import open_tracker
+from ouroboros.pipeline.job.watchdog import activity_file
+from ouroboros.pipeline.store import checkpoints, records, tables
+from ouroboros.stages.explorer.children import Child, supervise
 
 EVALUATOR = "evaluator"
 
@@ -30,7 +30,8 @@ def run_evaluator(context: Context) -> None:
     """Scores the models of a stage in a child process, under supervision."""
     surroundings = environment(context.config.explorer.env_vars) | answering_environment(context.config)
     with Evaluations(context) as follower:
-        supervise(context, [Child(EVALUATOR, "stages.score", cores(), environment=surroundings)], follower.poll)
+        child = Child(EVALUATOR, "ouroboros.stages.score", cores(), environment=surroundings)
+        supervise(context, [child], follower.poll)
 
 
 class Evaluations(ExitStack):

@@ -10,31 +10,31 @@ from dataclasses import asdict
 
 import numpy as np
 
-from pipeline.job.background import Background
-from pipeline.job.context import Context, commit
-from pipeline.job.opening import opening
-from pipeline.job.progress import row_words
-from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
-from pipeline.job.syncs import syncs_of
-from pipeline.job.tasksets import read_train
-from pipeline.job.waiting import wait_for
-from pipeline.store import checkpoints, files, records, routings, tables
-from stages.curation import curation_of
-from stages.explorer.children import run_child
-from stages.explorer.groups import Groups
-from stages.explorer.interim import InterimEvaluation
-from stages.explorer.prompts import Prompts, TaskSets
-from stages.explorer.resample import Filled, Group
-from stages.explorer.watched_rewards import WatchedRewards
-from stages.explorer.weights import NextWeights, Weights
-from stages.follow import TOTAL
-from workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from workflows.engines.open import limited, open_engine
-from workflows.protocol.engine import STOP_TEXT
-from workflows.protocol.hugging_face import import_light
-from workflows.protocol.outcomes import Call, Outcome, check_failures
-from workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.pipeline.job.background import Background
+from ouroboros.pipeline.job.context import Context, commit
+from ouroboros.pipeline.job.opening import opening
+from ouroboros.pipeline.job.progress import row_words
+from ouroboros.pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
+from ouroboros.pipeline.job.syncs import syncs_of
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.job.waiting import wait_for
+from ouroboros.pipeline.store import checkpoints, files, records, routings, tables
+from ouroboros.stages.curation import curation_of
+from ouroboros.stages.explorer.children import run_child
+from ouroboros.stages.explorer.groups import Groups
+from ouroboros.stages.explorer.interim import InterimEvaluation
+from ouroboros.stages.explorer.prompts import Prompts, TaskSets
+from ouroboros.stages.explorer.resample import Filled, Group
+from ouroboros.stages.explorer.watched_rewards import WatchedRewards
+from ouroboros.stages.explorer.weights import NextWeights, Weights
+from ouroboros.stages.follow import TOTAL
+from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
+from ouroboros.workflows.engines.open import limited, open_engine
+from ouroboros.workflows.protocol.engine import STOP_TEXT
+from ouroboros.workflows.protocol.hugging_face import import_light
+from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
+from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 
 class Explorer:

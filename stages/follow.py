@@ -8,17 +8,17 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from pipeline.job import syncs
-from pipeline.job.context import Context, environment
-from pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
-from pipeline.job.no_signal import ASK, FAILED, Signals
-from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
-from pipeline.job.schedule import first_explored, rft_schedule
-from pipeline.job.shares import answering_environment, cores
-from pipeline.job.tracking import open_tracker
-from pipeline.settings.trainer import is_driven
-from pipeline.store import checkpoints, files, records, recovery, tables, versions
-from stages.explorer.children import Child, supervise, trainer_child
+from ouroboros.pipeline.job import syncs
+from ouroboros.pipeline.job.context import Context, environment
+from ouroboros.pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
+from ouroboros.pipeline.job.no_signal import ASK, FAILED, Signals
+from ouroboros.pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
+from ouroboros.pipeline.job.schedule import first_explored, rft_schedule
+from ouroboros.pipeline.job.shares import answering_environment, cores
+from ouroboros.pipeline.job.tracking import open_tracker
+from ouroboros.pipeline.settings.trainer import is_driven
+from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, versions
+from ouroboros.stages.explorer.children import Child, supervise, trainer_child
 
 # age of a directory's last change from which on a listing is complete: a later change has another time, even where the
 # file system counts seconds

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
-from pipeline.store import dockerfiles, files, launch
-from pipeline.store.host_memory import total_memory
-from pipeline.store.images import OWNER, Environment, Image
-from workflows.environments import memory
+from ouroboros.pipeline.store import dockerfiles, files, launch
+from ouroboros.pipeline.store.host_memory import total_memory
+from ouroboros.pipeline.store.images import OWNER, Environment, Image
+from ouroboros.workflows.environments import memory
 
 PROCESSES, COUNT_SECONDS = 1024, 0.1  # of a build: they are counted, as root has no limit but that of a namespace, of
 # Linux 6.14 (before, a build is slow, so that this process counts in time). /dev/shm would be memory that none counts
@@ -177,7 +177,8 @@ def last_words(log: Path) -> str:
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpacks a layer (stages/image_layer.py). Raises NotBuilt."""
-    ended = subprocess.run(launch.command("stages.image_layer", str(archive), str(target)), stdin=subprocess.DEVNULL,
+    ended = subprocess.run(launch.command("ouroboros.stages.image_layer", str(archive), str(target)),
+                           stdin=subprocess.DEVNULL,
                            capture_output=True, text=True, errors="replace", check=False)
     if ended.returncode:
         raise NotBuilt(f"a layer cannot be unpacked: {ended.stderr.strip()[-SHOWN:]}")

@@ -1,6 +1,6 @@
 """Unpacks a layer of an image as overlayfs mounts it, in a chroot: its names and links lead to no file of the host.
 
-    python -m stages.image_layer ARCHIVE DIRECTORY
+    python -m ouroboros.stages.image_layer ARCHIVE DIRECTORY
 
 All files get one owner, without set-user-id; devices and pipes are left out. What the layer deletes of those below it
 is marked as overlayfs reads it. Needs root. The last line of an error says why.
@@ -11,7 +11,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from pipeline.store.images import OWNER
+from ouroboros.pipeline.store.images import OWNER
 
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"  # names in layers: of what is deleted; all that lies below is
 

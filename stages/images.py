@@ -10,13 +10,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from pipeline.job.context import Context, run_stage
-from pipeline.settings.images import paths_of_sets
-from pipeline.store import files, tables
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.images import Environment, directory, environments, no_builder, place_of, read_image
-from pipeline.store.records import Image as Row
-from stages.image_builder import Builder, NotBuilt
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.settings.images import paths_of_sets
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.images import Environment, directory, environments, no_builder, place_of, read_image
+from ouroboros.pipeline.store.records import Image as Row
+from ouroboros.stages.image_builder import Builder, NotBuilt
 
 
 def work(context: Context) -> None:

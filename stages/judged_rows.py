@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from operators.reward import REWARDS, countdown_reward, unmatched
-from pipeline.check.data_sample import Sample
-from pipeline.settings.arguments.judging import rubric_of
-from pipeline.store.errors import DataError
-from pipeline.store.records import RawTask
-from workflows.attempts.user_reward import taken_arguments
+from ouroboros.operators.reward import REWARDS, countdown_reward, unmatched
+from ouroboros.pipeline.check.data_sample import Sample
+from ouroboros.pipeline.settings.arguments.judging import rubric_of
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.workflows.attempts.user_reward import taken_arguments
 
 SHOWN = 60  # characters of a prompt and of a truth
 REPEATED = 40  # rows for which a function is called with replies that answer nothing

@@ -12,45 +12,45 @@ from typing import Any, NoReturn
 
 import torch
 
-from pipeline.job import slurm
-from pipeline.job.activity import UNLIMITED
-from pipeline.job.background import Background
-from pipeline.job.context import Context
-from pipeline.job.ending import OUT_OF_TIME, Stopped
-from pipeline.job.opening import opening
-from pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
-from pipeline.settings.config import longest_sequence
-from pipeline.store import checkpoints, files, records, tables
-from pipeline.store.errors import ModelError, StageError
-from stages import device_sharing, recompute
-from stages.explorer.children import RENDEZVOUS, kept, run_child
-from stages.follow import TOTAL
-from stages.learner import mismatched, passes
-from stages.learner.actor import Actor, Result
-from stages.learner.batches.data_set import DataSet
-from stages.learner.batches.demonstrations import Demonstrations
-from stages.learner.batches.known_text import tokens_of_text
-from stages.learner.batches.preferences import Preferences
-from stages.learner.batches.recorded import Recorded
-from stages.learner.batches.reward_pairs import RewardPairs
-from stages.learner.batches.rollouts import Rollouts
-from stages.learner.batches.texts import Texts
-from stages.learner.critic import Critic, ValueResult
-from stages.learner.engine.batch import Batch, Row
-from stages.learner.engine.compiled import GRAPHS
-from stages.learner.engine.process import Process
-from stages.learner.engine.rates import learning_rate
-from stages.learner.engine.way import Way
-from stages.learner.estimates import Estimates
-from stages.learner.objective import Objective
-from stages.learner.publishing import Publishing
-from stages.learner.record import Seconds, step_record, trained_rows
-from stages.learner.reference import References
-from stages.learner.saving import Deadline, Saving
-from stages.learner.scorer import Scorer
-from stages.learner.separation import prove_critic, prove_policy, prove_teacher
-from stages.learner.teacher import Teacher
-from workflows.protocol.hugging_face import import_light
+from ouroboros.pipeline.job import slurm
+from ouroboros.pipeline.job.activity import UNLIMITED
+from ouroboros.pipeline.job.background import Background
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
+from ouroboros.pipeline.job.opening import opening
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store import checkpoints, files, records, tables
+from ouroboros.pipeline.store.errors import ModelError, StageError
+from ouroboros.stages import device_sharing, recompute
+from ouroboros.stages.explorer.children import RENDEZVOUS, kept, run_child
+from ouroboros.stages.follow import TOTAL
+from ouroboros.stages.learner import mismatched, passes
+from ouroboros.stages.learner.actor import Actor, Result
+from ouroboros.stages.learner.batches.data_set import DataSet
+from ouroboros.stages.learner.batches.demonstrations import Demonstrations
+from ouroboros.stages.learner.batches.known_text import tokens_of_text
+from ouroboros.stages.learner.batches.preferences import Preferences
+from ouroboros.stages.learner.batches.recorded import Recorded
+from ouroboros.stages.learner.batches.reward_pairs import RewardPairs
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.stages.learner.batches.texts import Texts
+from ouroboros.stages.learner.critic import Critic, ValueResult
+from ouroboros.stages.learner.engine.batch import Batch, Row
+from ouroboros.stages.learner.engine.compiled import GRAPHS
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.rates import learning_rate
+from ouroboros.stages.learner.engine.way import Way
+from ouroboros.stages.learner.estimates import Estimates
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.publishing import Publishing
+from ouroboros.stages.learner.record import Seconds, step_record, trained_rows
+from ouroboros.stages.learner.reference import References
+from ouroboros.stages.learner.saving import Deadline, Saving
+from ouroboros.stages.learner.scorer import Scorer
+from ouroboros.stages.learner.separation import prove_critic, prove_policy, prove_teacher
+from ouroboros.stages.learner.teacher import Teacher
+from ouroboros.workflows.protocol.hugging_face import import_light
 
 PROBE_TOKENS = 256
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for

@@ -9,11 +9,11 @@ import string
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.context import Context, run_stage
-from pipeline.store import files
-from pipeline.store.errors import ModelError
-from pipeline.store.model_shape import CONFIG, json_object, rewritten
-from workflows.protocol.hugging_face import import_light, read_config
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.model_shape import CONFIG, json_object, rewritten
+from ouroboros.workflows.protocol.hugging_face import import_light, read_config
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 CHARACTERS = [c for c in string.printable if c not in "\t\r\x0b\x0c"]

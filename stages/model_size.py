@@ -1,6 +1,6 @@
 """Counts a model's parameters and widths on torch's meta device, where tensors have shapes and no memory.
 
-    python -m stages.model_size request.json answer.json
+    python -m ouroboros.stages.model_size request.json answer.json
 
 The model is the one that the trainer loads: transformers builds it from config.json, and our adapter is put into it.
 Called by the preview of the data (stages/preview.py); `ouro run` starts it alone, where a GPU's memory is known.
@@ -18,13 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.model_size import Layer, Size
-from pipeline.settings.model import Init, Lora
-from pipeline.store import files
-from pipeline.store.errors import ModelError, OuroError
-from pipeline.store.model_shape import CONFIG
-from pipeline.store.packable import unpackable
-from workflows.protocol.hugging_face import check_weights, import_transformers, model_class, read_config
+from ouroboros.pipeline.check.model_size import Layer, Size
+from ouroboros.pipeline.settings.model import Init, Lora
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ModelError, OuroError
+from ouroboros.pipeline.store.model_shape import CONFIG
+from ouroboros.pipeline.store.packable import unpackable
+from ouroboros.workflows.protocol.hugging_face import check_weights, import_transformers, model_class, read_config
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
@@ -56,8 +56,8 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
 
 def unusable_kernels(model, named: str | dict[str, Any]) -> Iterator[str]:
     """Warns of installed packages of kernels for a model's layers that do not import: transformers does without."""
-    from stages.learner.engine.kernels import broken
-    from stages.learner.engine.recurrent import packages
+    from ouroboros.stages.learner.engine.kernels import broken
+    from ouroboros.stages.learner.engine.recurrent import packages
 
     own = [module for module in model.modules() if type(module).__module__.startswith("transformers.models.")]
     for package in packages(own) if isinstance(named, str) else ():
@@ -79,7 +79,7 @@ def problem_of(named: str, trust: bool = False) -> str | None:
 def overridden_problem(base: Path, model) -> str | None:
     """Returns why the model at `base` does not read what the section `model` overrides, or its weights do not fit
     that."""
-    from stages.model import rewrite
+    from ouroboros.stages.model import rewrite
 
     if not model.rewrites:
         return None
@@ -100,7 +100,7 @@ def build(named: str | dict[str, Any], trust: bool = False):
 
     import_transformers()  # before others do: it leaves out packages that take seconds to import
     if isinstance(named, dict):
-        from stages.model import character_tokenizer, qwen2_config
+        from ouroboros.stages.model import character_tokenizer, qwen2_config
 
         config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
     else:
@@ -128,7 +128,7 @@ def measure(model, adapter: Lora | None = None) -> Size:
     """
     import torch
 
-    from stages.learner.engine.way import decoder
+    from ouroboros.stages.learner.engine.way import decoder
 
     config, embedding, transformer = model.config.get_text_config(), model.get_input_embeddings().weight, decoder(model)
     output = model.get_output_embeddings()
@@ -152,7 +152,7 @@ def measure(model, adapter: Lora | None = None) -> Size:
         latent=rank + config.qk_rope_head_dim if rank else 0)
     layers = [_layer(layer, config, size) for layer in transformer.layers]
     if adapter:
-        from stages.learner.engine.adapter import inject
+        from ouroboros.stages.learner.engine.adapter import inject
 
         with torch.device("meta"):
             inject(model, Path(), adapter, 0)
@@ -169,7 +169,7 @@ def _count(module) -> int:
 def _layer(layer, config, size: Size) -> Layer:
     from torch import nn
 
-    from stages.learner.engine.tiled import gated
+    from ouroboros.stages.learner.engine.tiled import gated
 
     modules = dict(layer.named_modules())
     norms = {name: sum(p.numel() for key, p in module.named_parameters() if key == "weight")

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.progress import task_words
-from pipeline.settings.data import format_of
-from pipeline.store.data_files import files_of_split, is_saved_dataset
-from pipeline.store.digests import resolve
-from pipeline.store.errors import OuroError
-from pipeline.store.records import RawTask
-from stages.tasks import read_set
-from workflows.leakage import prompt_of
+from ouroboros.pipeline.job.progress import task_words
+from ouroboros.pipeline.settings.data import format_of
+from ouroboros.pipeline.store.data_files import files_of_split, is_saved_dataset
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import OuroError
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.stages.tasks import read_set
+from ouroboros.workflows.leakage import prompt_of
 
 LARGEST = 32 << 20  # bytes of a set: about a second
 

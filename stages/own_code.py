@@ -1,7 +1,7 @@
 """Imports the functions that a configuration names before anything runs, to catch errors early.
 
-    python -m stages.own_code request.json answer.json
-    python -m stages.own_code --call request.json answer.json
+    python -m ouroboros.stages.own_code request.json answer.json
+    python -m ouroboros.stages.own_code --call request.json answer.json
 
 Started by `ouro run` and `ouro config check` (check/user_code.py). The answer lists, name by name, what each function
 takes; if the process dies, the first name without an answer caused it. With --call it calls one reward function with
@@ -22,27 +22,27 @@ from pathlib import Path
 from types import CellType, CodeType, SimpleNamespace
 from typing import Any
 
-from operators.experience import passed, scores_of
-from operators.formats import read_records
-from operators.generate import GENERATORS
-from operators.reward import load_reward
-from pipeline.check.data_sample import sample
-from pipeline.check.samples import ROWS
-from pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
-from pipeline.settings import secrets
-from pipeline.settings.arguments.experience import SHAPING
-from pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
-from pipeline.settings.config import Config
-from pipeline.settings.data import TaskFormat
-from pipeline.store import files
-from pipeline.store.errors import ConfigError, OuroError
-from pipeline.store.records import RawTask
-from pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
-from stages.curation import Curation
-from stages.judged_rows import REPEATED, replies, unearned
-from workflows.attempts.user_reward import Rule, taken_arguments
-from workflows.protocol.prompts import asked_turns
-from workflows.protocol.tools import load_environment, load_tool, methods_of
+from ouroboros.operators.experience import passed, scores_of
+from ouroboros.operators.formats import read_records
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.operators.reward import load_reward
+from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.samples import ROWS
+from ouroboros.pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.arguments.experience import SHAPING
+from ouroboros.pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import TaskFormat
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ConfigError, OuroError
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, users_frames, users_traceback
+from ouroboros.stages.curation import Curation
+from ouroboros.stages.judged_rows import REPEATED, replies, unearned
+from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
+from ouroboros.workflows.protocol.prompts import asked_turns
+from ouroboros.workflows.protocol.tools import load_environment, load_tool, methods_of
 
 MADE = (("2 + 3 is 5.", 1.0), ("It is 6, I think.", 0.0), ("5", 1.0), ("", 0.0))  # responses, and their rewards
 CALLED = 8  # rows that a reward function is called with while it returns None
@@ -131,7 +131,7 @@ def _names(value: Any, places: dict[str, Any], visited: set[int], words: Sequenc
 
 def _of_a_library(code: CodeType, module: str) -> bool:
     places = (STANDARD_LIBRARY, *(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")))
-    ours = module.partition(".")[0] == "operators"
+    ours = module.startswith("ouroboros.operators")
     return not ours and any(Path(code.co_filename).is_relative_to(place) for place in places)
 
 

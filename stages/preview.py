@@ -1,6 +1,6 @@
 """Checks a sample of every data file before a run: required columns exist, prompts fit the model.
 
-    python -m stages.preview request.json answer.json
+    python -m ouroboros.stages.preview request.json answer.json
 
 Started by `ouro config check` (pipeline/check/samples.py). Draws rows at random (pipeline/check/data_sample.py) and
 applies the model's chat template and tokenizer. The answer lists problems, warnings, what could not be checked, and
@@ -16,28 +16,28 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from operators.formats import text_of
-from pipeline.check.data_sample import Row, sample
-from pipeline.settings import data
-from pipeline.settings.config import Config
-from pipeline.settings.model import Model
-from pipeline.store import files, yaml_aliases
-from pipeline.store.architecture import has_code
-from pipeline.store.digests import resolve
-from pipeline.store.errors import DataError, OuroError
-from pipeline.store.model_shape import read_config
-from pipeline.store.packable import unknown_type
-from pipeline.store.parent import limited_memory
-from pipeline.store.records import RawTask
-from stages.judged_rows import unjudgeable
-from stages.model_size import overridden_problem, sizes
-from stages.overlap import compare
-from stages.sampled_rows import SHOWN, asked, is_conversation, is_text, prompt_of, value_at
-from stages.sampled_rows import range_of as spread
-from stages.sampled_rows import unusable as unusable_rows
-from stages.sampled_rows import usual as usual_length
-from stages.sampled_rows import warnings as row_warnings
-from stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, unfit, wanted
+from ouroboros.operators.formats import text_of
+from ouroboros.pipeline.check.data_sample import Row, sample
+from ouroboros.pipeline.settings import data
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.store import files, yaml_aliases
+from ouroboros.pipeline.store.architecture import has_code
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import DataError, OuroError
+from ouroboros.pipeline.store.model_shape import read_config
+from ouroboros.pipeline.store.packable import unknown_type
+from ouroboros.pipeline.store.parent import limited_memory
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.stages.judged_rows import unjudgeable
+from ouroboros.stages.model_size import overridden_problem, sizes
+from ouroboros.stages.overlap import compare
+from ouroboros.stages.sampled_rows import SHOWN, asked, is_conversation, is_text, prompt_of, value_at
+from ouroboros.stages.sampled_rows import range_of as spread
+from ouroboros.stages.sampled_rows import unusable as unusable_rows
+from ouroboros.stages.sampled_rows import usual as usual_length
+from ouroboros.stages.sampled_rows import warnings as row_warnings
+from ouroboros.stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, unfit, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -59,7 +59,7 @@ class Preview:
     def _tokenizer(self):
         import torch  # noqa: F401  # of CUDA it maps more than what the template may ask for below
 
-        from workflows.protocol.prompts import end_tokens, load_tokenizer
+        from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
 
         if self.limits.init.enable:
             return tokenizer_of_init(self.limits, self.found["problems"])
@@ -87,7 +87,7 @@ class Preview:
 
     def tools(self) -> None:
         """Warns of a chat template that does not write the tools that a workflow sends."""
-        from workflows.protocol.prompts import writes
+        from ouroboros.workflows.protocol.prompts import writes
 
         if self.tokenizer is not None and self.request.get("tools") and not writes(self.tokenizer, "tools"):
             self.found["warnings"].append(
@@ -191,7 +191,7 @@ class Preview:
 
         text: the rows are plain training texts, which use no template. begun: what every reply begins with.
         """
-        from workflows.protocol.prompts import conversation_text, prompt_text, prompt_tokens, with_system
+        from ouroboros.workflows.protocol.prompts import conversation_text, prompt_text, prompt_tokens, with_system
 
         system, thinking = self.request["system_prompt"], self.limits.enable_thinking
         texts = [conversation_text(self.tokenizer, with_system(p, system), thinking)
@@ -248,9 +248,9 @@ class Preview:
         on_experience = self.request.get("on_experience", [])
         if not (self.request["recipes"] or self.request["operators"] or on_experience):
             return  # Data-Juicer takes a second to import
-        from operators import juicer
-        from operators.experience import TEXT, misfits
-        from operators.juicer_recipes import inline_recipe
+        from ouroboros.operators import juicer
+        from ouroboros.operators.experience import TEXT, misfits
+        from ouroboros.operators.juicer_recipes import inline_recipe
 
         made = [(path, partial(_recipe, Path(path)), juicer.faults) for path in self.request["recipes"]]
         made += [("data_processor.task_pipeline.operators", partial(inline_recipe, *given), juicer.faults)
@@ -268,7 +268,7 @@ def _recipe(path: Path) -> dict[str, Any]:
     """A Data-Juicer recipe, its YAML aliases bounded. Raises ConfigError as read_recipe does."""
     import yaml
 
-    from operators.juicer_recipes import read_recipe
+    from ouroboros.operators.juicer_recipes import read_recipe
 
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from pipeline.check.memory import GIB, USABLE, beside, training
-from pipeline.settings.config import Config
-from pipeline.settings.setting import at
-from stages.learner.engine import policy
-from stages.learner.engine.attention import choose
-from stages.model_size import build, measure
+from ouroboros.pipeline.check.memory import GIB, USABLE, beside, training
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.attention import choose
+from ouroboros.stages.model_size import build, measure
 
 
 def resolve(config: Config, model: Path) -> str | None:

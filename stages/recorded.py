@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.check.recorded_rules import TAKEN, unfit_directory
-from pipeline.job.context import Context, run_stage
-from pipeline.settings.data import SHOWN
-from pipeline.store import hashes, records, tables
-from pipeline.store.digests import resolve
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.check.recorded_rules import TAKEN, unfit_directory
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.settings.data import SHOWN
+from ouroboros.pipeline.store import hashes, records, tables
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import DataError
 
 BESIDE = ("calls", "tool_calls", "feedback", "curated")  # tables that not every step, or directory, has
 TABLES = ("experience", "rollouts")  # the last one marks complete steps

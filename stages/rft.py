@@ -5,12 +5,12 @@ explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); p
 weights generate which rollouts. This process starts both, follows the steps, and ends both when one dies.
 """
 
-from pipeline.job.context import Context, environment, run_stage
-from pipeline.job.devices import visible_gpus
-from pipeline.job.shares import cores, share_cores, share_gpus
-from pipeline.settings.trainer import may_overlap, runs_ahead
-from stages.explorer.children import Child, supervise, trainer_child
-from stages.follow import Follower, finish_training
+from ouroboros.pipeline.job.context import Context, environment, run_stage
+from ouroboros.pipeline.job.devices import visible_gpus
+from ouroboros.pipeline.job.shares import cores, share_cores, share_gpus
+from ouroboros.pipeline.settings.trainer import may_overlap, runs_ahead
+from ouroboros.stages.explorer.children import Child, supervise, trainer_child
+from ouroboros.stages.follow import Follower, finish_training
 
 BELOW_NORMAL = "1"  # where MPS runs, kernels of engines, short and waited for, take precedence over the trainer's
 
@@ -21,7 +21,8 @@ def work(context: Context) -> None:
     overlap, engines = runs_ahead(config), config.explorer.rollout_model.engine_num
     explorer_cores, trainer_cores = share_cores(cores(), overlap, bool(gpus), engines)
     trainer = trainer_child(config, trainer_cores)
-    explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config.explorer.env_vars))
+    explorer = Child("explorer", "ouroboros.stages.explore", explorer_cores,
+                     environment=environment(config.explorer.env_vars))
     if gpus and config.cluster.node_num == 1:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config, config.trainer.ranks), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)

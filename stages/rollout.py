@@ -4,13 +4,13 @@ Reads tasks.parquet and a model; writes experience/, rollouts/ and profile.parqu
 stages/explore.py; this process starts it and follows its steps.
 """
 
-from pipeline.job.context import Context, run_stage
-from stages.explorer.profiles import write_profile
-from stages.follow import follow_rollouts
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.stages.explorer.profiles import write_profile
+from ouroboros.stages.follow import follow_rollouts
 
 
 def work(context: Context) -> None:
-    follow_rollouts("explorer", "stages.explore", context)
+    follow_rollouts("explorer", "ouroboros.stages.explore", context)
     context.made["tasks_attempted"] = write_profile(context.directory, context.config.algorithm.repeat_times)
 
 

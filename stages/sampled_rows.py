@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from operators.formats import MEDIA, text_of
-from operators.turns import Unusable, as_turns
-from pipeline.check.columns import file_problems
-from pipeline.check.data_sample import Row, Sample
-from pipeline.check.sources import PAIR, RATE
-from pipeline.store.harbor import UNSUPPORTED
+from ouroboros.operators.formats import MEDIA, text_of
+from ouroboros.operators.turns import Unusable, as_turns
+from ouroboros.pipeline.check.columns import file_problems
+from ouroboros.pipeline.check.data_sample import Row, Sample
+from ouroboros.pipeline.check.sources import PAIR, RATE
+from ouroboros.pipeline.store.harbor import UNSUPPORTED
 
 SHOWN = 160  # characters of a prompt in a message
 REPEATED = 0.1  # share of sampled rows that equal others, above which they are reported

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.job.opening import opening
-from pipeline.job.policies import benched, opened
-from pipeline.settings.kinds import KINDS
-from pipeline.store import checkpoints, files, tables
-from stages.explorer.children import run_child
-from stages.explorer.watched_rewards import WatchedRewards
-from workflows.engines.open import limited, open_engine
-from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
-from workflows.protocol.hugging_face import import_light
-from workflows.protocol.prompts import end_tokens, load_tokenizer
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.opening import opening
+from ouroboros.pipeline.job.policies import benched, opened
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import checkpoints, files, tables
+from ouroboros.stages.explorer.children import run_child
+from ouroboros.stages.explorer.watched_rewards import WatchedRewards
+from ouroboros.workflows.engines.open import limited, open_engine
+from ouroboros.workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
+from ouroboros.workflows.protocol.hugging_face import import_light
+from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
 
 SCRATCH = ".policy.tmp"  # weights of a published version, while the engine loads them
 PASS = "evaluates"  # the activity of which stages/evaluate.py counts how often it was completed

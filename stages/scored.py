@@ -7,8 +7,8 @@ needs no engine. The rewards are computed by stages/rescore.py; this process sta
 
 from functools import partial
 
-from pipeline.job.context import run_stage
-from stages.follow import follow_rollouts
+from ouroboros.pipeline.job.context import run_stage
+from ouroboros.stages.follow import follow_rollouts
 
 if __name__ == "__main__":
-    run_stage(partial(follow_rollouts, "scorer", "stages.rescore"), __doc__)
+    run_stage(partial(follow_rollouts, "scorer", "ouroboros.stages.rescore"), __doc__)

@@ -4,9 +4,9 @@ Writes the tokenizer by which workflows speak to it (workflows/engines/openai_en
 address. Nothing is asked: evaluations ask, when they run.
 """
 
-from pipeline.job.context import Context, run_stage
-from pipeline.store import files
-from workflows.engines.openai_engine import write_model
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.store import files
+from ouroboros.workflows.engines.openai_engine import write_model
 
 
 def work(context: Context) -> None:

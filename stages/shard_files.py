@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators import juicer, shards
-from operators.curation import Dropped
-from pipeline.job.context import commit
-from pipeline.store import files, hashes, records, tables
-from pipeline.store.records import Rejected, Task
+from ouroboros.operators import juicer, shards
+from ouroboros.operators.curation import Dropped
+from ouroboros.pipeline.job.context import commit
+from ouroboros.pipeline.store import files, hashes, records, tables
+from ouroboros.pipeline.store.records import Rejected, Task
 
 PLACE = "curating"  # directory within that of the stage
 UNUSABLE = ("format", "required_columns")  # operators by which records that cannot be used are dropped

@@ -14,17 +14,17 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
-from operators.arguments import arguments
-from operators.features import featured, noting
-from operators.formats import read_records
-from operators.generate import GENERATORS
-from pipeline.job.context import Context, run_stage
-from pipeline.job.tasksets import sets_with_paths
-from pipeline.store import harbor, tables
-from pipeline.store.data_files import open_files
-from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, DataError, pick
-from pipeline.store.records import Image, RawTask
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.features import featured, noting
+from ouroboros.operators.formats import read_records
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.job.tasksets import sets_with_paths
+from ouroboros.pipeline.store import harbor, tables
+from ouroboros.pipeline.store.data_files import open_files
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import ConfigError, DataError, pick
+from ouroboros.pipeline.store.records import Image, RawTask
 
 PIPELINE = "data_processor.task_pipeline"
 GROUP = 10_000  # rows in memory at once, and of a row group of the file

@@ -4,8 +4,8 @@ Reads tasks.parquet (split sft) and a model; writes steps/, checkpoints/ and mod
 process per rank; this process starts it, follows its steps and reports them.
 """
 
-from pipeline.job.context import run_stage
-from stages.follow import train_alone
+from ouroboros.pipeline.job.context import run_stage
+from ouroboros.stages.follow import train_alone
 
 if __name__ == "__main__":
     run_stage(train_alone, __doc__)

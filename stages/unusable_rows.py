@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from operators.features import featured
-from operators.formats import MEDIA, look_up, read_records
-from operators.juicer import required
-from operators.turns import Unusable
-from pipeline.check.data_sample import Row, Sample
-from pipeline.check.sources import FEATURE, POOL
-from pipeline.settings.data import format_of
-from pipeline.store.errors import DataError, OuroError
-from pipeline.store.harbor import UNSUPPORTED
-from pipeline.store.parent import limited_memory
-from pipeline.store.records import RawTask
+from ouroboros.operators.features import featured
+from ouroboros.operators.formats import MEDIA, look_up, read_records
+from ouroboros.operators.juicer import required
+from ouroboros.operators.turns import Unusable
+from ouroboros.pipeline.check.data_sample import Row, Sample
+from ouroboros.pipeline.check.sources import FEATURE, POOL
+from ouroboros.pipeline.settings.data import format_of
+from ouroboros.pipeline.store.errors import DataError, OuroError
+from ouroboros.pipeline.store.harbor import UNSUPPORTED
+from ouroboros.pipeline.store.parent import limited_memory
+from ouroboros.pipeline.store.records import RawTask
 
 OTHER_TEMPLATE = "Set model.chat_template_path to a template that writes it, or take a model whose template does"
 
@@ -95,8 +95,8 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
     """What the chat template writes of the demonstrations, the pairs and the prompts that are more than texts, as the
     stage that trains on them does. Tasks of texts are not looked at: the stage that samples them ends at one that the
     template refuses. settings: sections model and buffer."""
-    from workflows.protocol.prompts import prompt_tokens, task_texts
-    from workflows.template_rows import TemplateRows, Unwritten
+    from ouroboros.workflows.protocol.prompts import prompt_tokens, task_texts
+    from ouroboros.workflows.template_rows import TemplateRows, Unwritten
 
     begun = json.loads(source["form"] or "{}").get("reply_prefix") or ""
     made, writes = Written(begun=begun), TemplateRows(tokenizer, settings)
@@ -135,8 +135,8 @@ def tokenizer_of_init(settings, problems: list[str]):
 
     None, with one more of `problems`, for an unusable template.
     """
-    from stages.model import character_tokenizer
-    from workflows.protocol.prompts import load_tokenizer
+    from ouroboros.stages.model import character_tokenizer
+    from ouroboros.workflows.protocol.prompts import load_tokenizer
 
     tokenizer = character_tokenizer(10**6)
     if settings.custom_chat_template is None and settings.chat_template_path is None:

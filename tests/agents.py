@@ -10,7 +10,7 @@ import time
 import zlib
 from pathlib import Path
 
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 
 def one(prompt, reply):

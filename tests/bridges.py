@@ -4,12 +4,12 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from pipeline.bridges import trinity, verl
-from pipeline.bridges.recipe import write
-from pipeline.bridges.source import read_yaml
-from pipeline.bridges.translation import Translation
+from ouroboros.commands.bridges import trinity, verl
+from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.bridges.source import read_yaml
+from ouroboros.commands.bridges.translation import Translation
 
-SOURCES = Path(__file__).parent / "pipeline" / "bridges" / "sources"
+SOURCES = Path(__file__).parent / "commands" / "bridges" / "sources"
 
 
 def from_verl(text: str, name: str = "run.sh") -> Translation:

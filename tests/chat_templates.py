@@ -2,7 +2,7 @@
 
 from transformers import Qwen2Tokenizer
 
-from stages.model import BYTE_LEVEL, CHARACTERS
+from ouroboros.stages.model import BYTE_LEVEL, CHARACTERS
 
 CHATML = """\
 {%- macro call(one) %}<tool_call>

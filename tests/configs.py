@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.check.judge import broken_rules, compose, judged
-from pipeline.compose.recipe import Recipe
-from pipeline.settings import secrets
-from pipeline.settings.algorithms import filled
-from pipeline.settings.config import Config, Lora
-from pipeline.settings.schema import read
-from pipeline.settings.setting import Section, plain
-from pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.check.judge import broken_rules, compose, judged
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.algorithms import filled
+from ouroboros.pipeline.settings.config import Config, Lora
+from ouroboros.pipeline.settings.schema import read
+from ouroboros.pipeline.settings.setting import Section, plain
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
 TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",

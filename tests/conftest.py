@@ -1,4 +1,4 @@
-"""What several tests share: settings of the default recipe, stage contexts, one tiny model."""
+"""What several tests share: settings of the default recipe, stage contexts, one tiny model, a finished run."""
 
 import gc
 import logging
@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tabulate import tabulate
 
-from pipeline.job.context import Context
-from pipeline.job.ending import SIGNALS
-from pipeline.store.secret_names import secret_variables
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.ending import SIGNALS
+from ouroboros.pipeline.store.secret_names import secret_variables
 from tests.configs import TINY, overridden
+from tests.fake_run import FakeRun
 from tests.golden.messages import RECORD, write
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
@@ -96,6 +97,23 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.write_line("\n".join([f"{right} of {len(rows)} right", *map(": ".join, measured.items())]))
 
 
+@pytest.fixture
+def run(tmp_path):
+    fake = FakeRun(tmp_path).whole()
+    fake.view()
+    return fake
+
+
+@pytest.fixture
+def warmed_up(tmp_path):
+    """A run whose data and SFT stages are complete; the others have not begun."""
+    fake = FakeRun(tmp_path)
+    fake.data()
+    fake.sft()
+    fake.view()
+    return fake
+
+
 @pytest.fixture(autouse=True)
 def _secrets_of_this_test():
     """A process reads its secret variables once; a test sets its own."""
@@ -138,7 +156,7 @@ def tiny_model(tmp_path_factory) -> Path:
     """A random Qwen2 model with its character tokenizer, made by the stage `model`."""
     import torch
 
-    from stages.model import work
+    from ouroboros.stages.model import work
 
     torch.set_num_threads(1)  # two threads that wait for each other are slower when the machine is busy
     directory = tmp_path_factory.mktemp("store") / "model-tiny"

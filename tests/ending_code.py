@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 WAYS = {"exit code 3": lambda: os._exit(3), "exit code 0": lambda: os._exit(0),
         "SIGSEGV": lambda: ctypes.string_at(0), "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),

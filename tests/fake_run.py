@@ -4,7 +4,7 @@ import math
 import random
 from pathlib import Path
 
-from pipeline.store import files, records, tables
+from ouroboros.pipeline.store import files, records, tables
 from tests.factories import row
 
 PROMPTS = ["make 24 from 8 3 1", "make 10 from 1 9 4", "make <b>7</b> from 3 3 1", "make 5 from 2 3 9"]

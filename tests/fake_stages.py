@@ -12,7 +12,7 @@ KINDS = ("tasks", "curate", "model", "train", "rft", "evaluate", "report")
 STAGE = '''
 import os, sys
 from pathlib import Path
-from pipeline.store import files, records, tables
+from ouroboros.pipeline.store import files, records, tables
 from tests.factories import row
 
 directory = Path(sys.argv[1])
@@ -35,18 +35,21 @@ files.write_json(directory / "manifest.json", {"name": spec["name"], "identity":
 OURS = """
 import runpy, sys
 
-sys.path.remove({fakes!r})
-for name in [one for one in sys.modules if one.partition(".")[0] == "stages"]:
+import ouroboros
+
+ouroboros.__path__.remove({fakes!r})
+for name in [one for one in sys.modules if one.startswith("ouroboros.stages")]:
     del sys.modules[name]
-runpy.run_module("stages.preview", run_name="__main__")
+runpy.run_module("ouroboros.stages.preview", run_name="__main__")
 """
 
 
 def write(directory: Path) -> None:
-    """A package `stages` below `directory`, and what makes it the one that processes started there import."""
+    """A package `stages` below `directory`, and what makes it the `ouroboros.stages` of processes started there."""
     package = directory / "fakes" / "stages"
     package.mkdir(parents=True)
-    (directory / "sitecustomize.py").write_text(f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n")
+    (directory / "sitecustomize.py").write_text(
+        f"import ouroboros\nouroboros.__path__.insert(0, {str(package.parent)!r})\n")
     (package / "__init__.py").touch()
     (package / "preview.py").write_text(OURS.format(fakes=str(package.parent)))  # no stage: ours samples the data
     for kind in KINDS:

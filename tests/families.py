@@ -172,7 +172,7 @@ def make(family: str, path: Path, seed: int = 0, varied: int | None = None) -> N
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    from stages.learner.engine import policy
+    from ouroboros.stages.learner.engine import policy
 
     made = config(family, varied)
     kind = AutoModelForImageTextToText if family in {*SEEING, "mistral4"} else AutoModelForCausalLM

@@ -10,8 +10,8 @@ import signal
 import time
 from pathlib import Path
 
-from workflows.protocol.tools import tool
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.protocol.tools import tool
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 TURNS = 3
 

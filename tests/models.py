@@ -5,7 +5,7 @@ import math
 import struct
 from pathlib import Path
 
-from stages.model import character_tokenizer
+from ouroboros.stages.model import character_tokenizer
 
 JOINED = "{% for m in messages %}{{ m['content'] }}{% endfor %}{{ eos_token }}"  # the turns as they are, and <eos>
 

@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.files import HOME
 
 PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (?P<comment>.*?) -->\n)?^```(?P<kind>sh|console)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -76,7 +76,7 @@ def parsed(words: list[str]) -> str:
     """The name of the command that a command line calls. Raises for an option or argument that it does not have."""
     import click
 
-    from pipeline import cli
+    from ouroboros.commands import cli
 
     words = cli.split_at_dashes(words)[0]
     command, context, names = cli.ouro, click.Context(cli.ouro), []

@@ -4,7 +4,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from pipeline.plan.plan import make_plan
+from ouroboros.pipeline.plan.plan import make_plan
 from tests.configs import changed
 
 AFTER_SFT = {"evaluate_sft", "rft", "evaluate_rft", "report"}

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from operators import juicer, shards
+from ouroboros.operators import juicer, shards
 
 
 def run_recipe(rows, recipe, processes=1, size=1000, priority=()):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pipeline.check.model_size import Layer, Size
+from ouroboros.pipeline.check.model_size import Layer, Size
 
 QWEN2 = {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
          "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True,

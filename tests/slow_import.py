@@ -5,7 +5,7 @@ import time
 
 from tests.agents import one
 
-if getattr(sys.modules["__main__"].__spec__, "name", "") == "workflows.attempts.host":
+if getattr(sys.modules["__main__"].__spec__, "name", "") == "ouroboros.workflows.attempts.host":
     time.sleep(0.6)
 
 

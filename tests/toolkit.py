@@ -14,9 +14,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.job.processes import state
-from workflows.protocol.tools import Environment, tool
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.pipeline.job.processes import state
+from ouroboros.workflows.protocol.tools import Environment, tool
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 
 def add(left: int, right: Annotated[int, Field(description="the other one")] = 1) -> int:

@@ -7,11 +7,11 @@ to the next generation prompt, second response, and so on (workflows/template_ro
 from collections.abc import Callable
 from typing import Any
 
-from operators.turns import Unusable
-from pipeline.store.errors import DataError, ModelError
-from workflows.protocol.prompts import task_turns
-from workflows.reward_model import conversation_tokens
-from workflows.template_rows import Layout, TemplateRows
+from ouroboros.operators.turns import Unusable
+from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.workflows.protocol.prompts import task_turns
+from ouroboros.workflows.reward_model import conversation_tokens
+from ouroboros.workflows.template_rows import Layout, TemplateRows
 
 
 def demonstrations(tokenizer, tasks: list, config, every_turn: bool) -> list[list[Layout] | str]:

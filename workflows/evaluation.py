@@ -8,23 +8,23 @@ rewards over the responses that have one.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from operators.statistics import mean_interval, pass_at_k, reward_interval
-from pipeline.job.context import Context
-from pipeline.job.progress import task_words
-from pipeline.job.tasksets import HELD, read_eval
-from pipeline.store import records, tables
-from workflows.attempts.concurrency import concurrency_of
-from workflows.attempts.recording import EVALUATION, Journal, journal_file
-from workflows.attempts.schedule import roll_out
-from workflows.leakage import prompt_of, training_prompts
-from workflows.protocol.engine import Engine
-from workflows.protocol.outcomes import RewardFunction, Sampling, check_failures, decode
-from workflows.protocol.prompts import prompt_tokens, task_turns
-from workflows.protocol.seeds import base_seed, request_seed
-from workflows.rewards import Rewards, add_own_rewards
-from workflows.single_turn import load_workflows
-from workflows.task_at_hand import TaskAtHand, bound, unwritable
-from workflows.template_rows import task_prompts
+from ouroboros.operators.statistics import mean_interval, pass_at_k, reward_interval
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.progress import task_words
+from ouroboros.pipeline.job.tasksets import HELD, read_eval
+from ouroboros.pipeline.store import records, tables
+from ouroboros.workflows.attempts.concurrency import concurrency_of
+from ouroboros.workflows.attempts.recording import EVALUATION, Journal, journal_file
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.leakage import prompt_of, training_prompts
+from ouroboros.workflows.protocol.engine import Engine
+from ouroboros.workflows.protocol.outcomes import RewardFunction, Sampling, check_failures, decode
+from ouroboros.workflows.protocol.prompts import prompt_tokens, task_turns
+from ouroboros.workflows.protocol.seeds import base_seed, request_seed
+from ouroboros.workflows.rewards import Rewards, add_own_rewards
+from ouroboros.workflows.single_turn import load_workflows
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound, unwritable
+from ouroboros.workflows.template_rows import task_prompts
 
 DECODINGS = ("greedy", "sampled")
 

@@ -12,15 +12,15 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from operators.reward import Judgement
-from pipeline.settings.arguments.judging import Criterion, JudgeReward, rubric_of
-from pipeline.settings.config import longest_sequence
-from pipeline.settings.remote import Remote as Settings
-from pipeline.store import files
-from workflows.engines import auxiliary
-from workflows.engines.remote import Remote, RequestFailed
-from workflows.protocol.engine import Engine, Failed, Request
-from workflows.protocol.prompts import conversation_text, prompt_tokens
+from ouroboros.operators.reward import Judgement
+from ouroboros.pipeline.settings.arguments.judging import Criterion, JudgeReward, rubric_of
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.settings.remote import Remote as Settings
+from ouroboros.pipeline.store import files
+from ouroboros.workflows.engines import auxiliary
+from ouroboros.workflows.engines.remote import Remote, RequestFailed
+from ouroboros.workflows.protocol.engine import Engine, Failed, Request
+from ouroboros.workflows.protocol.prompts import conversation_text, prompt_tokens
 
 TRIES = 3  # requests for a judgement that can be read
 RETRIED = 1.0  # temperature of all but the first, which is greedy: the same answer would be as unreadable again

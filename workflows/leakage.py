@@ -6,8 +6,8 @@ Tasks are compared by their prompts, ignoring system messages and whitespace.
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.job.tasksets import HELD
-from pipeline.store import files, records, tables
+from ouroboros.pipeline.job.tasksets import HELD
+from ouroboros.pipeline.store import files, records, tables
 
 
 def prompt_of(context: Iterable[dict], question: str) -> str:

@@ -4,10 +4,10 @@ Each turn is its own row, because the next prompt is rendered by the chat templa
 from how they were sampled.
 """
 
-from pipeline.settings.arguments.answers import RetryWorkflow
-from pipeline.store.errors import DataError
-from workflows.protocol.trajectory import Attempt, Trajectory
-from workflows.task_at_hand import TaskAtHand
+from ouroboros.pipeline.settings.arguments.answers import RetryWorkflow
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
+from ouroboros.workflows.task_at_hand import TaskAtHand
 
 RETRY = RetryWorkflow()
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline.settings.config import resolve_dtype
-from pipeline.store.errors import ModelError
-from workflows.protocol.hugging_face import read_config, scalar_classifier
-from workflows.protocol.prompts import read_tokenizer
+from ouroboros.pipeline.settings.config import resolve_dtype
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.workflows.protocol.hugging_face import read_config, scalar_classifier
+from ouroboros.workflows.protocol.prompts import read_tokenizer
 
 
 class RewardModel:

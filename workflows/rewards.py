@@ -12,24 +12,24 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from operators import shaping
-from operators.reward import load_reward
-from pipeline.job import own_process
-from pipeline.job.shares import auxiliary_gpus
-from pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
-from pipeline.settings.arguments.base import unknown
-from pipeline.settings.arguments.users import Signature
-from pipeline.store.checkpoints import model_directory
-from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, StageError
-from workflows.attempts.apart import apart
-from workflows.attempts.time_limit import limited
-from workflows.attempts.user_reward import Rule, taken_arguments
-from workflows.judge import Policy, judge_reward
-from workflows.protocol.engine import Engine
-from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
-from workflows.protocol.prompts import choices_of
-from workflows.reward_model import RewardModel
+from ouroboros.operators import shaping
+from ouroboros.operators.reward import load_reward
+from ouroboros.pipeline.job import own_process
+from ouroboros.pipeline.job.shares import auxiliary_gpus
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
+from ouroboros.pipeline.settings.arguments.base import unknown
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.store.checkpoints import model_directory
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.workflows.attempts.apart import apart
+from ouroboros.workflows.attempts.time_limit import limited
+from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
+from ouroboros.workflows.judge import Policy, judge_reward
+from ouroboros.workflows.protocol.engine import Engine
+from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
+from ouroboros.workflows.protocol.prompts import choices_of
+from ouroboros.workflows.reward_model import RewardModel
 
 OVERLONG_LENGTH = "max_response_length"
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()

@@ -11,22 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.job import own_process
-from pipeline.settings.arguments import WORKFLOWS as DECLARED
-from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
-from pipeline.settings.arguments.base import problems
-from pipeline.settings.arguments.users import Signature, provided
-from pipeline.store.errors import ConfigError, pick
-from pipeline.store.user_errors import load_dotted
-from workflows.attempts.child import ENDPOINT, MODEL
-from workflows.attempts.isolated import Isolated
-from workflows.attempts.time_limit import limited_workflow, watched_workflow
-from workflows.engines import auxiliary
-from workflows.protocol.prompts import choices_of
-from workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
-from workflows.protocol.trajectory import Attempt, Trajectory
-from workflows.retry import retry_workflow
-from workflows.tool_workflows import react_workflow, terminal_agent, tool_call_workflow
+from ouroboros.pipeline.job import own_process
+from ouroboros.pipeline.settings.arguments import WORKFLOWS as DECLARED
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
+from ouroboros.pipeline.settings.arguments.base import problems
+from ouroboros.pipeline.settings.arguments.users import Signature, provided
+from ouroboros.pipeline.store.errors import ConfigError, pick
+from ouroboros.pipeline.store.user_errors import load_dotted
+from ouroboros.workflows.attempts.child import ENDPOINT, MODEL
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.time_limit import limited_workflow, watched_workflow
+from ouroboros.workflows.engines import auxiliary
+from ouroboros.workflows.protocol.prompts import choices_of
+from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
+from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
+from ouroboros.workflows.retry import retry_workflow
+from ouroboros.workflows.tool_workflows import react_workflow, terminal_agent, tool_call_workflow
 
 
 def simple_workflow(prompt: list[int]) -> Attempt:
@@ -108,7 +108,7 @@ def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) 
 def _toolset(settings: ToolArguments, directory: Path | None) -> Toolset:
     if not settings.mcp:
         return Toolset(settings)
-    from workflows.attempts.mcp_tools import listed  # jsonschema
+    from ouroboros.workflows.attempts.mcp_tools import listed  # jsonschema
 
     return Toolset(settings, listed(settings, directory))
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from pipeline.settings.config import longest_sequence
-from pipeline.store.errors import DataError
-from workflows.attempts.isolated import Isolated
-from workflows.engines import auxiliary
-from workflows.engines.guided import check_of
-from workflows.protocol.engine import Reply
-from workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
-from workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
-from workflows.protocol.trajectory import Attempt, Endpoint, Trajectory
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.engines import auxiliary
+from ouroboros.workflows.engines.guided import check_of
+from ouroboros.workflows.protocol.engine import Reply
+from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
+from ouroboros.workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
+from ouroboros.workflows.protocol.trajectory import Attempt, Endpoint, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
 
@@ -26,7 +26,7 @@ class TaskAtHand:
     """
 
     def __init__(self, task, rewards: Sequence[RewardFunction], tokenizer, config, is_trained: bool = True):
-        """task: of pipeline.store.records.Task. config: settings with sections model, buffer and explorer.
+        """task: of ouroboros.pipeline.store.records.Task. config: settings with sections model, buffer and explorer.
 
         is_trained: whether the model is trained on the attempt; agents may then not constrain its replies.
         """
@@ -63,9 +63,9 @@ class TaskAtHand:
 
     def speaker(self, ask: Callable, cancel: Callable):
         """The requests of an agent at this task; ask, cancel: of its attempt."""
-        from workflows.endpoint.conversation import Conversation
-        from workflows.endpoint.speaker import Speaker
-        from workflows.engines.vllm_tools import tool_calls
+        from ouroboros.workflows.endpoint.conversation import Conversation
+        from ouroboros.workflows.endpoint.speaker import Speaker
+        from ouroboros.workflows.engines.vllm_tools import tool_calls
 
         conversation = Conversation(self._tokenizer, self._model, self._parser, tool_calls)
         return Speaker(conversation, longest_sequence(self._model), ask, cancel, self._check)
@@ -81,12 +81,12 @@ class TaskAtHand:
 
 def calls_in(text: str, tokenizer, settings) -> list[tuple[str, str]]:
     """Returns (name, arguments) of the tool calls in a reply, as an agent would be given them."""
-    from workflows.endpoint.conversation import FORMATS, Conversation
+    from ouroboros.workflows.endpoint.conversation import FORMATS, Conversation
 
     named = settings.explorer.tool_call_parser
     if not (named or any(mark in text for mark in FORMATS)):  # vLLM's parsers take seconds to import
         return []
-    from workflows.engines.vllm_tools import tool_calls
+    from ouroboros.workflows.engines.vllm_tools import tool_calls
 
     return Conversation(tokenizer, settings.model, named, tool_calls).tool_calls(text)
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
-from operators.turns import Turn, Unusable
-from pipeline.store.errors import DataError
-from workflows.protocol.prompts import (
+from ouroboros.operators.turns import Turn, Unusable
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.workflows.protocol.prompts import (
     choices_of,
     conversation_of,
     conversation_text,

@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.settings.arguments.answers import TerminalAgent, ToolWorkflow
+from ouroboros.pipeline.settings.arguments.answers import TerminalAgent, ToolWorkflow
 
 DEFAULTS = ToolWorkflow()
 TERMINAL = TerminalAgent()

@@ -1,5 +1,5 @@
-"""Documented path of what tools and their worlds are made of: `from workflows.tools import Environment, tool`."""
+"""Documented path of what tools and worlds are made of: `from ouroboros.workflows.tools import Environment, tool`."""
 
-from workflows.protocol.tools import Environment, tool
+from ouroboros.workflows.protocol.tools import Environment, tool
 
 __all__ = ["Environment", "tool"]

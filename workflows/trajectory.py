@@ -1,5 +1,5 @@
-"""Documented path of what a workflow returns: `from workflows.trajectory import Trajectory`."""
+"""Documented path of what a workflow returns: `from ouroboros.workflows.trajectory import Trajectory`."""
 
-from workflows.protocol.trajectory import Attempt, Trajectory
+from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
 
 __all__ = ["Attempt", "Trajectory"]

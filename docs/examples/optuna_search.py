@@ -5,8 +5,8 @@
 
 import optuna
 
-from pipeline.errors import StageError
-from pipeline.search import objective
+from ouroboros.errors import StageError
+from ouroboros.search import objective
 
 FIXED = ["name=hunt", "buffer.total_steps=60"]
 

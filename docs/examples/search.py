@@ -8,7 +8,7 @@
 import hydra
 from hydra.core.hydra_config import HydraConfig
 
-from pipeline.search import objective
+from ouroboros.search import objective
 
 
 @hydra.main(version_base="1.3", config_path=None)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from operators.advantages.attempts import Attempts, attempts
-from operators.advantages.query import require, require_finite
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.attempts import Attempts, attempts
+from ouroboros.operators.advantages.query import require, require_finite
+from ouroboros.pipeline.store.errors import DataError
 
 
 @dataclass(frozen=True)

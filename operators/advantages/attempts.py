@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from operators.advantages.query import require
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.query import require
+from ouroboros.pipeline.store.errors import DataError
 
 KEYS = (("position",), ("group_id", "run_index"))  # either names an attempt; without both, each row is one
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from operators.advantages.action_tokens import Tokens, action_tokens, whiten
-from operators.advantages.query import require
-from pipeline.settings.arguments.advantages import Gdpo
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.action_tokens import Tokens, action_tokens, whiten
+from ouroboros.operators.advantages.query import require
+from ouroboros.pipeline.settings.arguments.advantages import Gdpo
+from ouroboros.pipeline.store.errors import DataError
 
 GDPO = Gdpo()
 

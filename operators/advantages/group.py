@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.advantages.action_tokens import action_tokens
-from operators.advantages.attempts import attempts
-from operators.advantages.query import ask, require, require_finite
-from pipeline.settings.arguments.advantages import Asymre, Grpo, GrpoPassk, Maxrl, Opmd, Rec
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.action_tokens import action_tokens
+from ouroboros.operators.advantages.attempts import attempts
+from ouroboros.operators.advantages.query import ask, require, require_finite
+from ouroboros.pipeline.settings.arguments.advantages import Asymre, Grpo, GrpoPassk, Maxrl, Opmd, Rec
+from ouroboros.pipeline.store.errors import DataError
 
 ASYMRE, GRPO, MAXRL, OPMD, PASSK, REC = Asymre(), Grpo(), Maxrl(), Opmd(), GrpoPassk(), Rec()
 

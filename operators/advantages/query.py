@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.store import sessions
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.store import sessions
+from ouroboros.pipeline.store.errors import DataError
 
 TRAINER, EXPLORER = "the trainer of this stage", "the explorer of the stage that made the rollouts"
 # column -> its source; all other columns come from the explorer

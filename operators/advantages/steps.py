@@ -5,8 +5,8 @@ The result is one number per row, applied to every action token of that turn.
 
 import pyarrow as pa
 
-from operators.advantages.query import ask, refuse_infinite, require, require_finite
-from pipeline.settings.arguments.advantages import Gigpo, StepWiseGrpo
+from ouroboros.operators.advantages.query import ask, refuse_infinite, require, require_finite
+from ouroboros.pipeline.settings.arguments.advantages import Gigpo, StepWiseGrpo
 
 GIGPO, STEPS = Gigpo(), StepWiseGrpo()
 

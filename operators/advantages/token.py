@@ -9,9 +9,9 @@ uses no reward: there the KL penalty of each token, kl_penalties [R], is subtrac
 import numpy as np
 import pyarrow as pa
 
-from operators.advantages.action_tokens import Tokens, action_tokens, whiten
-from operators.advantages.query import require, require_finite
-from pipeline.settings.arguments.advantages import Jsd, OnPolicyDistill, Ppo, Reinforceplusplus
+from ouroboros.operators.advantages.action_tokens import Tokens, action_tokens, whiten
+from ouroboros.operators.advantages.query import require, require_finite
+from ouroboros.pipeline.settings.arguments.advantages import Jsd, OnPolicyDistill, Ppo, Reinforceplusplus
 
 JSD, DISTILL, PPO, PLUSPLUS = Jsd(), OnPolicyDistill(), Ppo(), Reinforceplusplus()
 

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from operators.losses.ratio import clip_bounds, log_ratio, row_mean, statistics
-from pipeline.settings.arguments.losses import DecoupledPpo, Gmpo, Gspo, M2po, Ppo, Sapo, Sppo
+from ouroboros.operators.losses.ratio import clip_bounds, log_ratio, row_mean, statistics
+from ouroboros.pipeline.settings.arguments.losses import DecoupledPpo, Gmpo, Gspo, M2po, Ppo, Sapo, Sppo
 
 PPO, DECOUPLED, GMPO, GSPO, SAPO, M2PO, SPPO = Ppo(), DecoupledPpo(), Gmpo(), Gspo(), Sapo(), M2po(), Sppo()
 

@@ -8,8 +8,8 @@ here (operators/selection.py); without it they are chosen among the given tokens
 import torch
 from torch import Tensor
 
-from operators.losses.ratio import clip_bounds, log_ratio, statistics
-from pipeline.settings.arguments.losses import ClipCov, KlCov
+from ouroboros.operators.losses.ratio import clip_bounds, log_ratio, statistics
+from ouroboros.pipeline.settings.arguments.losses import ClipCov, KlCov
 
 CLIP, KL = ClipCov(), KlCov()
 

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from pipeline.settings.arguments.losses import SftPhi
+from ouroboros.pipeline.settings.arguments.losses import SftPhi
 
 SFT_PHI = SftPhi()
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pipeline.settings.arguments.losses import ForwardKlTopk
+from ouroboros.pipeline.settings.arguments.losses import ForwardKlTopk
 
 DEFAULTS = ForwardKlTopk()
 

@@ -7,8 +7,8 @@ changed. The divergence is that of two distributions over the sampled token and 
 import torch
 from torch import Tensor
 
-from operators.losses.ratio import log_ratio, statistics
-from pipeline.settings.arguments.losses import DppoKl, DppoTv
+from ouroboros.operators.losses.ratio import log_ratio, statistics
+from ouroboros.pipeline.settings.arguments.losses import DppoKl, DppoTv
 
 TV, KL = DppoTv(), DppoKl()
 TINY = 1e-8  # added to the probability of the other tokens

@@ -12,9 +12,9 @@ import math
 import torch
 from torch import Tensor
 
-from operators.losses.clipped import ppo
-from operators.losses.demonstrations import sft, sft_phi
-from pipeline.settings.arguments.losses import Mix, MixChord
+from ouroboros.operators.losses.clipped import ppo
+from ouroboros.operators.losses.demonstrations import sft, sft_phi
+from ouroboros.pipeline.settings.arguments.losses import Mix, MixChord
 
 MIX, CHORD = Mix(), MixChord()
 

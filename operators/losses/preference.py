@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from operators.losses.ratio import row_vector
-from pipeline.settings.arguments.losses import Dpo, Ipo, Kto, Orpo, Simpo
+from ouroboros.operators.losses.ratio import row_vector
+from ouroboros.pipeline.settings.arguments.losses import Dpo, Ipo, Kto, Orpo, Simpo
 
 DPO, IPO, KTO, ORPO, SIMPO = Dpo(), Ipo(), Kto(), Orpo(), Simpo()
 

@@ -3,9 +3,9 @@
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from operators.losses.preference import Loss
-from operators.losses.ratio import row_vector
-from pipeline.settings.arguments.losses import RewardModel
+from ouroboros.operators.losses.preference import Loss
+from ouroboros.operators.losses.ratio import row_vector
+from ouroboros.pipeline.settings.arguments.losses import RewardModel
 
 DEFAULTS = RewardModel()
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from operators.losses.ratio import clip_bounds, log_ratio, row_mean, row_sum, statistics
-from pipeline.settings.arguments.losses import Cispo, Opmd, Rec, Topr
+from ouroboros.operators.losses.ratio import clip_bounds, log_ratio, row_mean, row_sum, statistics
+from ouroboros.pipeline.settings.arguments.losses import Cispo, Opmd, Rec, Topr
 
 CISPO, OPMD, REC, TOPR = Cispo(), Opmd(), Rec(), Topr()
 

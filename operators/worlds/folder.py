@@ -7,9 +7,9 @@ import json
 import random
 from collections.abc import Iterator
 
-from operators.worlds.rows import Game, Turn, call, games
-from pipeline.settings.arguments.worlds import Folder as Arguments
-from pipeline.store.records import RawTask
+from ouroboros.operators.worlds.rows import Game, Turn, call, games
+from ouroboros.pipeline.settings.arguments.worlds import Folder as Arguments
+from ouroboros.pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
 FOLDERS = ("a", "b", "c", "d")

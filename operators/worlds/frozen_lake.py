@@ -8,10 +8,10 @@ crossed.
 import random
 from collections.abc import Iterator
 
-from operators.worlds.rows import Game, call, games
-from pipeline.settings.arguments.worlds import FrozenLake as Arguments
-from pipeline.store.errors import DataError
-from pipeline.store.records import RawTask
+from ouroboros.operators.worlds.rows import Game, call, games
+from ouroboros.pipeline.settings.arguments.worlds import FrozenLake as Arguments
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
 MOVES = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}  # (rows, columns)

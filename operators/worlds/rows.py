@@ -9,8 +9,8 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-from pipeline.store.errors import ConfigError
-from pipeline.store.records import RawTask
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.records import RawTask
 
 MISSES = 1000  # consecutive draws without a new task after which generation fails
 DONE = "done"  # a player's last reply, without a call

@@ -9,10 +9,10 @@ import random
 from collections.abc import Iterator
 from functools import cache
 
-from operators.worlds.rows import Game, call, games
-from pipeline.settings.arguments.worlds import Shop as Arguments
-from pipeline.store import sessions
-from pipeline.store.records import RawTask
+from ouroboros.operators.worlds.rows import Game, call, games
+from ouroboros.pipeline.settings.arguments.worlds import Shop as Arguments
+from ouroboros.pipeline.store import sessions
+from ouroboros.pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
 NAMES = ("Ann", "Ben", "Cem", "Dan", "Eva", "Fay", "Gus", "Hal", "Ida", "Jim", "Kay", "Leo", "Mia", "Ned", "Ola", "Pam")

@@ -9,10 +9,10 @@ import json
 import random
 from collections.abc import Iterator
 
-from operators.worlds.rows import Game, call, games
-from pipeline.settings.arguments.worlds import Sudoku as Arguments
-from pipeline.store.errors import DataError
-from pipeline.store.records import RawTask
+from ouroboros.operators.worlds.rows import Game, call, games
+from ouroboros.pipeline.settings.arguments.worlds import Sudoku as Arguments
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
 BOXES = {4: 2, 9: 3}  # cells in a row -> those in a row of a box

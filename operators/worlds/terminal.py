@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from operators.worlds.rows import Game, Turn, call, games
-from pipeline.settings.arguments.worlds import Terminal as Arguments
-from pipeline.store.harbor import WORKDIR, greeting
-from pipeline.store.records import RawTask
+from ouroboros.operators.worlds.rows import Game, Turn, call, games
+from ouroboros.pipeline.settings.arguments.worlds import Terminal as Arguments
+from ouroboros.pipeline.store.harbor import WORKDIR, greeting
+from ouroboros.pipeline.store.records import RawTask
 
 DEFAULTS = Arguments.model_construct()
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen")  # single letters are too hard to find

@@ -4,13 +4,13 @@ An error where the rows are given or already explored; a warning where tasks wou
 """
 
 
-from pipeline.check.row_counts import most_rows
-from pipeline.check.workload import workload
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.config import Config
-from pipeline.settings.train_batch import given_batch, train_batch
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.check.workload import workload
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.train_batch import given_batch, train_batch
+from ouroboros.pipeline.store.errors import Problem
 
 
 def unfillable_steps(recipe: Recipe) -> list[Problem]:

@@ -6,11 +6,11 @@ stages/judged_rows.py calls them with sampled rows. User functions: pipeline/che
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.check.sources import POOL, Source, rewards, tasksets
-from pipeline.settings.arguments.answers import REWARDS, tool_arguments
-from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions, workflow_of
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.sources import POOL, Source, rewards, tasksets
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, tool_arguments
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions, workflow_of
+from ouroboros.pipeline.store.errors import Problem
 
 SECTION = "buffer.explorer_input"
 PIPELINE = "data_processor.task_pipeline"

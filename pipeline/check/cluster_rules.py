@@ -3,10 +3,10 @@
 import getpass
 from collections.abc import Iterable
 
-from pipeline.job import slurm
-from pipeline.plan import requests
-from pipeline.plan.identity import Stage
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.job import slurm
+from ouroboros.pipeline.plan import requests
+from ouroboros.pipeline.plan.identity import Stage
+from ouroboros.pipeline.store.errors import Problem
 
 SECTION = "cluster.slurm"
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.check.data_sample import Sample
-from pipeline.check.sources import FEATURE
-from pipeline.store.errors import nearest
+from ouroboros.pipeline.check.data_sample import Sample
+from ouroboros.pipeline.check.sources import FEATURE
+from ouroboros.pipeline.store.errors import nearest
 
 
 def file_problems(source: dict[str, Any], drawn: Sample) -> list[str]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.store.architecture import text_part
-from pipeline.store.errors import Problem
-from pipeline.store.model_engine import OTHER
+from ouroboros.pipeline.store.architecture import text_part
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.model_engine import OTHER
 
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # widths with kernels: v1/attention/backends/cpu_attn.py
 BLOCK = 128  # tokens of a block of the KV cache, which chunks of attention are cut into

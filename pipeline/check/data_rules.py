@@ -2,12 +2,21 @@
 
 from collections.abc import Iterator
 
-from pipeline.settings import arguments
-from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.arguments.worlds import World
-from pipeline.settings.config import Config
-from pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, ExplorerInput, Taskset, eval_places, train_places
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
+from ouroboros.pipeline.settings.arguments.worlds import World
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import (
+    EXPERTS,
+    INPUT,
+    PIPELINE,
+    SHOWN,
+    ExplorerInput,
+    Taskset,
+    eval_places,
+    train_places,
+)
+from ouroboros.pipeline.store.errors import Problem
 
 
 def without_rows(c: Config) -> list[Problem]:

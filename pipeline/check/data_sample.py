@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.store import harbor
-from pipeline.store.data_files import (
+from ouroboros.pipeline.store import harbor
+from ouroboros.pipeline.store.data_files import (
     as_meant,
     files_of_split,
     is_saved_dataset,
@@ -23,7 +23,7 @@ from pipeline.store.data_files import (
     saved_dataset,
     unreadable,
 )
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.store.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import sources
-from pipeline.check.cpu_rules import cpu_problem
-from pipeline.check.fit import trains
-from pipeline.job.devices import Gpus
-from pipeline.settings.config import Config, resolve_dtype
-from pipeline.store.errors import Problem, nearest
-from pipeline.store.model_engine import OTHER, engine_problem
+from ouroboros.pipeline.check import sources
+from ouroboros.pipeline.check.cpu_rules import cpu_problem
+from ouroboros.pipeline.check.fit import trains
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.settings.config import Config, resolve_dtype
+from ouroboros.pipeline.store.errors import Problem, nearest
+from ouroboros.pipeline.store.model_engine import OTHER, engine_problem
 
 ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")

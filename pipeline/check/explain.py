@@ -8,22 +8,22 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from pipeline.check import explain_functions
-from pipeline.check.workload import counted, described
-from pipeline.compose.conf_files import groups
-from pipeline.compose.origins import origin, stage_origin
-from pipeline.compose.recipe import Recipe, effective, entries
-from pipeline.plan.identity import is_below
-from pipeline.settings.arguments.base import bound
-from pipeline.settings.config import RUN_WIDE, Config, walk
-from pipeline.settings.guide import explain_absent
-from pipeline.settings.key_names import general as general_key
-from pipeline.settings.key_names import nearest_key
-from pipeline.settings.kinds import ROWS
-from pipeline.settings.schema import default
-from pipeline.settings.secrets import is_name, is_secret, mask
-from pipeline.settings.setting import about, at, listed, plain
-from pipeline.store.errors import ConfigError, nearest
+from ouroboros.pipeline.check import explain_functions
+from ouroboros.pipeline.check.workload import counted, described
+from ouroboros.pipeline.compose.conf_files import groups
+from ouroboros.pipeline.compose.origins import origin, stage_origin
+from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
+from ouroboros.pipeline.plan.identity import is_below
+from ouroboros.pipeline.settings.arguments.base import bound
+from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
+from ouroboros.pipeline.settings.guide import explain_absent
+from ouroboros.pipeline.settings.key_names import general as general_key
+from ouroboros.pipeline.settings.key_names import nearest_key
+from ouroboros.pipeline.settings.kinds import ROWS
+from ouroboros.pipeline.settings.schema import default
+from ouroboros.pipeline.settings.secrets import is_name, is_secret, mask
+from ouroboros.pipeline.settings.setting import about, at, listed, plain
+from ouroboros.pipeline.store.errors import ConfigError, nearest
 
 
 def show(config: Config) -> str:
@@ -152,7 +152,7 @@ def type_name(kind: Any) -> str:
     if isinstance(kind, UnionType):
         return " or ".join("null" if k is type(None) else type_name(k) for k in kind.__args__)
     if hasattr(kind, "__args__"):
-        return re.sub(r"\b(?:typing|pipeline)\.(?:\w+\.)*", "", str(kind))
+        return re.sub(r"\b(?:typing|ouroboros)\.(?:\w+\.)*", "", str(kind))
     return kind.__name__
 
 

@@ -3,18 +3,18 @@
 import textwrap
 from typing import Any
 
-from pipeline.check.named_functions import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
-from pipeline.check.user_code import Functions, named
-from pipeline.compose.recipe import effective, entries
-from pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES
-from pipeline.settings.arguments import TABLES
-from pipeline.settings.arguments.base import Taker, bounds, unknown
-from pipeline.settings.arguments.base import choices as choices_of
-from pipeline.settings.arguments.users import Signature
-from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions
-from pipeline.settings.setting import at
-from pipeline.store.errors import ConfigError, shown
+from ouroboros.pipeline.check.named_functions import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
+from ouroboros.pipeline.check.user_code import Functions, named
+from ouroboros.pipeline.compose.recipe import effective, entries
+from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES
+from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.arguments.base import Taker, bounds, unknown
+from ouroboros.pipeline.settings.arguments.base import choices as choices_of
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import ConfigError, shown
 
 WIDTH = 110
 # settings with arguments -> the setting that names the function, where it is not the same key without `_args`

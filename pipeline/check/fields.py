@@ -6,20 +6,20 @@ a field here.
 
 from typing import Any
 
-from pipeline.check import explain_functions
-from pipeline.check.explain import bounds, shown, type_name
-from pipeline.check.workload import counted, workload
-from pipeline.compose.recipe import Recipe, effective, entries
-from pipeline.settings.arguments import TABLES
-from pipeline.settings.arguments.base import Arguments
-from pipeline.settings.arguments.base import bounds as argument_bounds
-from pipeline.settings.arguments.base import choices as argument_choices
-from pipeline.settings.config import RUN_WIDE, Config, walk
-from pipeline.settings.key_names import general
-from pipeline.settings.schema import default
-from pipeline.settings.secrets import mask
-from pipeline.settings.setting import about, leaves, plain, types, values_of
-from pipeline.store.files import CONF
+from ouroboros.pipeline.check import explain_functions
+from ouroboros.pipeline.check.explain import bounds, shown, type_name
+from ouroboros.pipeline.check.workload import counted, workload
+from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
+from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.arguments.base import Arguments
+from ouroboros.pipeline.settings.arguments.base import bounds as argument_bounds
+from ouroboros.pipeline.settings.arguments.base import choices as argument_choices
+from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
+from ouroboros.pipeline.settings.key_names import general
+from ouroboros.pipeline.settings.schema import default
+from ouroboros.pipeline.settings.secrets import mask
+from ouroboros.pipeline.settings.setting import about, leaves, plain, types, values_of
+from ouroboros.pipeline.store.files import CONF
 
 
 def fields() -> list[dict[str, Any]]:

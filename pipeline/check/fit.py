@@ -4,7 +4,7 @@ import math
 import os
 from typing import Any
 
-from pipeline.check.memory import (
+from ouroboros.pipeline.check.memory import (
     GIB,
     USABLE,
     Rollout,
@@ -17,14 +17,14 @@ from pipeline.check.memory import (
     rollout,
     training,
 )
-from pipeline.check.model_size import Size, Sizes
-from pipeline.check.sources import explores
-from pipeline.check.workload import workload
-from pipeline.job.devices import Gpus
-from pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
-from pipeline.settings.config import Config, resolve_dtype
-from pipeline.settings.trainer import must_overlap
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.model_size import Size, Sizes
+from ouroboros.pipeline.check.sources import explores
+from ouroboros.pipeline.check.workload import workload
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
+from ouroboros.pipeline.settings.config import Config, resolve_dtype
+from ouroboros.pipeline.settings.trainer import must_overlap
+from ouroboros.pipeline.store.errors import Problem
 
 ENGINE = "explorer.rollout_model"
 

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from pipeline.plan.plan import Plan
-from pipeline.settings.config import Config
-from pipeline.settings.images import paths_of_sets
-from pipeline.store import dockerfiles, files, images
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.plan.plan import Plan
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.images import paths_of_sets
+from ouroboros.pipeline.store import dockerfiles, files, images
+from ouroboros.pipeline.store.errors import Problem
 
 SHOWN = 5  # reasons
 

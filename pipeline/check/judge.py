@@ -3,17 +3,25 @@
 import re
 from collections.abc import Iterable
 
-from pipeline.check import data_rules, mode_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
-from pipeline.compose import axes, own_algorithms
-from pipeline.compose.compose import TITLE, composition, stage_names
-from pipeline.compose.interpolation import resolved
-from pipeline.compose.recipe import Recipe
-from pipeline.compose.stage_interpolation import in_stages
-from pipeline.compose.stage_settings import are_ordered, stage_problems
-from pipeline.settings import guide, schema, secrets
-from pipeline.settings.config import Config
-from pipeline.settings.setting import leaves, plain
-from pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.check import (
+    data_rules,
+    mode_rules,
+    recorded_rules,
+    sample_rules,
+    stage_rules,
+    teacher_rules,
+    turn_rules,
+)
+from ouroboros.pipeline.compose import axes, own_algorithms
+from ouroboros.pipeline.compose.compose import TITLE, composition, stage_names
+from ouroboros.pipeline.compose.interpolation import resolved
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.compose.stage_interpolation import in_stages
+from ouroboros.pipeline.compose.stage_settings import are_ordered, stage_problems
+from ouroboros.pipeline.settings import guide, schema, secrets
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import leaves, plain
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 # rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
 OF_A_STAGE = (data_rules.without_rows, sample_rules.unfit_batch)

@@ -9,12 +9,12 @@ counted: USABLE leaves room for them. docs/gpu-update.md compares the numbers wi
 import math
 from dataclasses import dataclass, replace
 
-from pipeline.check.model_size import Layer, Size
-from pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC
-from pipeline.settings.config import Config
-from pipeline.settings.setting import at
-from pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, must_overlap
-from pipeline.settings.truncation import most_kept
+from ouroboros.pipeline.check.model_size import Layer, Size
+from ouroboros.pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, must_overlap
+from ouroboros.pipeline.settings.truncation import most_kept
 
 GIB = 2**30
 OF_SET = 4  # bytes of the id of a token that another one was sampled among

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from pipeline.check.row_counts import most_rows
-from pipeline.compose.recipe import Recipe
-from pipeline.job.schedule import Schedule
-from pipeline.settings.data import SHOWN, train_places
-from pipeline.settings.model import NO_MODEL
-from pipeline.settings.profiles import profiled
-from pipeline.settings.setting import at
-from pipeline.settings.train_batch import rows_of_step
-from pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job.schedule import Schedule
+from ouroboros.pipeline.settings.data import SHOWN, train_places
+from ouroboros.pipeline.settings.model import NO_MODEL
+from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.train_batch import rows_of_step
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 OPERATORS = "data_processor.experience_pipeline.operators"
 

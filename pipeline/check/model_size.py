@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pipeline.check import samples
-from pipeline.settings.config import Config
-from pipeline.settings.explorer import AuxiliaryModel
-from pipeline.settings.model import Lora, Model
-from pipeline.settings.setting import plain
-from pipeline.store.digests import StageModel, resolve
-from pipeline.store.model_shape import plain_config
+from ouroboros.pipeline.check import samples
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.explorer import AuxiliaryModel
+from ouroboros.pipeline.settings.model import Lora, Model
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.digests import StageModel, resolve
+from ouroboros.pipeline.store.model_shape import plain_config
 
 
 @dataclass(frozen=True)
@@ -133,4 +133,4 @@ def counted(asked: list[str]) -> dict[str, Any]:
 
 @cache
 def _counted(asked: tuple[str, ...]) -> dict[str, Any]:
-    return samples.ask({"models": asked}, "stages.model_size")
+    return samples.ask({"models": asked}, "ouroboros.stages.model_size")

@@ -4,22 +4,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.check.builtin_rewards import generator_problems
-from pipeline.check.sources import rewards, tasksets
-from pipeline.check.user_code import Functions
-from pipeline.settings import arguments
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
-from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
-from pipeline.settings.arguments.base import Taker, problems
-from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import GROUPS, TOKENS, Signature, batch_parameters, provided, wrong_first
-from pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
-from pipeline.settings.config import Config
-from pipeline.settings.data import Taskset, reward_functions, workflow_of
-from pipeline.settings.train_batch import REPLAY
-from pipeline.settings.trainer import several_steps
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.builtin_rewards import generator_problems
+from ouroboros.pipeline.check.sources import rewards, tasksets
+from ouroboros.pipeline.check.user_code import Functions
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
+from ouroboros.pipeline.settings.arguments.base import Taker, problems
+from ouroboros.pipeline.settings.arguments.terms import Kl
+from ouroboros.pipeline.settings.arguments.users import (
+    GROUPS,
+    TOKENS,
+    Signature,
+    batch_parameters,
+    provided,
+    wrong_first,
+)
+from ouroboros.pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import Taskset, reward_functions, workflow_of
+from ouroboros.pipeline.settings.train_batch import REPLAY
+from ouroboros.pipeline.settings.trainer import several_steps
+from ouroboros.pipeline.store.errors import Problem
 
 
 def wrong_arguments(config: Config, functions: Functions | None = None) -> list[Problem]:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.check import (
+from ouroboros.pipeline.check import (
     batch_rules,
     cluster_rules,
     engine_rules,
@@ -29,23 +29,23 @@ from pipeline.check import (
     teacher_rules,
     workload,
 )
-from pipeline.check.model_size import Sizes
-from pipeline.check.report import Report, size, warn
-from pipeline.check.reward_call import call_once, call_rewards
-from pipeline.check.step_rules import step_notes
-from pipeline.check.user_code import Functions, imported, tool_notes
-from pipeline.compose.recipe import Recipe
-from pipeline.job.devices import Gpus, gpus_by_stage
-from pipeline.plan import hub
-from pipeline.plan.plan import Plan, make_plan
-from pipeline.plan.repositories import NO_ID
-from pipeline.settings.config import Config, Slurm, users_code
-from pipeline.settings.model import Model
-from pipeline.settings.monitors import absent_package, monitor_problems
-from pipeline.store import files, launch
-from pipeline.store.architecture import text_part, windowed
-from pipeline.store.errors import ConfigError, OuroError, Problem
-from pipeline.store.model_shape import plain_config, room_problem, split_problem
+from ouroboros.pipeline.check.model_size import Sizes
+from ouroboros.pipeline.check.report import Report, size, warn
+from ouroboros.pipeline.check.reward_call import call_once, call_rewards
+from ouroboros.pipeline.check.step_rules import step_notes
+from ouroboros.pipeline.check.user_code import Functions, imported, tool_notes
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job.devices import Gpus, gpus_by_stage
+from ouroboros.pipeline.plan import hub
+from ouroboros.pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.plan.repositories import NO_ID
+from ouroboros.pipeline.settings.config import Config, Slurm
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.settings.monitors import absent_package, monitor_problems
+from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store.architecture import text_part, windowed
+from ouroboros.pipeline.store.errors import ConfigError, OuroError, Problem
+from ouroboros.pipeline.store.model_shape import plain_config, room_problem, split_problem
 
 
 def check(config: Config, elsewhere=False, data: bool | None = False, code=False, call: bool | None = False, ask=True,
@@ -102,7 +102,7 @@ def _of_run(report: Report, recipe: Recipe, stages: dict[str, Config], elsewhere
                "warnings")
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
     report.add("", [] if elsewhere else [installation.absent_engine(stages), 
-                                          *launch.hidden_modules(name for _, name in users_code(config))])
+                                          *launch.hidden_modules()])
     broken = broken_models(recipe, elsewhere)
     report.add("", broken + mode_rules.missing_model(recipe) + batch_rules.unfillable_steps(recipe))
     return bool(wrong_code or unusable or broken)
@@ -203,16 +203,16 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
     _settings(judged, config, models, plain, name, gpus, functions)
-    if not elsewhere:
-        judged.add(name, host_rules.unfit_host(config, gpus),
-                   "warnings" if config.ignore_validator_suggestions else "problems")
-        judged.add(name, engine_rules.idle(config), "warnings")
     if teacher:
         _teacher(judged, config, (start, teacher), name, gpus, sizes)
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     window = None if plain is None or start.init.enable else windowed(text_part(plain), config.model.longest)
     facts += [("attention", f"{window}.")] if window else []
     report.facts.append((name, facts))
+    if not elsewhere:
+        judged.add(name, host_rules.unfit_host(config, gpus),
+                   "warnings" if config.ignore_validator_suggestions else "problems")
+        judged.add(name, engine_rules.idle(config), "warnings")
     size = sizes and sizes.of(start, config.model.lora_configs)
     if size is None:
         wrong = any(one.found == start.model_path for one in report.problems)

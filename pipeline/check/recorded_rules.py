@@ -6,17 +6,17 @@ another one. Missing properties are reported before anything runs, with the sett
 
 from pathlib import Path
 
-from pipeline.check.named_functions import lonely
-from pipeline.check.turn_rules import state_problems
-from pipeline.check.user_code import Functions
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import COMPARE
-from pipeline.settings.config import Config
-from pipeline.settings.data import SHOWN
-from pipeline.store import tables
-from pipeline.store.digests import resolve
-from pipeline.store.errors import DataError, Problem
+from ouroboros.pipeline.check.named_functions import lonely
+from ouroboros.pipeline.check.turn_rules import state_problems
+from ouroboros.pipeline.check.user_code import Functions
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import COMPARE
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import SHOWN
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import DataError, Problem
 
 TAKEN = "Needed a directory that `ouro serve --record` wrote, or of a stage with mode=explore (store/NAME-HASH)."
 

@@ -3,21 +3,30 @@
 import importlib.util
 from pathlib import Path
 
-from pipeline.check.sources import sources
-from pipeline.check.user_code import of_python
-from pipeline.job.devices import Gpus
-from pipeline.settings.config import Config, users_code
-from pipeline.settings.kinds import RECIPES
-from pipeline.settings.lora import adapter_problem
-from pipeline.settings.model import TEACHER, Model
-from pipeline.settings.reward_rules import asked_models
-from pipeline.settings.setting import values_of
-from pipeline.settings.trainer import attention_of
-from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import DOES, STATES, has_experts, text_part, unpacked, untrainable
-from pipeline.store.digests import NEEDED, HubPath, StageModel, address, digest_code, module_file, nothing_at, resolve
-from pipeline.store.errors import ConfigError, Problem, nearest
-from pipeline.store.model_shape import (
+from ouroboros.pipeline.check.sources import sources
+from ouroboros.pipeline.check.user_code import of_python
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.settings.config import Config, users_code
+from ouroboros.pipeline.settings.kinds import RECIPES
+from ouroboros.pipeline.settings.lora import adapter_problem
+from ouroboros.pipeline.settings.model import TEACHER, Model
+from ouroboros.pipeline.settings.reward_rules import asked_models
+from ouroboros.pipeline.settings.setting import values_of
+from ouroboros.pipeline.settings.trainer import attention_of
+from ouroboros.pipeline.settings.unused import without_unused
+from ouroboros.pipeline.store.architecture import DOES, STATES, has_experts, text_part, unpacked, untrainable
+from ouroboros.pipeline.store.digests import (
+    NEEDED,
+    HubPath,
+    StageModel,
+    address,
+    digest_code,
+    module_file,
+    nothing_at,
+    resolve,
+)
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
+from ouroboros.pipeline.store.model_shape import (
     CONFIG,
     absent_model,
     is_classifier,
@@ -26,7 +35,7 @@ from pipeline.store.model_shape import (
     wrong_model,
     wrong_rewriting,
 )
-from pipeline.store.weights import weights_problem
+from ouroboros.pipeline.store.weights import weights_problem
 
 FILES = ("data_processor.task_pipeline.config_path", RECIPES, "model.chat_template_path", "model.lora_configs.*.path")
 AUXILIARY = "explorer.auxiliary_models"

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.references import OTHER_MODELS
-from pipeline.settings.config import Config
-from pipeline.settings.model import Model
-from pipeline.settings.setting import values_of
-from pipeline.settings.unused import without_unused
-from pipeline.store.architecture import has_code
-from pipeline.store.digests import HubPath, resolve
-from pipeline.store.errors import Problem
-from pipeline.store.model_shape import plain_config
-from pipeline.store.packable import unknown_type
+from ouroboros.pipeline.check.references import OTHER_MODELS
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.settings.setting import values_of
+from ouroboros.pipeline.settings.unused import without_unused
+from ouroboros.pipeline.store.architecture import has_code
+from ouroboros.pipeline.store.digests import HubPath, resolve
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.model_shape import plain_config
+from ouroboros.pipeline.store.packable import unknown_type
 
 KEY = "model.trust_remote_code"
 

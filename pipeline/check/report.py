@@ -6,10 +6,10 @@ import textwrap
 from dataclasses import dataclass, field
 from functools import cache
 
-from pipeline.check.memory import GIB
-from pipeline.plan.plan import Plan
-from pipeline.store import files
-from pipeline.store.errors import Problem, masked
+from ouroboros.pipeline.check.memory import GIB
+from ouroboros.pipeline.plan.plan import Plan
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import Problem, masked
 
 WIDTH = 110  # columns of the report
 Facts = list[tuple[str, str]]  # (word, sentence)

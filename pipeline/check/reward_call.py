@@ -14,18 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.sources import POOL, rewards, sources, tasksets
-from pipeline.check.user_code import WAIT, own_code
-from pipeline.job.context import ending, environment
-from pipeline.settings import secrets
-from pipeline.settings.arguments.experience import asks_models
-from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions, train_places
-from pipeline.settings.reward_rules import components_of
-from pipeline.settings.setting import plain
-from pipeline.store import files
-from pipeline.store.digests import nothing_at
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.sources import POOL, rewards, sources, tasksets
+from ouroboros.pipeline.check.user_code import WAIT, own_code
+from ouroboros.pipeline.job.context import ending, environment
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.arguments.experience import asks_models
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions, train_places
+from ouroboros.pipeline.settings.reward_rules import components_of
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.digests import nothing_at
+from ouroboros.pipeline.store.errors import Problem
 
 OPERATORS = "data_processor.experience_pipeline.operators"
 GENERATOR = "data_processor.task_pipeline.generator"  # and generator_args

@@ -7,17 +7,17 @@ Curation drops rows and splits them, so these are upper bounds.
 from functools import cache
 from pathlib import Path
 
-from pipeline.plan.hub import is_here
-from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.config import Config
-from pipeline.settings.curation import TaskPipeline
-from pipeline.settings.data import Rows, train_places
-from pipeline.settings.kinds import Kind
-from pipeline.settings.setting import at
-from pipeline.store import harbor
-from pipeline.store.data_files import files_of_split, is_saved_dataset
-from pipeline.store.digests import below, resolve
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.plan.hub import is_here
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.curation import TaskPipeline
+from ouroboros.pipeline.settings.data import Rows, train_places
+from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import harbor
+from ouroboros.pipeline.store.data_files import files_of_split, is_saved_dataset
+from ouroboros.pipeline.store.digests import below, resolve
+from ouroboros.pipeline.store.errors import DataError
 
 LARGEST = 2**30  # bytes: larger jsonl files are not counted; this size takes about a second
 CHUNK = 2**20

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from pipeline.compose.recipe import Recipe
-from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import MIXED_LOSSES, SCORING
-from pipeline.settings.config import Config
-from pipeline.settings.data import EXPERTS, ReplayBuffer
-from pipeline.settings.train_batch import REPLAY, expert_buffer, rows_of_step
-from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
-from pipeline.store.errors import ConfigError, Problem, nearest
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, SCORING
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import EXPERTS, ReplayBuffer
+from ouroboros.pipeline.settings.train_batch import REPLAY, expert_buffer, rows_of_step
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
 

@@ -9,21 +9,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import builtin_rewards
-from pipeline.check.sources import sources as sources_of
-from pipeline.check.sources import tasksets
-from pipeline.job.tasksets import sets_with_paths
-from pipeline.plan.data import data_settings
-from pipeline.plan.hub import is_here
-from pipeline.settings.arguments.answers import tool_arguments
-from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
-from pipeline.settings.config import Config
-from pipeline.settings.curation import TaskPipeline
-from pipeline.settings.data import EXPERTS, SHOWN, Rows, workflow_of
-from pipeline.settings.setting import at, plain
-from pipeline.store import files, launch
-from pipeline.store.digests import below, nothing_at, resolve
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.check import builtin_rewards
+from ouroboros.pipeline.check.sources import sources as sources_of
+from ouroboros.pipeline.check.sources import tasksets
+from ouroboros.pipeline.job.tasksets import sets_with_paths
+from ouroboros.pipeline.plan.data import data_settings
+from ouroboros.pipeline.plan.hub import is_here
+from ouroboros.pipeline.settings.arguments.answers import tool_arguments
+from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.curation import TaskPipeline
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Rows, workflow_of
+from ouroboros.pipeline.settings.setting import at, plain
+from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store.digests import below, nothing_at, resolve
+from ouroboros.pipeline.store.errors import StageError
 
 ROWS = 200  # rows sampled from each source
 LIMITS = ("max_prompt_tokens", "max_response_tokens")  # the widest of any stage: a longer row is of use to none
@@ -92,7 +92,7 @@ def sources_here(stages: list[Config]) -> list[dict[str, Any]]:
             if not nothing_at(one.path) and is_here(one.path, one.split)]
 
 
-def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, Any]:
+def ask(request: dict[str, Any], module: str = "ouroboros.stages.preview") -> dict[str, Any]:
     """Returns the answer of a module that is started as a process of its own. Raises StageError when it dies."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"

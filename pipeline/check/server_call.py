@@ -8,15 +8,15 @@ import json
 import os
 from collections.abc import Callable
 
-from pipeline.check.named_functions import tools_with_servers
-from pipeline.check.sources import tasksets
-from pipeline.check.user_code import Functions
-from pipeline.job.context import environment
-from pipeline.settings import secrets
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.named_functions import tools_with_servers
+from ouroboros.pipeline.check.sources import tasksets
+from ouroboros.pipeline.check.user_code import Functions
+from ouroboros.pipeline.job.context import environment
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.store.errors import Problem
 
 EXTERNAL = "explorer.rollout_model.external"
 SECONDS = 10.0  # for a list of models
@@ -89,7 +89,7 @@ def _models(url: str, key: str) -> tuple[str, list[str]]:
 
 def ask_servers(stages: list[Config], functions: Functions, add: Add) -> list[tuple[str, str]]:
     """Returns facts (server, number of tools)."""
-    from workflows.attempts.mcp_tools import listed_now  # jsonschema
+    from ouroboros.workflows.attempts.mcp_tools import listed_now  # jsonschema
 
     facts, asked = {}, {}
     for settings in stages:

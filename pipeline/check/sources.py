@@ -4,12 +4,12 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pipeline.settings.algorithms import PAIR_TYPES, SCORING
-from pipeline.settings.config import Config
-from pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
-from pipeline.settings.profiles import profiled
-from pipeline.settings.setting import plain
-from pipeline.store.digests import below, resolve
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
+from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
 FEATURE = "feature_keys."  # begins the name of a column that a selector reads; its index follows

@@ -6,21 +6,21 @@ They need the source of functions but no user files other than code; checks of f
 import os
 from pathlib import Path
 
-from pipeline.check import named_functions, references
-from pipeline.check.data_rules import rowless
-from pipeline.compose.recipe import Recipe, renamed_components, sets
-from pipeline.plan.data import data_settings
-from pipeline.plan.identity import is_below, received_settings
-from pipeline.settings.config import RUN_WIDE, Config, walk
-from pipeline.settings.data import eval_places, reward_functions, train_places
-from pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
-from pipeline.settings.model import TEACHER
-from pipeline.settings.monitors import monitor_problems
-from pipeline.settings.setting import about, at
-from pipeline.settings.unused import switched_off, unused
-from pipeline.store.digests import address
-from pipeline.store.errors import Problem
-from pipeline.store.signatures import parameters_of
+from ouroboros.pipeline.check import named_functions, references
+from ouroboros.pipeline.check.data_rules import rowless
+from ouroboros.pipeline.compose.recipe import Recipe, renamed_components, sets
+from ouroboros.pipeline.plan.data import data_settings
+from ouroboros.pipeline.plan.identity import is_below, received_settings
+from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
+from ouroboros.pipeline.settings.data import eval_places, reward_functions, train_places
+from ouroboros.pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
+from ouroboros.pipeline.settings.model import TEACHER
+from ouroboros.pipeline.settings.monitors import monitor_problems
+from ouroboros.pipeline.settings.setting import about, at
+from ouroboros.pipeline.settings.unused import switched_off, unused
+from ouroboros.pipeline.store.digests import address
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.signatures import parameters_of
 
 # check/teacher_rules.py, `unasked_models`; a name that no stage reads cannot be wrong
 REPORTED_ELSEWHERE = (TEACHER, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",

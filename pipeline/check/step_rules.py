@@ -6,13 +6,13 @@ Where the number of steps is known only after curation, checks that depend on it
 
 import math
 
-from pipeline.check.workload import workload
-from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.settings.algorithm import Optimizer
-from pipeline.settings.algorithms import WITH_CRITIC
-from pipeline.settings.config import Config
-from pipeline.settings.trainer import is_driven
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.workload import workload
+from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
+from ouroboros.pipeline.settings.algorithm import Optimizer
+from ouroboros.pipeline.settings.algorithms import WITH_CRITIC
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.trainer import is_driven
+from ouroboros.pipeline.store.errors import Problem
 
 MOST_NAMED = 4  # evaluated versions listed in a message
 
@@ -39,8 +39,8 @@ def _idle(config: Config) -> list[Problem]:
               for key, one in _optimizers(config).items() if not one.lr),
             *(Problem(f"algorithm.rollout_rejection.{name}", "leaves out what engine and trainer agree on, or nearly: "
                       "their ratio is 1.", "For bounds around it set one below and one above 1.", found=pair)
-              for name, pair in config.algorithm.rollout_rejection.bounds.items()
-              if name.endswith("k1") and not pair[0] < 1 < pair[1])]
+              for name in ("token_k1", "seq_sum_k1", "seq_mean_k1")
+              if (pair := getattr(config.algorithm.rollout_rejection, name)) and not pair[0] < 1 < pair[1])]
 
 
 def _warmups(config: Config, steps: int) -> list[Problem]:

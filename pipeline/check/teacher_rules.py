@@ -1,16 +1,16 @@
 """Checks models of one stage that another one asks: teachers, whose GPU memory is estimated, and auxiliary models."""
 
 
-from pipeline.check.memory import GIB, USABLE, layer_tokens, training
-from pipeline.check.model_size import Size
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.algorithms import SCORING, WITH_TEACHER
-from pipeline.settings.config import Config
-from pipeline.settings.model import TEACHER, Model
-from pipeline.settings.reward_rules import asked_models
-from pipeline.store.digests import StageModel
-from pipeline.store.errors import Problem, nearest
-from pipeline.store.model_shape import absent_model
+from ouroboros.pipeline.check.memory import GIB, USABLE, layer_tokens, training
+from ouroboros.pipeline.check.model_size import Size
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.algorithms import SCORING, WITH_TEACHER
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.model import TEACHER, Model
+from ouroboros.pipeline.settings.reward_rules import asked_models
+from ouroboros.pipeline.store.digests import StageModel
+from ouroboros.pipeline.store.errors import Problem, nearest
+from ouroboros.pipeline.store.model_shape import absent_model
 
 
 def unfit_teachers(recipe: Recipe) -> list[Problem]:

@@ -1,14 +1,14 @@
 """Rules for algorithms that compare turns, the workflows that produce them, and the length of a second turn."""
 
 
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.arguments.advantages import ADVANTAGES
-from pipeline.settings.arguments.answers import WORKFLOWS
-from pipeline.settings.config import Config
-from pipeline.settings.data import eval_places, train_places, workflow_of
-from pipeline.settings.kinds import Kind
-from pipeline.settings.model import Model
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import eval_places, train_places, workflow_of
+from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.store.errors import Problem
 
 RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 

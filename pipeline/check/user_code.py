@@ -15,19 +15,19 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from pipeline.check.sources import tasksets
-from pipeline.job.context import ending, environment, our_environment
-from pipeline.job.ending import die_with_parent
-from pipeline.job.process_group import ending_orphans
-from pipeline.settings import secrets
-from pipeline.settings.arguments.answers import tool_arguments
-from pipeline.settings.arguments.users import Signature
-from pipeline.settings.config import TOOLS, Config, users_code
-from pipeline.settings.data import reward_functions, workflow_of
-from pipeline.store import files, launch
-from pipeline.store.digests import module_file
-from pipeline.store.errors import Problem
-from pipeline.store.user_errors import STANDARD_LIBRARY
+from ouroboros.pipeline.check.sources import tasksets
+from ouroboros.pipeline.job.context import ending, environment, our_environment
+from ouroboros.pipeline.job.ending import die_with_parent
+from ouroboros.pipeline.job.process_group import ending_orphans
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.arguments.answers import tool_arguments
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.settings.config import TOOLS, Config, users_code
+from ouroboros.pipeline.settings.data import reward_functions, workflow_of
+from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store.digests import module_file
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
 IDLE = 40  # seconds in which an import that goes on reads a file
@@ -111,8 +111,8 @@ def own_code(words: list[str], log: Path, variables: dict[str, str]) -> Iterator
     """The process stages/own_code.py, and its end with all that it has started: those may keep its output open, which
     therefore goes into a file."""
     with open(log, "wb") as output, ending_orphans():
-        process = subprocess.Popen(launch.command("stages.own_code", *words), stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=output, start_new_session=True, preexec_fn=die_with_parent,
+        process = subprocess.Popen(launch.command("ouroboros.stages.own_code", *words), stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent,
                                    env=our_environment() | variables)
         try:
             yield process

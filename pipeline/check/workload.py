@@ -5,22 +5,22 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.check.memory import has_critic
-from pipeline.check.model_size import Size
-from pipeline.check.report import size
-from pipeline.check.row_counts import most_rows
-from pipeline.check.turn_rules import most_turns
-from pipeline.compose.recipe import Recipe
-from pipeline.job.schedule import rft_schedule
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import PAIR_TYPES
-from pipeline.settings.config import Config
-from pipeline.settings.explorer import because_of_time, depends_on_time
-from pipeline.settings.kinds import Kind
-from pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
-from pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, is_driven, publishes_deltas
-from pipeline.settings.truncation import most_kept
-from pipeline.store import records
+from ouroboros.pipeline.check.memory import has_critic
+from ouroboros.pipeline.check.model_size import Size
+from ouroboros.pipeline.check.report import size
+from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.check.turn_rules import most_turns
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job.schedule import rft_schedule
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
+from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, is_driven, publishes_deltas
+from ouroboros.pipeline.settings.truncation import most_kept
+from ouroboros.pipeline.store import records
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
 # half, a token's text takes about 2, and an action mask next to nothing.

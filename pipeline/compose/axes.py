@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipeline.settings.secrets import typed
-from pipeline.store.errors import ConfigError, Problem
-from pipeline.store.files import hash_json
+from ouroboros.pipeline.settings.secrets import typed
+from ouroboros.pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.store.files import hash_json
 
 LONGEST_NAME = 60  # characters of a run's name
 HASH_LENGTH = 6
@@ -54,7 +54,7 @@ class Axis:
     def _choices(self) -> list[str]:
         from hydra.core.override_parser.types import Glob
 
-        from pipeline.compose.conf_files import groups
+        from ouroboros.pipeline.compose.conf_files import groups
 
         value = self.parsed.value()
         if isinstance(value, Glob):  # Hydra's own iterator would need a config loader that knows the group
@@ -89,7 +89,7 @@ def _parsed(word: str):
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from pipeline.compose.typed_texts import as_typed
+    from ouroboros.pipeline.compose.typed_texts import as_typed
 
     try:
         return OverridesParser.create().parse_override(as_typed(word))
@@ -141,7 +141,7 @@ def _problem(word: str, override: Any) -> Problem | None:
 def _groups_for(override) -> str:
     from hydra.core.override_parser.types import Glob
 
-    from pipeline.compose.conf_files import groups
+    from ouroboros.pipeline.compose.conf_files import groups
 
     if not isinstance(override.value(), Glob):
         return ""

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.compose import axes
-from pipeline.compose.conf_files import (
+from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.compose.conf_files import (
     STORED,
     absent_default,
     choose,
@@ -25,11 +25,11 @@ from pipeline.compose.conf_files import (
     groups,
     search_path,
 )
-from pipeline.compose.interpolation import unreadable
-from pipeline.settings import guide, schema, secrets
-from pipeline.settings.key_names import exists
-from pipeline.settings.setting import at
-from pipeline.store.errors import ConfigError, Problem, nearest
+from ouroboros.pipeline.compose.interpolation import unreadable
+from ouroboros.pipeline.settings import guide, schema, secrets
+from ouroboros.pipeline.settings.key_names import exists
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 TITLE = "the configuration has problems:"
 
@@ -71,7 +71,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[Probl
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from pipeline.compose.typed_texts import as_typed
+    from ouroboros.pipeline.compose.typed_texts import as_typed
 
     shown = secrets.typed(override)
     if not override.lstrip("+").partition("=")[0].strip():

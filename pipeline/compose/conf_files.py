@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings import algorithms, schema
-from pipeline.settings.config import walk
-from pipeline.settings.key_names import refuse_other_program, refuse_toml
-from pipeline.store.digests import reading
-from pipeline.store.errors import ConfigError, Problem, nearest
-from pipeline.store.files import CONF, hash_text
+from ouroboros.pipeline.settings import algorithms, schema
+from ouroboros.pipeline.settings.config import walk
+from ouroboros.pipeline.settings.key_names import refuse_other_program, refuse_toml
+from ouroboros.pipeline.store.digests import reading
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
+from ouroboros.pipeline.store.files import CONF, hash_text
 
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are not config groups
 HEAD = r"(?:[ \t]*(?:#.*|---.*)?\n)*?"  # lines before the first key
@@ -201,7 +201,7 @@ def _load(path: Path, shown_name: str, problems: list[Problem], section: str = "
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from pipeline.compose import yaml_files
+    from ouroboros.pipeline.compose import yaml_files
 
     if not path.is_file():
         found = "there is no such file" if not path.exists() else (

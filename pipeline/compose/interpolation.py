@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings import secrets
-from pipeline.settings.environment_values import FromEnvironment
-from pipeline.settings.setting import at, own_name, plain
-from pipeline.store.errors import Problem
-from pipeline.store.secret_names import names_secret
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.environment_values import FromEnvironment
+from ouroboros.pipeline.settings.setting import at, own_name, plain
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.secret_names import names_secret
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 # another setting, `${a.b}`, `${ a[b] }` or, relative to the current one, `${.b}`; a resolver (oc.env:HOME) has a colon

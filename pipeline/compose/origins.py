@@ -6,15 +6,15 @@ Hydra's defaults list gives the order of the files; each file is read again here
 from pathlib import Path
 from typing import Any
 
-from pipeline.compose.compose import hydra_overrides
-from pipeline.compose.conf_files import directories, file_of, search_path
-from pipeline.compose.recipe import merged, renamed_components
-from pipeline.settings.algorithms import functions, parts
-from pipeline.settings.config import Config
-from pipeline.settings.secrets import typed
-from pipeline.settings.setting import at
-from pipeline.store.errors import Problem
-from pipeline.store.files import CONF
+from ouroboros.pipeline.compose.compose import hydra_overrides
+from ouroboros.pipeline.compose.conf_files import directories, file_of, search_path
+from ouroboros.pipeline.compose.recipe import merged, renamed_components
+from ouroboros.pipeline.settings.algorithms import functions, parts
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.secrets import typed
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.files import CONF
 
 DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
 

@@ -5,12 +5,12 @@ Such a file fills null values in the section `algorithm`, so it cannot change a 
 
 from typing import Any
 
-from pipeline.settings import schema
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import own, parts
-from pipeline.settings.config import Config
-from pipeline.settings.setting import at
-from pipeline.store.errors import Problem, nearest
+from ouroboros.pipeline.settings import schema
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import own, parts
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import Problem, nearest
 
 
 def wrong_files(config: Config) -> list[Problem]:

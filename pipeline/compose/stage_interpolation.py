@@ -7,10 +7,10 @@ stage sets is therefore copied into the stage's entry, and names it there: `${st
 from functools import partial
 from typing import Any
 
-from pipeline.compose.interpolation import NAMED, from_root
-from pipeline.compose.recipe import ITS_OWN, sets
-from pipeline.settings.secrets import texts
-from pipeline.settings.setting import at
+from ouroboros.pipeline.compose.interpolation import NAMED, from_root
+from ouroboros.pipeline.compose.recipe import ITS_OWN, sets
+from ouroboros.pipeline.settings.secrets import texts
+from ouroboros.pipeline.settings.setting import at
 
 
 def in_stages(composed: dict[str, Any]) -> dict[str, Any]:

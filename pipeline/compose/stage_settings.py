@@ -3,14 +3,14 @@
 import re
 from typing import Any
 
-from pipeline.compose.recipe import BENCH, ITS_OWN, before, sets
-from pipeline.settings import schema
-from pipeline.settings.combinations import LONGEST_NAME
-from pipeline.settings.config import RUN_WIDE, Config
-from pipeline.settings.environment_values import parsed_environment
-from pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS
-from pipeline.settings.setting import given
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.compose.recipe import BENCH, ITS_OWN, before, sets
+from ouroboros.pipeline.settings import schema
+from ouroboros.pipeline.settings.combinations import LONGEST_NAME
+from ouroboros.pipeline.settings.config import RUN_WIDE, Config
+from ouroboros.pipeline.settings.environment_values import parsed_environment
+from ouroboros.pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS
+from ouroboros.pipeline.settings.setting import given
+from ouroboros.pipeline.store.errors import Problem
 
 STAGE_NAME = re.compile(rf"[A-Za-z]\w{{,{LONGEST_NAME - 1}}}", re.ASCII)
 RESERVED = (IMAGES, TASKS, CURATE, MODEL, "evaluate_base", REPORT, BENCH)  # names of stages that the plan adds

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import CommonTokenStream, InputStream, OverrideLexer
 from hydra.grammar.gen.OverrideParser import OverrideParser
 
-from pipeline.settings.key_names import keeps_letters
+from ouroboros.pipeline.settings.key_names import keeps_letters
 
 OF_VALUES = ("choice", "sort", "shuffle", "str")  # functions of overrides whose arguments are values of the setting
 

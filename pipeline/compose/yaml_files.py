@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from pipeline.compose.interpolation import unreadable
-from pipeline.settings.key_names import keeps_letters
-from pipeline.store.errors import Problem
-from pipeline.store.yaml_aliases import refuse_large, single_node
-from pipeline.store.yaml_values import Loader, scalar
+from ouroboros.pipeline.compose.interpolation import unreadable
+from ouroboros.pipeline.settings.key_names import keeps_letters
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.yaml_aliases import refuse_large, single_node
+from ouroboros.pipeline.store.yaml_values import Loader, scalar
 
 TEXT, WHOLE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
 MERGE = "tag:yaml.org,2002:merge"

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, NamedTuple
 
-from pipeline.job.ending import Stopped
+from ouroboros.pipeline.job.ending import Stopped
 
 LINE = 256  # bytes: written at once, so that a reader never sees a part of it
 KEPT = 50  # durations of a kind

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.job.devices import by_uuid, visible_gpus
-from pipeline.job.shares import held_gpus
-from pipeline.settings.kinds import Kind
-from pipeline.store import files
+from ouroboros.pipeline.job.devices import by_uuid, visible_gpus
+from ouroboros.pipeline.job.shares import held_gpus
+from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.store import files
 
 POLL_SECONDS = 1.0
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # shared by a machine and all its containers until reboot

@@ -24,23 +24,23 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.job import own_process
-from pipeline.job.activity import Activity
-from pipeline.job.claims import claimed
-from pipeline.job.ending import Ending, Stopped, end_with_runner
-from pipeline.job.error_file import LOG, NAME, write_error
-from pipeline.job.guard import guarded
-from pipeline.job.inputs import require_intact
-from pipeline.job.slurm import this_job
-from pipeline.job.threads import cores_taken, recorded_threads
-from pipeline.settings import secrets
-from pipeline.settings.config import Config
-from pipeline.settings.explorer import depends_on_time
-from pipeline.settings.kinds import KINDS
-from pipeline.store import consistency, files, hashes, launch, recovery
-from pipeline.store.errors import ModelError, OuroError, StageError, masked
-from pipeline.store.secret_names import conceal_secrets
-from pipeline.store.user_errors import brief, users_frames, users_traceback
+from ouroboros.pipeline.job import own_process
+from ouroboros.pipeline.job.activity import Activity
+from ouroboros.pipeline.job.claims import claimed
+from ouroboros.pipeline.job.ending import Ending, Stopped, end_with_runner
+from ouroboros.pipeline.job.error_file import LOG, NAME, write_error
+from ouroboros.pipeline.job.guard import guarded
+from ouroboros.pipeline.job.inputs import require_intact
+from ouroboros.pipeline.job.slurm import this_job
+from ouroboros.pipeline.job.threads import cores_taken, recorded_threads
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.explorer import depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import consistency, files, hashes, launch, recovery
+from ouroboros.pipeline.store.errors import ModelError, OuroError, StageError, masked
+from ouroboros.pipeline.store.secret_names import conceal_secrets
+from ouroboros.pipeline.store.user_errors import brief, users_frames, users_traceback
 
 # Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pipeline.store import user_calls
-from pipeline.store.parent import die_with_parent
+from ouroboros.pipeline.store import user_calls
+from ouroboros.pipeline.store.parent import die_with_parent
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # signals within this time are one request: a terminal signals the whole process group, whose members pass it on too

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from pipeline.store.errors import masked
-from pipeline.store.user_errors import ESCAPE
+from ouroboros.pipeline.store.errors import masked
+from ouroboros.pipeline.store.user_errors import ESCAPE
 
 NAME = "stage.error"
 LOG = "log: "  # prefix of the last line

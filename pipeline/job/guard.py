@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from pipeline.job.activity import STACK_SIGNAL, WAITS, Activity, show_stack_on_signal
-from pipeline.job.ending import SIGNALS, die_with_parent
-from pipeline.job.processes import end_below
-from pipeline.job.watchdog import Watchdog
+from ouroboros.pipeline.job.activity import STACK_SIGNAL, WAITS, Activity, show_stack_on_signal
+from ouroboros.pipeline.job.ending import SIGNALS, die_with_parent
+from ouroboros.pipeline.job.processes import end_below
+from ouroboros.pipeline.job.watchdog import Watchdog
 
 LIMIT_SECONDS = 4 * 3600.0  # without a sign of life: an operator of curation may take long over many rows
 LOOK_SECONDS = 0.5

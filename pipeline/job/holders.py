@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pipeline.job.ending import RUNNER
-from pipeline.job.processes import environment, status
-from pipeline.store.errors import StageError
-from pipeline.store.files import named_process, take_lock
+from ouroboros.pipeline.job.ending import RUNNER
+from ouroboros.pipeline.job.processes import environment, status
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.files import named_process, take_lock
 
 _held: list[IO] = []  # open until this process ends
 

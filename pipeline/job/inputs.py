@@ -4,11 +4,11 @@ import logging
 import time
 from pathlib import Path
 
-from pipeline.job.progress import FILE_ONLY
-from pipeline.settings.kinds import REPORT, Kind
-from pipeline.store import checkpoints, files, hashes, recovery
-from pipeline.store.errors import DataError
-from pipeline.store.locations import PER_STEP
+from ouroboros.pipeline.job.progress import FILE_ONLY
+from ouroboros.pipeline.settings.kinds import REPORT, Kind
+from ouroboros.pipeline.store import checkpoints, files, hashes, recovery
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.locations import PER_STEP
 
 
 def require_intact(kind: Kind, inputs: dict[str, Path], root: str, verify: str, log: logging.Logger) -> None:

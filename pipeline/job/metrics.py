@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from pipeline.job.progress import rate
-from pipeline.store.records import Rollout, Score, Step
+from ouroboros.pipeline.job.progress import rate
+from ouroboros.pipeline.store.records import Rollout, Score, Step
 
 
 def step_metrics(step: Step) -> dict[str, float]:

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.settings.algorithms import learns_by_variance
-from pipeline.store.records import Step
+from ouroboros.pipeline.settings.algorithms import learns_by_variance
+from ouroboros.pipeline.store.records import Step
 
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
 ASK = "See ouro sql \"select {} limit 8\" {{run}}."  # run: to be filled in last

@@ -12,10 +12,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.job.activity import CALLS, Doing
-from pipeline.job.watchdog import activity_file
-from pipeline.store import files, user_calls
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.job.activity import CALLS, Doing
+from ouroboros.pipeline.job.watchdog import activity_file
+from ouroboros.pipeline.store import files, user_calls
+from ouroboros.pipeline.store.errors import StageError
 
 LIST = "own_process.json"  # {function: how it ended the process}
 REWARD, WORKFLOW = "reward function", "workflow"  # kinds of functions that can be called apart

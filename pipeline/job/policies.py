@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.settings.lora import ADAPTER
-from pipeline.store import checkpoints, files, tensor_files, versions
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.settings.lora import ADAPTER
+from ouroboros.pipeline.store import checkpoints, files, tensor_files, versions
+from ouroboros.pipeline.store.errors import DataError
 
 
 @dataclass(frozen=True)

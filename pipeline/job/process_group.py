@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipeline.job import ending
-from pipeline.job.ending import RUNNER, TOGETHER_SECONDS
-from pipeline.job.processes import called, children, descendants, status, stopped
-from pipeline.store.parent import adopt_orphans
+from ouroboros.pipeline.job import ending
+from ouroboros.pipeline.job.ending import RUNNER, TOGETHER_SECONDS
+from ouroboros.pipeline.job.processes import called, children, descendants, status, stopped
+from ouroboros.pipeline.store.parent import adopt_orphans
 
 SIGNALS = (*ending.SIGNALS, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills

@@ -64,7 +64,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def called(pid: int) -> str:
-    """`process 123 (stages.evaluate)`, or of several ranks `rank 1 (process 123)`."""
+    """`process 123 (ouroboros.stages.evaluate)`, or of several ranks `rank 1 (process 123)`."""
     variables = environment(pid)
     with contextlib.suppress(OSError):
         if variables.get("WORLD_SIZE", "1") != "1" and "RANK" in variables:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pipeline.store.records import Rollout, Score, Step
+from ouroboros.pipeline.store.records import Rollout, Score, Step
 
 QUIET_SECONDS = 10.0  # between two lines without a terminal
 SAMPLED = ("sampled_accuracy", "sampled_reward")  # the summary score of a set, which has one of them

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.settings.data import train_places
-from pipeline.settings.train_batch import rows_of_step, train_batch
-from pipeline.store.errors import ConfigError, DataError, Problem
+from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.train_batch import rows_of_step, train_batch
+from ouroboros.pipeline.store.errors import ConfigError, DataError, Problem
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,8 @@ from itertools import cycle
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pipeline.job.schedule import task_order
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.job.schedule import task_order
+from ouroboros.pipeline.store.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np

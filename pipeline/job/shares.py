@@ -8,9 +8,9 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pipeline.job.devices import needed_gpus, visible_gpus
-from pipeline.settings.kinds import Kind, of_mode
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.job.devices import needed_gpus, visible_gpus
+from ouroboros.pipeline.settings.kinds import Kind, of_mode
+from ouroboros.pipeline.store.errors import ConfigError
 
 
 def cores() -> list[int]:

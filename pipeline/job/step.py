@@ -1,6 +1,6 @@
 """Tasks of a stage on the nodes of its job, as steps of SLURM (`srun`) in the job's own allocation.
 
-    srun ... python -m pipeline.job.step FIRST COUNT MODULE ARGUMENT ...
+    srun ... python -m ouroboros.pipeline.job.step FIRST COUNT MODULE ARGUMENT ...
 
 On the node, the task takes COUNT of the GPUs that the node gave the job, from index FIRST (negative: from the end), and
 its part of the job's cores there, sets the variables that torch.distributed reads, and becomes `python -m MODULE
@@ -12,12 +12,12 @@ import platform
 import socket
 import sys
 
-from pipeline.job import slurm
-from pipeline.job.devices import visible_gpus
-from pipeline.job.shares import cores, deal_cores
-from pipeline.job.threads import thread_environment
-from pipeline.store import launch
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.job import slurm
+from ouroboros.pipeline.job.devices import visible_gpus
+from ouroboros.pipeline.job.shares import cores, deal_cores
+from ouroboros.pipeline.job.threads import thread_environment
+from ouroboros.pipeline.store import launch
+from ouroboros.pipeline.store.errors import StageError
 
 
 def nodes() -> list[str]:
@@ -39,7 +39,7 @@ def command(module: list[str], first: int, count: int, on: list[str], tasks: int
     """
     return ["srun", "--overlap", f"--nodes={len(on)}", f"--nodelist={','.join(on)}", f"--ntasks={tasks}",
             f"--ntasks-per-node={tasks // len(on)}", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=1",
-            "--unbuffered", *launch.command("pipeline.job.step", str(first), str(count), *module)]
+            "--unbuffered", *launch.command("ouroboros.pipeline.job.step", str(first), str(count), *module)]
 
 
 def rendezvous() -> dict[str, str]:

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.schedule import Schedule
-from pipeline.job.waiting import wait_until
-from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
-from pipeline.store import files, tables, versions
+from ouroboros.pipeline.job.schedule import Schedule
+from ouroboros.pipeline.job.waiting import wait_until
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
+from ouroboros.pipeline.store import files, tables, versions
 
 ASKED, GIVEN = "asked.json", "given.json"  # in weights/
 NONE = -1  # before every version

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings.data import EXPERTS, SHOWN, train_places
-from pipeline.store import tables
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, train_places
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import DataError
 
 HELD = "held"  # input role of a training stage: the tasks for evaluation during training
 PROFILE = "profile_"  # begins the input role of a stage whose measured rates selectors read; its name follows

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.job.claims import claimed_cores
-from pipeline.job.shares import cores
-from pipeline.store import files
+from ouroboros.pipeline.job.claims import claimed_cores
+from ouroboros.pipeline.job.shares import cores
+from ouroboros.pipeline.store import files
 
 RECORD = "threads.json"
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "BLIS_NUM_THREADS",

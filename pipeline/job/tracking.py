@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.job.metrics import score_metrics
-from pipeline.settings.monitors import MONITORS, check_monitor
-from pipeline.settings.secrets import mask
-from pipeline.store import files
-from pipeline.store.records import Score
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.metrics import score_metrics
+from ouroboros.pipeline.settings.monitors import MONITORS, check_monitor
+from ouroboros.pipeline.settings.secrets import mask
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.records import Score
 
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor

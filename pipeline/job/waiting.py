@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.store.errors import StageError
 
 SOONEST, LATEST = 0.001, 0.05  # seconds between two checks: a fiftieth of the time waited, within these bounds
 

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.job.activity import CALLS, STACK_SIGNAL, UNLIMITED, WAITS, Doing
-from pipeline.job.processes import called, descendants, status, stopped
+from ouroboros.pipeline.job.activity import CALLS, STACK_SIGNAL, UNLIMITED, WAITS, Doing
+from ouroboros.pipeline.job.processes import called, descendants, status, stopped
 
 START_SECONDS = 3600.0  # limit of an activity that a child has not completed before: loading, compilation
 LEAST_SECONDS, FACTOR = 120.0, 20  # automatic limit of others: FACTOR times their median, at least LEAST_SECONDS

@@ -7,16 +7,16 @@ starts stages, reads and writes files, logs, reports and declares settings is ve
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
-from pipeline.settings.arguments import POLICY_LOSSES, TABLES
-from pipeline.settings.config import Config, users_code
-from pipeline.settings.data import ReplayBuffer
-from pipeline.settings.kinds import PATHS, Kind
-from pipeline.settings.setting import leaves, own_name, values_of
-from pipeline.store.definitions import digest_definitions, start_of, uses_of_file
-from pipeline.store.digests import code_files
-from pipeline.store.files import HOME
-from pipeline.store.project_imports import is_installed
+from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
+from ouroboros.pipeline.settings.arguments import POLICY_LOSSES, TABLES
+from ouroboros.pipeline.settings.config import Config, users_code
+from ouroboros.pipeline.settings.data import ReplayBuffer
+from ouroboros.pipeline.settings.kinds import PATHS, Kind
+from ouroboros.pipeline.settings.setting import leaves, own_name, values_of
+from ouroboros.pipeline.store.definitions import digest_definitions, start_of, uses_of_file
+from ouroboros.pipeline.store.digests import code_files
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.pipeline.store.project_imports import is_installed
 
 # last part of a setting -> the tables with the functions that it may name
 NAMED = {

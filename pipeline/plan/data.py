@@ -6,13 +6,13 @@ read the same data share one `tasks` and one `curate`.
 
 from collections.abc import Sequence
 
-from pipeline.settings.config import Config
-from pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
-from pipeline.settings.images import paths_of_sets
-from pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
-from pipeline.settings.profiles import profiled
-from pipeline.settings.train_batch import expert_buffer
-from pipeline.store.images import keys
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
+from ouroboros.pipeline.settings.images import paths_of_sets
+from ouroboros.pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
+from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.train_batch import expert_buffer
+from ouroboros.pipeline.store.images import keys
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
            "format": TaskFormat()}

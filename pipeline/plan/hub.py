@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.identity import Stage
-from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
-from pipeline.settings.config import Config
-from pipeline.settings.kinds import PATHS, TASKS
-from pipeline.settings.setting import Section, at, values_of
-from pipeline.store import files
-from pipeline.store.digests import HubPath, resolve
-from pipeline.store.errors import OuroError, StageError
+from ouroboros.pipeline.plan.identity import Stage
+from ouroboros.pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.kinds import PATHS, TASKS
+from ouroboros.pipeline.settings.setting import Section, at, values_of
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.digests import HubPath, resolve
+from ouroboros.pipeline.store.errors import OuroError, StageError
 
 PINS = "OURO_HUB_PINS"  # variable by which `ouro run` passes its pins to snakemake: run -> id -> commit
 MODELS = ("model.model_path", "model.critic_model_path", "model.teacher_model_path",

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pipeline.job.devices import gpus_of_machine
-from pipeline.job.shares import held_gpus
-from pipeline.job.tasksets import HELD
-from pipeline.plan.code import code_of
-from pipeline.settings.algorithms import PAIR_TYPES, SCORING
-from pipeline.settings.config import Config, users_code, walk
-from pipeline.settings.images import paths_of_sets
-from pipeline.settings.kinds import LATER, RECIPES, Kind
-from pipeline.settings.setting import about, at, plain, values_of
-from pipeline.settings.unused import without_unused
-from pipeline.store import files
-from pipeline.store.digests import (
+from ouroboros.pipeline.job.devices import gpus_of_machine
+from ouroboros.pipeline.job.shares import held_gpus
+from ouroboros.pipeline.job.tasksets import HELD
+from ouroboros.pipeline.plan.code import code_of
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.config import Config, users_code, walk
+from ouroboros.pipeline.settings.images import paths_of_sets
+from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
+from ouroboros.pipeline.settings.setting import about, at, plain, values_of
+from ouroboros.pipeline.settings.unused import without_unused
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.digests import (
     HubPath,
     StageModel,
     digest_code,
@@ -30,8 +30,9 @@ from pipeline.store.digests import (
     digest_meaning,
     digests,
 )
-from pipeline.store.images import keys
-from pipeline.store.records import FORMAT
+from ouroboros.pipeline.store.images import keys
+from ouroboros.pipeline.store.project_imports import bare
+from ouroboros.pipeline.store.records import FORMAT
 
 # additional settings of a stage that trains on pairs; demonstrations have one fixed loss
 PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
@@ -139,7 +140,7 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
                                  for one in (value if isinstance(value, list) else [value]))]
     waits = (*waits, *(one for one in named if isinstance(one, StageModel) and one not in waits))
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs,
+    return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub)
 
 

@@ -8,22 +8,33 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.compose.recipe import Recipe
-from pipeline.job import policies
-from pipeline.job.tasksets import HELD, PROFILE
-from pipeline.plan import hub
-from pipeline.plan.data import data_settings, environments
-from pipeline.plan.identity import Stage, make_stage
-from pipeline.settings.config import Config
-from pipeline.settings.data import train_places
-from pipeline.settings.kinds import CURATE, EVALUATE, IMAGES, MODEL, RECORDED, REPORT, SERVER, TASKS, TEST_ROWS, Kind
-from pipeline.settings.model import NO_MODEL, TEACHER, Model
-from pipeline.settings.profiles import profiled
-from pipeline.settings.setting import plain
-from pipeline.store import files
-from pipeline.store.digests import StageModel
-from pipeline.store.errors import ConfigError, ModelError
-from pipeline.store.model_shape import absent_model, read_config, rewritten, room_problem
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job import policies
+from ouroboros.pipeline.job.tasksets import HELD, PROFILE
+from ouroboros.pipeline.plan import hub
+from ouroboros.pipeline.plan.data import data_settings, environments
+from ouroboros.pipeline.plan.identity import Stage, make_stage
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.kinds import (
+    CURATE,
+    EVALUATE,
+    IMAGES,
+    MODEL,
+    RECORDED,
+    REPORT,
+    SERVER,
+    TASKS,
+    TEST_ROWS,
+    Kind,
+)
+from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model
+from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.digests import StageModel
+from ouroboros.pipeline.store.errors import ConfigError, ModelError
+from ouroboros.pipeline.store.model_shape import absent_model, read_config, rewritten, room_problem
 
 LIMITS = ("max_prompt_tokens", "max_response_tokens", "max_model_len")  # of sequences, tokens
 

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pipeline.store.data_files import READERS, SAVED, of_split
-from pipeline.store.digests import HubPath, hashes_of
-from pipeline.store.errors import ConfigError, DataError, ModelError, StageError, nearest
+from ouroboros.pipeline.store.data_files import READERS, SAVED, of_split
+from ouroboros.pipeline.store.digests import HubPath, hashes_of
+from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError, StageError, nearest
 
 SCHEME, DATASETS = "hf://", "hf://datasets/"
 NO_ID = "not an id of the Hugging Face hub"

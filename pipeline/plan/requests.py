@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.slurm import Nodes
-from pipeline.plan.identity import Stage
-from pipeline.settings.config import Slurm
-from pipeline.store import checkpoints
-from pipeline.store.errors import ModelError
+from ouroboros.pipeline.job.slurm import Nodes
+from ouroboros.pipeline.plan.identity import Stage
+from ouroboros.pipeline.settings.config import Slurm
+from ouroboros.pipeline.store import checkpoints
+from ouroboros.pipeline.store.errors import ModelError
 
 # host memory of a Python process with torch and vLLM or DeepSpeed loaded; with GPUs also CUDA's libraries and buffers
 GIB_PER_PROCESS, GIB_PER_GPU_PROCESS = 2.0, 5.0

@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import named_functions, references
-from pipeline.check.judge import rules_of_stage
-from pipeline.check.recorded_rules import lacking
-from pipeline.check.user_code import imported
-from pipeline.compose import axes
-from pipeline.compose.recipe import Recipe, entries, merged
-from pipeline.results.difference import frozen
-from pipeline.settings import schema
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC, WITH_TEACHER, filled
-from pipeline.settings.config import Config
-from pipeline.settings.setting import Section, given
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.check import named_functions, references
+from ouroboros.pipeline.check.judge import rules_of_stage
+from ouroboros.pipeline.check.recorded_rules import lacking
+from ouroboros.pipeline.check.user_code import imported
+from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.compose.recipe import Recipe, entries, merged
+from ouroboros.pipeline.results.difference import frozen
+from ouroboros.pipeline.settings import schema
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC, WITH_TEACHER, filled
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import Section, given
+from ouroboros.pipeline.store.errors import ConfigError
 
 # settings that determine the batch's content, and how its gradient is applied
 FIXED = ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline", "sample_strategy",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.results.query import short
+from ouroboros.pipeline.results.query import short
 
 SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05")
 INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"

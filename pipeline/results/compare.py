@@ -9,17 +9,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pipeline.compose import axes
-from pipeline.job.progress import SAMPLED
-from pipeline.results import difference, learnt, query, sweep_view
-from pipeline.results.sweep_view import SweepView
-from pipeline.results.view import View
-from pipeline.settings.kinds import EVALUATE
-from pipeline.settings.secrets import mask
-from pipeline.settings.setting import at
-from pipeline.store import files, tables
-from pipeline.store.errors import DataError, nearest
-from pipeline.store.records import Score
+from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.job.progress import SAMPLED
+from ouroboros.pipeline.results import difference, learnt, query, sweep_view
+from ouroboros.pipeline.results.sweep_view import SweepView
+from ouroboros.pipeline.results.view import View
+from ouroboros.pipeline.settings.kinds import EVALUATE
+from ouroboros.pipeline.settings.secrets import mask
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store.records import Score
 
 METRIC = SAMPLED[0]
 SAMPLED_BY = ("temperature", "top_p", "top_k", "min_p", "max_tokens")  # of rollout_args

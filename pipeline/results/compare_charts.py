@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.compose.axes import plain
-from pipeline.results.charts import CARD, GRID, INK, MUTED, SERIES, blank, inline
-from pipeline.results.query import short
+from ouroboros.pipeline.compose.axes import plain
+from ouroboros.pipeline.results.charts import CARD, GRID, INK, MUTED, SERIES, blank, inline
+from ouroboros.pipeline.results.query import short
 
 INCHES = (7.6, 3.4)
 MOST_SERIES = len(SERIES)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from pipeline.job.progress import is_reward
-from pipeline.results import compare_charts
-from pipeline.results.compare import Row, number
-from pipeline.results.page import render
-from pipeline.results.sweep_view import SweepView
-from pipeline.store import files
+from ouroboros.pipeline.job.progress import is_reward
+from ouroboros.pipeline.results import compare_charts
+from ouroboros.pipeline.results.compare import Row, number
+from ouroboros.pipeline.results.page import render
+from ouroboros.pipeline.results.sweep_view import SweepView
+from ouroboros.pipeline.store import files
 
 
 def write(sweep: SweepView, rows: list[Row], metric: str) -> None:

@@ -9,17 +9,17 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.context import our_environment
-from pipeline.job.shares import cores
-from pipeline.job.threads import recorded_threads, thread_environment
-from pipeline.results.alternatives import alternatives
-from pipeline.results.query import Answer, aligned, short, show
-from pipeline.results.view import Node, View
-from pipeline.settings.algorithms import WITH_CRITIC
-from pipeline.settings.config import Config
-from pipeline.settings.setting import at, plain
-from pipeline.store import checkpoints, files, launch, tables
-from pipeline.store.errors import DataError, ModelError, StageError, nearest
+from ouroboros.pipeline.job.context import our_environment
+from ouroboros.pipeline.job.shares import cores
+from ouroboros.pipeline.job.threads import recorded_threads, thread_environment
+from ouroboros.pipeline.results.alternatives import alternatives
+from ouroboros.pipeline.results.query import Answer, aligned, short, show
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings.algorithms import WITH_CRITIC
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import at, plain
+from ouroboros.pipeline.store import checkpoints, files, launch, tables
+from ouroboros.pipeline.store.errors import DataError, ModelError, StageError, nearest
 
 ORIGINAL = "as it was"  # label of the stage's own algorithm in the output
 
@@ -111,7 +111,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         files.write_json(asked, request)
         threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
         quiet = {"TQDM_DISABLE": "1"}  # otherwise its last output would be progress bars
-        done = subprocess.run(launch.command("stages.counterfactual", str(asked), str(answer)),
+        done = subprocess.run(launch.command("ouroboros.stages.counterfactual", str(asked), str(answer)),
                               capture_output=True, text=True, check=False,
                               env=our_environment() | thread_environment(threads) | quiet)
         if done.returncode:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from operators import statistics
-from pipeline.job.progress import is_reward
-from pipeline.results import learnt
-from pipeline.results.compare import last_scores
-from pipeline.results.view import View
-from pipeline.store import tables
-from pipeline.store.errors import DataError
+from ouroboros.operators import statistics
+from ouroboros.pipeline.job.progress import is_reward
+from ouroboros.pipeline.results import learnt
+from ouroboros.pipeline.results.compare import last_scores
+from ouroboros.pipeline.results.view import View
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import DataError
 
 ALPHA = 0.05
 FEWEST = 6  # seeds that decide

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan import hub
-from pipeline.settings.config import Config
-from pipeline.settings.setting import plain
-from pipeline.store.errors import ConfigError, DataError, OuroError
+from ouroboros.pipeline.plan import hub
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.errors import ConfigError, DataError, OuroError
 
 ABSENT = "not there"
 
@@ -27,8 +27,8 @@ class Side:
 
 def side(root: Path, text: str) -> Side:
     """Returns a run by name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
-    from pipeline.check.judge import compose
-    from pipeline.results import sweep_view
+    from ouroboros.pipeline.check.judge import compose
+    from ouroboros.pipeline.results import sweep_view
 
     try:
         words = shlex.split(text)
@@ -64,7 +64,7 @@ def sides(root: Path, *texts: str) -> list[Side]:
 
 def _planned(title: str, config: Config) -> Side:
     """Returns a configuration with its stages, if they can be identified here from file contents."""
-    from pipeline.plan.plan import make_plan
+    from ouroboros.pipeline.plan.plan import make_plan
 
     located, _ = hub.located(config, ask=False)
     written = plain(hub.frozen(located))
@@ -108,8 +108,8 @@ def differing(configs: list[dict[str, Any]]) -> list[str]:
 
 def is_how(key: str) -> bool:
     """Returns whether a dotted key sets a run's name or its execution, not its results."""
-    from pipeline.settings.config import walk
-    from pipeline.settings.setting import about
+    from ouroboros.pipeline.settings.config import walk
+    from ouroboros.pipeline.settings.setting import about
 
     if key.startswith("stages.") and key.count(".") > 1:
         key = key.split(".", 2)[2]
@@ -120,8 +120,8 @@ def is_how(key: str) -> bool:
 
 def difference_lines(a: Side, b: Side) -> list[str]:
     """Returns the lines of the answer. Values that look like secrets are compared, and shown as ***."""
-    from pipeline.results.query import aligned
-    from pipeline.settings.secrets import mask
+    from ouroboros.pipeline.results.query import aligned
+    from ouroboros.pipeline.settings.secrets import mask
 
     keys = differing([a.config, b.config])
     values = [flatten(mask(one.config)) for one in (a, b)]
@@ -136,7 +136,7 @@ def difference_lines(a: Side, b: Side) -> list[str]:
 
 def _value(flat: dict[str, Any], key: str) -> str:
     """Formats a value as in an override; for a setting that one stage does not set, the run-wide one."""
-    from pipeline.check.explain import shown
+    from ouroboros.pipeline.check.explain import shown
 
     if key in flat:
         return shown(flat[key])

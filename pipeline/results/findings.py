@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from pipeline.job.no_signal import no_signals
-from pipeline.job.progress import SAMPLED, rate
-from pipeline.results.query import Answer, ask
-from pipeline.results.questions import QUESTIONS
-from pipeline.settings.kinds import Kind
+from ouroboros.pipeline.job.no_signal import no_signals
+from ouroboros.pipeline.job.progress import SAMPLED, rate
+from ouroboros.pipeline.results.query import Answer, ask
+from ouroboros.pipeline.results.questions import QUESTIONS
+from ouroboros.pipeline.settings.kinds import Kind
 
 BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # rows of an answer shown in the report

@@ -9,13 +9,13 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from operators.statistics import difference_interval, reward_interval
-from pipeline.job.progress import PAIRED, SAMPLED, duration, interval, is_reward, leak_words, task_words
-from pipeline.results.findings import repetitions
-from pipeline.results.view import Node, View
-from pipeline.settings.kinds import REPORT
-from pipeline.store import files, tables
-from pipeline.store.records import Score
+from ouroboros.operators.statistics import difference_interval, reward_interval
+from ouroboros.pipeline.job.progress import PAIRED, SAMPLED, duration, interval, is_reward, leak_words, task_words
+from ouroboros.pipeline.results.findings import repetitions
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings.kinds import REPORT
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.records import Score
 
 # rewards have no bounds, so that fewer pairs (of other tasks: tasks of either model) say nothing about their spread
 FEWEST_REWARDS = 10

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.job.error_file import told
-from pipeline.results.view import Node
-from pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.job.error_file import told
+from ouroboros.pipeline.results.view import Node
+from ouroboros.pipeline.store.errors import DataError, nearest
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 HEAD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (" + "|".join(LEVELS) + r") ")

@@ -13,20 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.inputs import require_intact
-from pipeline.job.progress import interval, is_reward
-from pipeline.plan import repositories
-from pipeline.results import learnt
-from pipeline.results.page import render
-from pipeline.results.policies import single
-from pipeline.results.sweep_view import SweepView
-from pipeline.results.view import Node, View
-from pipeline.settings import secrets
-from pipeline.settings.config import Config
-from pipeline.settings.data import reward_functions
-from pipeline.store import files
-from pipeline.store.checkpoints import model_name
-from pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.job.inputs import require_intact
+from ouroboros.pipeline.job.progress import interval, is_reward
+from ouroboros.pipeline.plan import repositories
+from ouroboros.pipeline.results import learnt
+from ouroboros.pipeline.results.page import render
+from ouroboros.pipeline.results.policies import single
+from ouroboros.pipeline.results.sweep_view import SweepView
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.checkpoints import model_name
+from ouroboros.pipeline.store.errors import DataError, nearest
 
 CARD = "README.md"  # what the hub shows of a model repository
 MODEL = "model"

@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-from pipeline.results import sweep_view
-from pipeline.settings.kinds import MODEL
-from pipeline.store.errors import DataError
-from pipeline.store.model_shape import is_classifier
-from pipeline.store.weights import whole_model
+from ouroboros.pipeline.results import sweep_view
+from ouroboros.pipeline.settings.kinds import MODEL
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.model_shape import is_classifier
+from ouroboros.pipeline.store.weights import whole_model
 
 
 def model_of(named: str, stage: str | None, root: Path) -> Path:

@@ -7,10 +7,10 @@ import base64
 import hashlib
 from typing import Any
 
-from pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
-from pipeline.results.query import plain, short
-from pipeline.settings.explorer import because_of_time
-from pipeline.store import files
+from ouroboros.pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
+from ouroboros.pipeline.results.query import plain, short
+from ouroboros.pipeline.settings.explorer import because_of_time
+from ouroboros.pipeline.store import files
 
 LONGEST_TEXT = 1000  # characters of a text to show: the first and the last ones
 

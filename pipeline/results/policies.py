@@ -2,11 +2,11 @@
 
 from tabulate import tabulate
 
-from pipeline.job.policies import kept, size
-from pipeline.results.sweep_view import SweepView
-from pipeline.results.view import Node, View
-from pipeline.store import files, versions
-from pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.job.policies import kept, size
+from ouroboros.pipeline.results.sweep_view import SweepView
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.store import files, versions
+from ouroboros.pipeline.store.errors import DataError, nearest
 
 
 def single(shown: View | SweepView) -> View:

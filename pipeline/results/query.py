@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.results.view import View
-from pipeline.store import files, read_only, tables
-from pipeline.store.errors import QueryError, nearest, pick
+from ouroboros.pipeline.results.view import View
+from ouroboros.pipeline.store import files, read_only, tables
+from ouroboros.pipeline.store.errors import QueryError, nearest, pick
 
 NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
 WIDEST = 60  # characters per cell in the table format, or what the line has left; CSV and JSON are never cut

@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from pipeline.results.findings import records
-from pipeline.store import tables
+from ouroboros.pipeline.results.findings import records
+from ouroboros.pipeline.store import tables
 
 MOST = 200  # rows
 THIRDS = ("first", "middle", "last")

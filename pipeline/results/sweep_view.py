@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from pipeline.compose import axes
-from pipeline.job.ending import INTERRUPTED
-from pipeline.results import view
-from pipeline.results.query import aligned
-from pipeline.results.view import Node, Shown, View
-from pipeline.store import files
+from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.job.ending import INTERRUPTED
+from ouroboros.pipeline.results import view
+from ouroboros.pipeline.results.query import aligned
+from ouroboros.pipeline.results.view import Node, Shown, View
+from ouroboros.pipeline.store import files
 
 SWEEP = "sweep.json"
 

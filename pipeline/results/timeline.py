@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from pipeline.results import query
-from pipeline.results.view import Node, View
-from pipeline.store import files
+from ouroboros.pipeline.results import query
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.store import files
 
 EXPLORER = ("wait_seconds", "sync_seconds", "evaluate_seconds", "rollout_seconds", "other_seconds")
 TRAINER = ("train_wait_seconds", "train_other_seconds", "train_seconds", "publish_seconds")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.results import view
-from pipeline.results.query import aligned
-from pipeline.settings.kinds import IMAGES
-from pipeline.store import checkpoints, files, images, tables
-from pipeline.store.checkpoints import ASIDE
-from pipeline.store.errors import DataError
-from pipeline.store.records import Image
+from ouroboros.pipeline.results import view
+from ouroboros.pipeline.results.query import aligned
+from ouroboros.pipeline.settings.kinds import IMAGES
+from ouroboros.pipeline.store import checkpoints, files, images, tables
+from ouroboros.pipeline.store.checkpoints import ASIDE
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import Image
 
 KILLED = "left by a killed process"
 OLD_SECONDS = 3600.0  # age of a temporary file that no living process writes

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.results.query import aligned
-from pipeline.results.view import Node, Shown
-from pipeline.store import checkpoints, consistency, files, hashes, recovery
-from pipeline.store.errors import OuroError
+from ouroboros.pipeline.results.query import aligned
+from ouroboros.pipeline.results.view import Node, Shown
+from ouroboros.pipeline.store import checkpoints, consistency, files, hashes, recovery
+from ouroboros.pipeline.store.errors import OuroError
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipeline.job.activity import Doing
-from pipeline.job.ending import INTERRUPTED
-from pipeline.job.error_file import recorded_error
-from pipeline.job.holders import Holder, holder_of, is_locked
-from pipeline.job.no_signal import STEPS, no_signals
-from pipeline.job.progress import rollout_words, step_line
-from pipeline.settings.config import Config
-from pipeline.settings.explorer import because_of_time, depends_on_time
-from pipeline.settings.kinds import KINDS, Kind
-from pipeline.store import files, tables
-from pipeline.store.errors import DataError, OuroError, StageError, message, nearest
-from pipeline.store.records import TABLES
+from ouroboros.pipeline.job.activity import Doing
+from ouroboros.pipeline.job.ending import INTERRUPTED
+from ouroboros.pipeline.job.error_file import recorded_error
+from ouroboros.pipeline.job.holders import Holder, holder_of, is_locked
+from ouroboros.pipeline.job.no_signal import STEPS, no_signals
+from ouroboros.pipeline.job.progress import rollout_words, step_line
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS, Kind
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import DataError, OuroError, StageError, message, nearest
+from ouroboros.pipeline.store.records import TABLES
 
 TRACEBACK = "Traceback (most recent call last):"
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pipeline.settings import algorithms, arguments
-from pipeline.settings.setting import Section, rule, section, setting
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings import algorithms, arguments
+from ouroboros.pipeline.settings.setting import Section, rule, section, setting
+from ouroboros.pipeline.store.errors import Problem
 
 KL_ESTIMATORS, ADVANTAGES = tuple(arguments.KL_ESTIMATORS), tuple(arguments.ADVANTAGES)
 POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(arguments.POLICY_LOSSES), tuple(arguments.SAMPLE_STRATEGIES)

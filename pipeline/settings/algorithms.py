@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings.arguments.advantages import ADVANTAGES
-from pipeline.settings.arguments.losses import POLICY_LOSSES
-from pipeline.settings.setting import Section
-from pipeline.store.errors import ConfigError
-from pipeline.store.files import CONF
+from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
+from ouroboros.pipeline.settings.setting import Section
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.files import CONF
 
 # types, and losses, that train on pairs of a preferred and a rejected response
 PAIR_TYPES = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
@@ -98,7 +98,7 @@ def _content(path: Path, changed: int) -> dict[str, Any]:
     """Returns the content of a file; empty unless it is a mapping. changed: its mtime."""
     import yaml
 
-    from pipeline.store.yaml_aliases import load
+    from ouroboros.pipeline.store.yaml_aliases import load
 
     try:
         found = load(path.read_text(encoding="utf-8"), str(path))

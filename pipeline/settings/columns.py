@@ -8,9 +8,9 @@ data.
 from collections.abc import Sequence
 from functools import partial
 
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
-from pipeline.store.errors import Problem, nearest
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
+from ouroboros.pipeline.store.errors import Problem, nearest
 
 OF_THE_FORWARD = {
     "logprobs": "log-prob of each token under the policy, with gradient",

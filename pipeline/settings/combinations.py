@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from pipeline.settings import truncation
-from pipeline.settings.algorithms import (
+from ouroboros.pipeline.settings import truncation
+from ouroboros.pipeline.settings.algorithms import (
     BY_COMPONENT,
     COMPARE,
     DEMONSTRATED,
@@ -14,16 +14,22 @@ from pipeline.settings.algorithms import (
     TAUGHT,
     WITH_TEACHER,
 )
-from pipeline.settings.arguments.advantages import ADVANTAGES
-from pipeline.settings.arguments.experience import CHANGE_REWARDS
-from pipeline.settings.columns import unweighed_steps
-from pipeline.settings.data import SHOWN, eval_places, train_places
-from pipeline.settings.kinds import of_mode
-from pipeline.settings.reward_rules import component_keys, overlong, resampled_by_accuracy, reward_model, rewards
-from pipeline.settings.server_rules import server
-from pipeline.settings.sync_rules import over_rollout, overlap, partial_rollout, syncs
-from pipeline.settings.train_batch import given_batch
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.pipeline.settings.arguments.experience import CHANGE_REWARDS
+from ouroboros.pipeline.settings.columns import unweighed_steps
+from ouroboros.pipeline.settings.data import SHOWN, eval_places, train_places
+from ouroboros.pipeline.settings.kinds import of_mode
+from ouroboros.pipeline.settings.reward_rules import (
+    component_keys,
+    overlong,
+    resampled_by_accuracy,
+    reward_model,
+    rewards,
+)
+from ouroboros.pipeline.settings.server_rules import server
+from ouroboros.pipeline.settings.sync_rules import over_rollout, overlap, partial_rollout, syncs
+from ouroboros.pipeline.settings.train_batch import given_batch
+from ouroboros.pipeline.store.errors import Problem
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 COLDEST, HOTTEST = 0.01, 100  # temperatures: vLLM samples below 0.01 at 0.01; logits differ by some tens

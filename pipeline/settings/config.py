@@ -13,19 +13,28 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from pipeline.settings import combinations
-from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
-from pipeline.settings.algorithms import GIVEN, SCORING, WITH_TEACHER
-from pipeline.settings.arguments.base import LONGEST
-from pipeline.settings.curation import DataProcessor
-from pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
-from pipeline.settings.explorer import AuxiliaryModel, Explorer
-from pipeline.settings.images import Environments, Images
-from pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
-from pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
-from pipeline.settings.setting import Absent, Section, elements, is_section, leaves, own_name, section, setting
-from pipeline.settings.trainer import Synchronizer, Trainer
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings import combinations
+from ouroboros.pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
+from ouroboros.pipeline.settings.algorithms import GIVEN, SCORING, WITH_TEACHER
+from ouroboros.pipeline.settings.arguments.base import LONGEST
+from ouroboros.pipeline.settings.curation import DataProcessor
+from ouroboros.pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
+from ouroboros.pipeline.settings.explorer import AuxiliaryModel, Explorer
+from ouroboros.pipeline.settings.images import Environments, Images
+from ouroboros.pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
+from ouroboros.pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
+from ouroboros.pipeline.settings.setting import (
+    Absent,
+    Section,
+    elements,
+    is_section,
+    leaves,
+    own_name,
+    section,
+    setting,
+)
+from ouroboros.pipeline.settings.trainer import Synchronizer, Trainer
+from ouroboros.pipeline.store.errors import Problem
 
 __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS", "AuxiliaryModel", "Config", "Init",
            "Lora", "longest_sequence", "resolve_dtype", "walk"]

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.settings import arguments
-from pipeline.settings.arguments.base import problems
-from pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, Shaping
-from pipeline.settings.arguments.rows import PRIORITY_WEIGHTS
-from pipeline.settings.data import COLUMNS, PIPELINE, TaskFormat
-from pipeline.settings.setting import Section, rule, section, setting
-from pipeline.store.errors import Problem, nearest
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings.arguments.base import problems
+from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, Shaping
+from ouroboros.pipeline.settings.arguments.rows import PRIORITY_WEIGHTS
+from ouroboros.pipeline.settings.data import COLUMNS, PIPELINE, TaskFormat
+from ouroboros.pipeline.settings.setting import Section, rule, section, setting
+from ouroboros.pipeline.store.errors import Problem, nearest
 
 
 def malformed(operators: list[dict[str, Any]], key: str) -> Iterator[Problem]:

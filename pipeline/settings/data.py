@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from pipeline.settings import arguments
-from pipeline.settings.arguments.base import problems
-from pipeline.settings.setting import Section, rule, section, setting
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings.arguments.base import problems
+from ouroboros.pipeline.settings.setting import Section, rule, section, setting
+from ouroboros.pipeline.store.errors import Problem
 
 WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
 SELECTORS = arguments.SELECTORS

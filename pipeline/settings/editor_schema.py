@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pipeline.settings.config import RUN_WIDE, Config
-from pipeline.settings.guide_always import ALWAYS
-from pipeline.settings.guide_keys import OWN_NAME, Always
-from pipeline.settings.setting import elements, is_section
+from ouroboros.pipeline.settings.config import RUN_WIDE, Config
+from ouroboros.pipeline.settings.guide_always import ALWAYS
+from ouroboros.pipeline.settings.guide_keys import OWN_NAME, Always
+from ouroboros.pipeline.settings.setting import elements, is_section
 
 # any setting may be an interpolation, so that text is valid for a number or a choice too
 INTERPOLATION = {"type": "string", "pattern": r"\$\{"}

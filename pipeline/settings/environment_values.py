@@ -8,7 +8,7 @@ class FromEnvironment(str):
 
     def as_value(self) -> Any:
         """Returns the text's value in a YAML file: a number, true, a list; else the plain text."""
-        from pipeline.store.yaml_values import scalar
+        from ouroboros.pipeline.store.yaml_values import scalar
 
         return scalar(str(self))
 

@@ -4,15 +4,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.settings.arguments.answers import WORKFLOWS
-from pipeline.settings.arguments.base import LONGEST
-from pipeline.settings.arguments.experience import asks_models
-from pipeline.settings.kinds import Kind
-from pipeline.settings.remote import Remote
-from pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
-from pipeline.settings.trainer import is_driven
-from pipeline.store.errors import Problem
-from pipeline.store.signatures import parameters_of
+from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
+from ouroboros.pipeline.settings.arguments.base import LONGEST
+from ouroboros.pipeline.settings.arguments.experience import asks_models
+from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.settings.remote import Remote
+from ouroboros.pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
+from ouroboros.pipeline.settings.trainer import is_driven
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.signatures import parameters_of
 
 # of our workflows, those with processes of their own
 BY_THEMSELVES = tuple(name for name, one in WORKFLOWS.items() if one.acts_by_itself)

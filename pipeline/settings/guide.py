@@ -7,8 +7,8 @@ and guide_refused.py of pipeline/settings.
 import re
 from typing import Any
 
-from pipeline.settings.guide_always import ALWAYS
-from pipeline.settings.guide_keys import (
+from ouroboros.pipeline.settings.guide_always import ALWAYS
+from ouroboros.pipeline.settings.guide_keys import (
     NOTED,
     ONLY,
     OWN_NAME,
@@ -24,7 +24,7 @@ from pipeline.settings.guide_keys import (
     Translated,
     Works,
 )
-from pipeline.settings.guide_refused import REFUSED, TRANSLATED
+from ouroboros.pipeline.settings.guide_refused import REFUSED, TRANSLATED
 
 
 def general(key: str) -> str:

@@ -1,6 +1,6 @@
 """Trinity-RFT guide keys with which there is nothing to choose here: one value holds, is accepted and has no effect."""
 
-from pipeline.settings.guide_keys import BUFFERS, OWN_NAME, TASKSETS, Always
+from ouroboros.pipeline.settings.guide_keys import BUFFERS, OWN_NAME, TASKSETS, Always
 
 _LOGPROBS = Always((0,), "the log-prob of every sampled token is kept, and of no other.")
 _READ_ONCE = Always((int,), "data are files, which are there or not: no read is tried again.")

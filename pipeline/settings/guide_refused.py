@@ -1,6 +1,6 @@
 """Trinity-RFT guide keys without a meaning here, each with one sentence on the alternative."""
 
-from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused, Translated
+from ouroboros.pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused, Translated
 
 _NO_ACTORS = "there are no actors whose names must differ; project and name identify a run."
 _NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run --profile slurm`)."

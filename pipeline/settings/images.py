@@ -1,8 +1,8 @@
 """Settings of the environments that agents work in, and of building their images."""
 
-from pipeline.settings.kinds import SETS
-from pipeline.settings.setting import Section, setting, values_of
-from pipeline.store.digests import HubPath, below
+from ouroboros.pipeline.settings.kinds import SETS
+from ouroboros.pipeline.settings.setting import Section, setting, values_of
+from ouroboros.pipeline.store.digests import HubPath, below
 
 
 class Environments(Section):

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 
-from pipeline.settings.config import walk
-from pipeline.settings.setting import types
-from pipeline.store.errors import ConfigError, close
+from ouroboros.pipeline.settings.config import walk
+from ouroboros.pipeline.settings.setting import types
+from ouroboros.pipeline.store.errors import ConfigError, close
 
 # program -> top keys, one of which its files have; LLaMA-Factory's have TRL's too
 PROGRAMS = {"axolotl": ("base_model", "sequence_len", "micro_batch_size"), "LLaMA-Factory": ("finetuning_type",),

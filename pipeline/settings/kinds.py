@@ -7,7 +7,7 @@ Whatever plans, checks, runs or shows stages asks the row of a stage's kind. `mo
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pipeline.settings.algorithm import RolloutRejection
+from ouroboros.pipeline.settings.algorithm import RolloutRejection
 
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
@@ -125,7 +125,7 @@ class Kind(str):
 
     @cached_property
     def module(self) -> str:
-        return f"stages.{self}"
+        return f"ouroboros.stages.{self}"
 
 
 REWRITING = ("rope_scaling", "rope_theta", "override_config")  # of the section model: changes of config.json

@@ -3,10 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from pipeline.store.digests import HubPath
-from pipeline.store.errors import ModelError, Problem
-from pipeline.store.model_shape import ADAPTER_CONFIG, json_object
-from pipeline.store.weights import adapter_words
+from ouroboros.pipeline.store.digests import HubPath
+from ouroboros.pipeline.store.errors import ModelError, Problem
+from ouroboros.pipeline.store.model_shape import ADAPTER_CONFIG, json_object
+from ouroboros.pipeline.store.weights import adapter_words
 
 ADAPTER = "adapter_model.safetensors"  # peft's name
 

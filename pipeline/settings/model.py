@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pipeline.settings.kinds import REWRITING
-from pipeline.settings.lora import WHOLE
-from pipeline.settings.setting import Section, rule, section, setting
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.kinds import REWRITING
+from ouroboros.pipeline.settings.lora import WHOLE
+from ouroboros.pipeline.settings.setting import Section, rule, section, setting
+from ouroboros.pipeline.store.errors import Problem
 
 # rope_type -> what rope_scaling needs beside it; dynamic is absent: engine and trainer stretch it by different lengths
 ROPE_TYPES = {"default": (), "linear": ("factor",), "yarn": ("factor",), "longrope": ("short_factor", "long_factor"),

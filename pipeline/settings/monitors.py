@@ -4,8 +4,8 @@ import importlib.util
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.settings.arguments.addresses import is_address
-from pipeline.store.errors import ConfigError, Problem, nearest, pick
+from ouroboros.pipeline.settings.arguments.addresses import is_address
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest, pick
 
 
 def check_monitor(kind: str, arguments: dict[str, Any]) -> None:

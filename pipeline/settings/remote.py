@@ -1,8 +1,8 @@
 """A model that a server of OpenAI's interface answers for: where it is, and how it may be asked."""
 
-from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
-from pipeline.settings.setting import LIMIT, Section, rule, setting
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
+from ouroboros.pipeline.settings.setting import LIMIT, Section, rule, setting
+from ouroboros.pipeline.store.errors import Problem
 
 UNTOLD = {"top_k": -1, "min_p": 0.0}  # what OpenAI's interface has no parameter for -> the value by which it is off
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from pipeline.settings.algorithms import PAIR_TYPES, SCORING
-from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
-from pipeline.settings.data import EXPERTS, SHOWN, eval_places, reward_functions, train_places, workflow_of
-from pipeline.settings.setting import plain
-from pipeline.store.errors import Problem, nearest
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, eval_places, reward_functions, train_places, workflow_of
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.errors import Problem, nearest
 
 Found = Iterator[Problem]
 

@@ -1,6 +1,6 @@
 """Which stages compare the experts that engine and trainer give each token to."""
 
-from pipeline.settings.setting import at
+from ouroboros.pipeline.settings.setting import at
 
 
 def compares_routings(config) -> bool:

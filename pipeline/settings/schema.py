@@ -13,15 +13,15 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from pipeline.settings.algorithms import without_its_name
-from pipeline.settings.arguments.base import bound
-from pipeline.settings.config import Config
-from pipeline.settings.guide import explain_absent, explain_value, general
-from pipeline.settings.guide_keys import MEANT, WORKFLOWS
-from pipeline.settings.key_names import exists, nearest_key
-from pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
-from pipeline.store.errors import Problem, nearest, wrong_type
-from pipeline.store.foreign_text import escaped, is_encodable
+from ouroboros.pipeline.settings.algorithms import without_its_name
+from ouroboros.pipeline.settings.arguments.base import bound
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.guide import explain_absent, explain_value, general
+from ouroboros.pipeline.settings.guide_keys import MEANT, WORKFLOWS
+from ouroboros.pipeline.settings.key_names import exists, nearest_key
+from ouroboros.pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
+from ouroboros.pipeline.store.errors import Problem, nearest, wrong_type
+from ouroboros.pipeline.store.foreign_text import escaped, is_encodable
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
          dict: "a mapping"}

@@ -10,10 +10,10 @@ import re
 from functools import cache
 from typing import Any
 
-from pipeline.settings.config import walk
-from pipeline.settings.setting import leaves, plain
-from pipeline.store.errors import ConfigError, Problem
-from pipeline.store.secret_names import TAKEN_AS_SECRETS, names_secret, secret_variables
+from ouroboros.pipeline.settings.config import walk
+from ouroboros.pipeline.settings.setting import leaves, plain
+from ouroboros.pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.store.secret_names import TAKEN_AS_SECRETS, names_secret, secret_variables
 
 # as OmegaConf parses it, with blanks and quotes, and an empty default or none; other forms, such as a composed name,
 # are found when they are resolved (pipeline/compose/interpolation.py)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from pipeline.settings.data import eval_places
-from pipeline.settings.remote import UNTOLD
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.data import eval_places
+from ouroboros.pipeline.settings.remote import UNTOLD
+from ouroboros.pipeline.store.errors import Problem
 
 
 def server(c) -> Iterator[Problem]:

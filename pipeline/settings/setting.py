@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from pipeline.settings.arguments.base import LONGEST
-from pipeline.settings.environment_values import FromEnvironment, parsed_environment
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.arguments.base import LONGEST
+from ouroboros.pipeline.settings.environment_values import FromEnvironment, parsed_environment
+from ouroboros.pipeline.store.errors import Problem
 
 LARGEST = 2**63  # 64 bits: the limit of torch, Parquet and DuckDB
 LIMIT = {"ge": 1, "le": LONGEST}  # bounds of a time limit in seconds; below 1 nothing could meet it

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from pipeline.settings.train_batch import taken_groups
-from pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.train_batch import taken_groups
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven, may_overlap, runs_ahead
+from ouroboros.pipeline.store.errors import Problem
 
 Found = Iterator[Problem]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pipeline.settings.arguments.rows import Mix
-from pipeline.settings.setting import at
-from pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.settings.arguments.rows import Mix
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 MIX = Mix()
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pipeline.settings.algorithm import Critic
-from pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.algorithm import Critic
+from ouroboros.pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
+from ouroboros.pipeline.store.errors import Problem
 
 
 class ReferenceUpdate(Section):

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.settings.algorithms import GIVEN
-from pipeline.settings.data import train_places
-from pipeline.settings.kinds import of_mode
-from pipeline.settings.setting import at
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.algorithms import GIVEN
+from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.kinds import of_mode
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import Problem
 
 MOST = 1024  # top_k of rollouts to train on: what stays is kept with each token
 UNCUT = {"top_p": 1, "top_k": -1, "min_p": 0}

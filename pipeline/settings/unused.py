@@ -4,11 +4,11 @@ a reference that nothing asks.
 They have their defaults when a stage is created, so they are in no identity, and no stage can read their values.
 """
 
-from pipeline.settings.algorithms import DEMONSTRATED, WITH_CRITIC
-from pipeline.settings.arguments.losses import POLICY_LOSSES
-from pipeline.settings.config import Config
-from pipeline.settings.setting import at
-from pipeline.settings.trainer import is_driven
+from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, WITH_CRITIC
+from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.trainer import is_driven
 
 OF_A_CRITIC = ("trainer.critic", "trainer.critic_warmup", "model.critic_model_path")
 REFERENCE = "trainer.reference_update"

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pipeline.store.family_defaults import completed
-from pipeline.store.packable import SINKS, reads_both_ways, unknown_type, unpackable
-from pipeline.store.recurrence import recurrent_layers
+from ouroboros.pipeline.store.family_defaults import completed
+from ouroboros.pipeline.store.packable import SINKS, reads_both_ways, unknown_type, unpackable
+from ouroboros.pipeline.store.recurrence import recurrent_layers
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 OF_WHOLE = ("quantization_config", "is_encoder_decoder")

@@ -13,9 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import files, hashes
-from pipeline.store.errors import ModelError, StageError
-from pipeline.store.locations import PER_STEP, ROUTINGS
+from ouroboros.pipeline.store import files, hashes
+from ouroboros.pipeline.store.errors import ModelError, StageError
+from ouroboros.pipeline.store.locations import PER_STEP, ROUTINGS
 
 WEIGHTS = "model.safetensors"
 ASIDE = "damaged-step="

@@ -7,8 +7,8 @@ Files that are whole can still be the wrong ones: a step that was never made, a 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.store import recovery, tables
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.store import recovery, tables
+from ouroboros.pipeline.store.errors import StageError
 
 # (tables that a stage writes, what a number other than 0 means, SQL; column `run` is 'own', or the role of an input)
 OWN, KEPT = "run = 'own'", "step NOT IN (SELECT step FROM lost)"

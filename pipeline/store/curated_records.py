@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.store.task_records import COMPONENTS, column
+from ouroboros.pipeline.store.task_records import COMPONENTS, column
 
 
 @dataclass(slots=True)

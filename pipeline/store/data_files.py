@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.store import harbor
-from pipeline.store.digests import missing, reading, resolve
-from pipeline.store.errors import DataError, nearest
-from pipeline.store.foreign_text import is_encodable
+from ouroboros.pipeline.store import harbor
+from ouroboros.pipeline.store.digests import missing, reading, resolve
+from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store.foreign_text import is_encodable
 
 if TYPE_CHECKING:
     import pyarrow as pa

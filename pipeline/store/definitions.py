@@ -1,9 +1,9 @@
 """Digests of functions and classes in our own packages, each with all definitions of ours that it uses.
 
-A definition is what a module binds to a name at its top level (`operators.kl:k2`), a method (`Trainer.run`),
-or one entry of a table (`operators.loss:POLICY_LOSSES[ppo]`). Comments, layout, docstrings, log lines and messages of
-raised exceptions do not count. Uses are read from the source, nothing is imported: every name, `module.attribute` and
-dotted text that may mean a definition counts.
+A definition is what a module binds to a name at its top level (`operators.kl:k2`), a method (`Trainer.run`), or one
+entry of a table (`operators.loss:POLICY_LOSSES[ppo]`); its module is named without the prefix `ouroboros.`. Comments,
+layout, docstrings, log lines and messages of raised exceptions do not count. Uses are read from the source, nothing is
+imported: every name, `module.attribute` and dotted text that may mean a definition counts.
 """
 
 import ast
@@ -17,9 +17,9 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.store import files
-from pipeline.store.errors import StageError
-from pipeline.store.project_imports import base_of
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.project_imports import bare, base_of
 
 PACKAGES = ("operators", "workflows", "stages")
 DOTTED = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+")  # a text such as "workflows.engines.vllm_worker.WeightLoader"
@@ -90,7 +90,7 @@ def _version(home: Path, stamps: tuple[tuple[int, int], ...]) -> str:
 def closure(starts: Iterable[str], stops: Collection[str], home: Path) -> dict[str, str]:
     """Maps definitions to digests; arguments as for `digest_definitions`."""
     found: dict[str, str] = {}
-    waiting = list(starts)
+    waiting, stops = bare(list(starts)), bare(list(stops))
     while waiting:
         key = waiting.pop()
         module, _, name = key.partition(":")
@@ -106,7 +106,7 @@ def uses_of_file(path: Path, module: str) -> list[str]:
     bodies, imports = _module(path, module)
     reader = _Reader(path, module, {}, imports)
     reader.text(list(bodies.values()))
-    return list(filter(None, (_split(files.HOME, name) for name in reader.uses)))
+    return [found for name in reader.uses if name.startswith("ouroboros.") and (found := _split(files.HOME, name))]
 
 
 def start_of(name: str, home: Path) -> str | None:
@@ -133,7 +133,7 @@ def _file(home: Path, module: str) -> Path | None:
 @cache
 def _split(home: Path, dotted: str) -> str | None:
     """Returns `module:name` of a dotted name, without attributes of what it names; None if it is not one of ours."""
-    parts = dotted.split(".")
+    parts = bare(dotted).split(".")
     for end in range(len(parts), 0, -1) if parts[0] in PACKAGES else ():
         if _file(home, ".".join(parts[:end])):
             return f"{'.'.join(parts[:end])}:{''.join(parts[end:end + 1])}"
@@ -204,7 +204,7 @@ class _Reader:
         if isinstance(value, list):
             return f"[{','.join([self.text(one) for one in value if not _is_silent(one)])}]"
         if not isinstance(value, ast.AST):
-            return repr(value)
+            return repr(bare(value))
         if isinstance(value, ast.Raise):  # without its message
             return f"Raise({self.text(value.exc.func if isinstance(value.exc, ast.Call) else value.exc)})"
         if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id in self.imports:
@@ -220,7 +220,7 @@ class _Reader:
             self.imports |= _imports(node, self.path, self.module)
         elif isinstance(node, ast.Name) and (node.id in self.imports or node.id in self.bodies):
             self.uses[self.imports.get(node.id, f"{self.module}.{node.id}")] = None
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(bare(node.value)):
             self.uses[node.value] = None
 
 

@@ -8,10 +8,10 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.store import files
-from pipeline.store.errors import ConfigError, DataError, StageError, nearest
-from pipeline.store.files import CONF
-from pipeline.store.project_imports import taken_in
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError, nearest
+from ouroboros.pipeline.store.files import CONF
+from ouroboros.pipeline.store.project_imports import bare, new_name, taken_in
 
 NEEDED = ("Needed package.module:function, with the package in the current directory, installed, or with its parent "
           "directory on PYTHONPATH.")
@@ -110,6 +110,8 @@ def digest_code(dotted: str) -> str:
 def code_files(dotted: str) -> dict[str, Path]:
     """Maps the user's module in `package.module:function`, and the user's modules it imports, to their files."""
     module, _, name = dotted.partition(":")
+    if new := new_name(module, Path.cwd()):
+        raise ConfigError(f"'{dotted}' is now called '{new}{':' * bool(name)}{name}'. Write that name.")
     source = module_file(module)
     if source is None:
         raise ConfigError(f"'{dotted}': no such module. {NEEDED}")
@@ -138,7 +140,7 @@ def _hash_module(path: Path) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    return files.hash_text("\n".join(line.rstrip() for line in lines if line.strip()))
+    return files.hash_text(bare("\n".join(line.rstrip() for line in lines if line.strip())))
 
 
 @files.remembered
@@ -222,7 +224,7 @@ def _meaning(path: Path, named: str) -> str:
     """Hashes the content of a YAML file. named: the setting, in messages."""
     import yaml
 
-    from pipeline.store.yaml_aliases import load
+    from ouroboros.pipeline.store.yaml_aliases import load
 
     try:
         content = load(path.read_bytes(), named)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.store.dockerfile_text import Instruction, is_json, words
-from pipeline.store.dockerfiles import ROOT, VARIABLE, Stage, assigned, expanded, stages
+from ouroboros.pipeline.store.dockerfile_text import Instruction, is_json, words
+from ouroboros.pipeline.store.dockerfiles import ROOT, VARIABLE, Stage, assigned, expanded, stages
 
 SEPARATORS = re.compile(r"[;|&\n()`]")  # between commands of a shell
 BEFORE = re.compile(r"^\s*(?:(?:sudo|exec|time|then|do|else|if|!|{|\w+=\S*)\s+)*")  # a command that is one nevertheless

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
+from ouroboros.pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
 
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 SPECIAL = re.compile(r"[$*?\[\\'\"`]|://|^git@")  # in a name of COPY or ADD that is no file beside the Dockerfile

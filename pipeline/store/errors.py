@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pipeline.store.secret_names import masked
+from ouroboros.pipeline.store.secret_names import masked
 
 UNSAID = object()  # a problem that quotes no value
 PARTS = ("key", "found", "needed", "do", "stages", "file", "line")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.store.task_records import TOKENS, column
+from ouroboros.pipeline.store.task_records import TOKENS, column
 
 NOTES = ("JSON of the reasons beside components of the reward: what a judge said, or `limit` where accuracy_reward "
          "stopped comparing an answer; null: none")

@@ -8,7 +8,7 @@ import ast
 from functools import cache
 from typing import Any
 
-from pipeline.store.packable import family_directory, transformers_file
+from ouroboros.pipeline.store.packable import family_directory, transformers_file
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.store.errors import DataError, StageError
-from pipeline.store.foreign_text import escaped
+from ouroboros.pipeline.store.errors import DataError, StageError
+from ouroboros.pipeline.store.foreign_text import escaped
 
 MANIFEST = "manifest.json"
 CHECKSUM = "sha256_of_the_rest"  # the last key of a JSON object that we write, its first 16 hex digits
 HOME = Path(__file__).resolve().parents[2]  # the checkout: our packages, Snakefile, conf/
+PACKAGE = Path(__file__).absolute().parents[2]  # `ouroboros`, whose folders are links to those of a checkout
 CONF = HOME / "conf"  # configuration files shipped with the code
 TEMPLATES = HOME / "pipeline" / "templates"
 

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from pipeline.store import dockerfiles
-from pipeline.store.dockerfile_owners import owners
-from pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
-from pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store import dockerfiles
+from ouroboros.pipeline.store.dockerfile_owners import owners
+from ouroboros.pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
+from ouroboros.pipeline.store.errors import DataError, nearest
 
 FILE = "task.toml"
 UNSUPPORTED = "harbor_unsupported"  # key of a record: why the task cannot run here

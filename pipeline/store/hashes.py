@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from pipeline.store import files
-from pipeline.store.errors import DataError
-from pipeline.store.locations import PER_STEP
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.locations import PER_STEP
 
 LIST, OLD_LIST = "_hashes.jsonl", "hashes.jsonl"
 FILES = "files"  # key of a manifest: name -> [bytes, xxh3]

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from pipeline.store import dockerfiles, files, harbor
-from pipeline.store.digests import digest_input, resolve
-from pipeline.store.errors import DataError, StageError
+from ouroboros.pipeline.store import dockerfiles, files, harbor
+from ouroboros.pipeline.store.digests import digest_input, resolve
+from ouroboros.pipeline.store.errors import DataError, StageError
 
 DIRECTORY = "images"
 OWNER = 65534  # of unpacked files: `nobody`, whose rights commands have where this process is root

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.architecture import text_part, unpacked
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.store.architecture import text_part, unpacked
+from ouroboros.pipeline.store.errors import Problem
 
 READS = {  # model_type -> keys of the hub's config.json that vLLM 0.32 needs, and transformers does not write
     "deepseek_v3": ("topk_method",), "glm4_moe": ("head_dim",), "glm4_moe_lite": ("first_k_dense_replace",),

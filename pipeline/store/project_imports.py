@@ -5,15 +5,19 @@ every module counts: it changes as a whole, and is often too large to analyse. O
 """
 
 import ast
+import re
 import sysconfig
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from pipeline.store import files
-from pipeline.store.errors import ConfigError
-from pipeline.store.files import CONF
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.files import HOME
 
 OURS = ("operators", "pipeline", "stages", "workflows")
+MOVED = {f"pipeline.{name}": f"ouroboros.{name}" for name in ("errors", "search")}  # others: prefixed
+PREFIX = re.compile(rf"(?<![\w.])ouroboros\.(?=(?:{'|'.join(OURS)})\b)")
 INSTALLED = ("site-packages", "dist-packages")  # and the standard library
 
 
@@ -25,7 +29,7 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
     """
     parts = module.split(".")
     root = source.parents[len(parts) - (source.name != "__init__.py")]
-    if root == CONF.parent and parts[0] in OURS:
+    if parts[0] == "ouroboros":
         return {}
     if is_installed(source):
         return {module: source} | _whole(root, parts[0])
@@ -34,12 +38,45 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
     while waiting:
         name = waiting.pop()
         path = source if name == module else _file(root, name)
-        if path is None or name in found or (root == CONF.parent and name.partition(".")[0] in OURS):
+        if path is None or name in found:
             continue
         found[name] = path
         waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # packages run too
-        waiting += _named(path, name) if path.suffix == ".py" else []
+        for used in _named(path, name) if path.suffix == ".py" else []:
+            if new := new_name(used, root):
+                raise ConfigError(f"{path} imports {used}, which is now called {new}. Write that name there; stages "
+                                  "that are complete stay so.")
+            waiting.append(used)
     return found
+
+
+def bare(value: Any) -> Any:
+    """Returns a text, or the texts in a structure, with our modules' names as identities have them: of before."""
+    if isinstance(value, dict):
+        return {bare(key): bare(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [bare(one) for one in value]
+    if type(value) is not str:
+        return value
+    for before, now in MOVED.items():
+        value = value.replace(now, before)
+    return PREFIX.sub("", value)
+
+
+def new_name(name: str, root: Path) -> str | None:
+    """Returns the name of a module of ours, or of what is in it, that is called by its name of before; None for others.
+
+    root: the directory of the project, whose own packages may have the names that ours had.
+    """
+    parts = name.split(".")
+    if not all(parts) or parts[0] not in OURS:
+        return None
+    if root.resolve() != HOME and (_file(root, parts[0]) or (root / parts[0]).is_dir()):
+        return None
+    if moved := MOVED.get(".".join(parts[:2])):
+        return ".".join([moved, *parts[2:]])
+    ours = any(_file(HOME, ".".join(parts[:size])) for size in range(2, len(parts) + 1))
+    return f"ouroboros.{name}" if ours else None
 
 
 def is_installed(source: Path) -> bool:

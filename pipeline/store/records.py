@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.store.call_records import Call, Feedback, ToolCall
-from pipeline.store.curated_records import Curated
-from pipeline.store.evaluation_records import NOTES, Sample, Score
-from pipeline.store.task_records import (
+from ouroboros.pipeline.store.call_records import Call, Feedback, ToolCall
+from ouroboros.pipeline.store.curated_records import Curated
+from ouroboros.pipeline.store.evaluation_records import NOTES, Sample, Score
+from ouroboros.pipeline.store.task_records import (
     COMPONENTS,
     FLOATS,
     KEPT,

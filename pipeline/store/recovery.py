@@ -11,10 +11,10 @@ again. Where no such checkpoint is left and no later step reads the file, it is 
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.store import checkpoints, files, hashes, tables
-from pipeline.store import versions as weights
-from pipeline.store.errors import StageError
-from pipeline.store.locations import step_of
+from ouroboros.pipeline.store import checkpoints, files, hashes, tables
+from ouroboros.pipeline.store import versions as weights
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.locations import step_of
 
 OF_TRAINER = ("steps", "trained")
 OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls")

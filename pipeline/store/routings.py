@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.store import files, tables
-from pipeline.store.errors import DataError
-from pipeline.store.locations import ROUTINGS
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.locations import ROUTINGS
 
 
 def file_of(stage: Path, step: int) -> Path:

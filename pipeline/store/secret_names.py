@@ -10,7 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from pipeline.store.foreign_text import escaped
+from ouroboros.pipeline.store.foreign_text import escaped
 
 KEY = re.compile(r"(token|secret|password|(api|access|secret|private)[_-]?key)$", re.I)
 VARIABLE = re.compile(r"(key|token|secret|password)$", re.I)

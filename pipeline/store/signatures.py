@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-from pipeline.store import files
-from pipeline.store.digests import module_file
-from pipeline.store.project_imports import base_of
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.digests import module_file
+from ouroboros.pipeline.store.project_imports import base_of
 
 
 def parameters_of(dotted: str) -> set[str]:

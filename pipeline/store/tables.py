@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.store import hashes, records, sessions
-from pipeline.store.errors import DataError
-from pipeline.store.foreign_text import escaped_all
-from pipeline.store.locations import LOCATIONS, PER_STEP, step_file, steps_present  # noqa: F401  here for other modules
+from ouroboros.pipeline.store import hashes, records, sessions
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.foreign_text import escaped_all
+from ouroboros.pipeline.store.locations import LOCATIONS, PER_STEP, step_file, steps_present  # noqa: F401  here for other modules
 
 # Dictionary pages make the small files of single steps larger and slower to write.
 FORMAT = {"compression": "zstd", "use_dictionary": False}

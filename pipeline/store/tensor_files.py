@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.errors import ModelError
 
 CHUNK = 16 << 20  # bytes that a thread writes or reads at once
 THREADS = 8

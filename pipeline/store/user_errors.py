@@ -9,9 +9,9 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from pipeline.store.errors import ConfigError
-from pipeline.store.files import HOME, near
-from pipeline.store.project_imports import INSTALLED, OURS
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.files import PACKAGE, near
+from ouroboros.pipeline.store.project_imports import INSTALLED, OURS, new_name
 
 LONGEST = 2000  # characters of a message; a user's may contain a whole prompt, or megabytes
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # colours: libraries print them, and put them into their errors
@@ -51,18 +51,20 @@ def _is_users(name: str) -> bool:
     path = Path(name)
     if name.startswith("<") or set(path.parts) & {*INSTALLED} or path.is_relative_to(STANDARD_LIBRARY):
         return False
-    return not (path.is_relative_to(HOME) and path.relative_to(HOME).parts[0] in OURS)
+    return not path.is_relative_to(PACKAGE)
 
 
 def load_dotted(path: str):
     """Imports `package.module:function`. Raises ConfigError if the path does not lead to a function."""
     module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(new_name(module, Path.cwd()) or module), name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the user's module may raise anything on import, sys.exit too
-        needed = ("Needed package.module:function, with the package in the current directory, installed, or with its "
+        ours = isinstance(error, ModuleNotFoundError) and error.name in OURS
+        needed = (f"Ours is now called ouroboros.{error.name}: write that name there." if ours else
+                  "Needed package.module:function, with the package in the current directory, installed, or with its "
                   "parent directory on PYTHONPATH." if isinstance(error, ImportError | AttributeError) else
                   "Needed a module that can be imported: correct it there.")
         raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. {needed}") from error

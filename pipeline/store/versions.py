@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.store import checkpoints, files, hashes, tensor_files
-from pipeline.store.errors import ModelError, StageError
-from pipeline.store.tensor_files import CHUNK, Allocate, Stored, distinct, hashes_of, in_threads
+from ouroboros.pipeline.store import checkpoints, files, hashes, tensor_files
+from ouroboros.pipeline.store.errors import ModelError, StageError
+from ouroboros.pipeline.store.tensor_files import CHUNK, Allocate, Stored, distinct, hashes_of, in_threads
 
 DELTA = "delta.safetensors"
 INDEX, VALUE = ":index", ":value"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.store import checkpoints, tensor_files
-from pipeline.store.errors import ModelError, Problem
-from pipeline.store.model_shape import ADAPTER_CONFIG, read_config
+from ouroboros.pipeline.store import checkpoints, tensor_files
+from ouroboros.pipeline.store.errors import ModelError, Problem
+from ouroboros.pipeline.store.model_shape import ADAPTER_CONFIG, read_config
 
 NAMES = ("model.safetensors", "pytorch_model.bin")  # the names transformers looks for; sharded: with INDEX
 INDEX = ".index.json"

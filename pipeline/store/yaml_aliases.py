@@ -2,7 +2,7 @@
 
 import yaml
 
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
 
 MOST = 20_000  # values that a file's aliases may add when expanded
 LARGEST = 1 << 20  # bytes of a file of settings; some seconds of parsing

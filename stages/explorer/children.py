@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.job import step
-from pipeline.job.activity import Activity, show_stack_on_signal
-from pipeline.job.context import Context, advised, ending, open_stage, our_environment
-from pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Stopped, die_with_parent
-from pipeline.job.error_file import last_line
-from pipeline.job.own_process import ProcessEnded, called, calls_file, ended_early
-from pipeline.job.threads import record_threads, thread_environment
-from pipeline.job.watchdog import Watchdog, activity_file
-from pipeline.store import checkpoints, files, launch, tables, user_calls
-from pipeline.store.errors import OuroError, StageError, masked
-from pipeline.store.user_errors import brief, users_frames, users_traceback
+from ouroboros.pipeline.job import step
+from ouroboros.pipeline.job.activity import Activity, show_stack_on_signal
+from ouroboros.pipeline.job.context import Context, advised, ending, open_stage, our_environment
+from ouroboros.pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Stopped, die_with_parent
+from ouroboros.pipeline.job.error_file import last_line
+from ouroboros.pipeline.job.own_process import ProcessEnded, called, calls_file, ended_early
+from ouroboros.pipeline.job.threads import record_threads, thread_environment
+from ouroboros.pipeline.job.watchdog import Watchdog, activity_file
+from ouroboros.pipeline.store import checkpoints, files, launch, tables, user_calls
+from ouroboros.pipeline.store.errors import OuroError, StageError, masked
+from ouroboros.pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS, LEAVE_SECONDS = 5.0, 60.0  # for a child that saves nothing when asked to end; to end by itself
@@ -89,7 +89,7 @@ class Running:
 
 def trainer_child(config, own_cores: list[int]) -> Child:
     """Returns the trainer of a stage: ranks on this machine, or evenly on the nodes of its job of SLURM."""
-    child = Child(TRAINER, "stages.learn", own_cores, config.trainer.ranks)
+    child = Child(TRAINER, "ouroboros.stages.learn", own_cores, config.trainer.ranks)
     if config.cluster.node_num > 1:
         child.nodes, child.environment = step.nodes(), step.rendezvous()
         child.gpus = config.trainer.ranks // config.cluster.node_num if config.cluster.gpu_per_node else 0

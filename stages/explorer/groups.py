@@ -10,25 +10,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pipeline.job.context import Context
-from pipeline.settings.data import train_places
-from pipeline.settings.train_batch import groups_of_step
-from pipeline.settings.truncation import is_truncated
-from stages.explorer.over_rollout import FirstComplete
-from stages.explorer.profiles import read_profiles
-from stages.explorer.prompts import Prompts
-from stages.explorer.resample import Filled, Group, fill
-from stages.explorer.selections import Selections
-from workflows.attempts.concurrency import concurrency_of
-from workflows.attempts.continued import ContinuedEngine, NewerWeights
-from workflows.attempts.pace import Pace
-from workflows.attempts.recording import Journal
-from workflows.attempts.schedule import roll_out
-from workflows.protocol.engine import Engine
-from workflows.protocol.outcomes import Outcome, Sampling, decode
-from workflows.protocol.prompts import task_turns
-from workflows.protocol.seeds import base_seed, request_seed
-from workflows.rewards import add_own_rewards
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.train_batch import groups_of_step
+from ouroboros.pipeline.settings.truncation import is_truncated
+from ouroboros.stages.explorer.over_rollout import FirstComplete
+from ouroboros.stages.explorer.profiles import read_profiles
+from ouroboros.stages.explorer.prompts import Prompts
+from ouroboros.stages.explorer.resample import Filled, Group, fill
+from ouroboros.stages.explorer.selections import Selections
+from ouroboros.workflows.attempts.concurrency import concurrency_of
+from ouroboros.workflows.attempts.continued import ContinuedEngine, NewerWeights
+from ouroboros.workflows.attempts.pace import Pace
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.protocol.engine import Engine
+from ouroboros.workflows.protocol.outcomes import Outcome, Sampling, decode
+from ouroboros.workflows.protocol.prompts import task_turns
+from ouroboros.workflows.protocol.seeds import base_seed, request_seed
+from ouroboros.workflows.rewards import add_own_rewards
 
 
 class Groups:

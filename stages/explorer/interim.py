@@ -6,12 +6,12 @@ Requests carry their own seeds, so evaluations do not change rollouts or trainin
 
 import time
 
-from pipeline.job.context import Context
-from pipeline.job.schedule import reaches
-from pipeline.store import files, tables, versions
-from workflows.evaluation import Subject, evaluate, read_sets
-from workflows.protocol.engine import Engine
-from workflows.rewards import Rewards
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.schedule import reaches
+from ouroboros.pipeline.store import files, tables, versions
+from ouroboros.workflows.evaluation import Subject, evaluate, read_sets
+from ouroboros.workflows.protocol.engine import Engine
+from ouroboros.workflows.rewards import Rewards
 
 
 class InterimEvaluation:

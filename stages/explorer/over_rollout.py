@@ -7,7 +7,7 @@ status `late`, so that one can see which tasks they are.
 import time
 from collections.abc import Callable, Sequence
 
-from workflows.protocol.outcomes import LATE, Outcome
+from ouroboros.workflows.protocol.outcomes import LATE, Outcome
 
 COMPLETE, FAILED, UNFINISHED = range(3)  # states of a group, in the order in which groups are taken
 

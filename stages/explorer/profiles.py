@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.tasksets import PROFILE
-from pipeline.settings.profiles import profiled
-from pipeline.store import records, sessions, tables
+from ouroboros.pipeline.job.tasksets import PROFILE
+from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.store import records, sessions, tables
 
 Rates = dict[str, dict[tuple[str, str], dict[str, Any]]]  # stage -> set and task_id -> its row
 

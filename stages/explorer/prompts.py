@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import records
-from workflows.protocol.outcomes import RewardFunction
-from workflows.protocol.prompts import prompt_hash, prompt_tokens
-from workflows.rewards import Rewards
-from workflows.single_turn import load_workflows
-from workflows.task_at_hand import TaskAtHand, bound, unwritable
-from workflows.template_rows import task_prompts
+from ouroboros.pipeline.store import records
+from ouroboros.workflows.protocol.outcomes import RewardFunction
+from ouroboros.workflows.protocol.prompts import prompt_hash, prompt_tokens
+from ouroboros.workflows.rewards import Rewards
+from ouroboros.workflows.single_turn import load_workflows
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound, unwritable
+from ouroboros.workflows.template_rows import task_prompts
 
 TaskSets = list[tuple[Any, list[records.Task]]]  # settings of each training set, and its tasks
 

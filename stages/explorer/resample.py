@@ -10,8 +10,8 @@ answer for being shorter.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.store.errors import DataError
-from workflows.protocol.outcomes import Outcome
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.workflows.protocol.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.job.selection import Selector, redraw, select
-from pipeline.settings.data import SELECTORS
-from pipeline.settings.profiles import profiled
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.explorer.profiles import Rates, rate_of
-from stages.explorer.resample import Group
-from stages.explorer.selectors import DifficultyBased, SolveRatePools, by_features
+from ouroboros.pipeline.job.selection import Selector, redraw, select
+from ouroboros.pipeline.settings.data import SELECTORS
+from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.explorer.profiles import Rates, rate_of
+from ouroboros.stages.explorer.resample import Group
+from ouroboros.stages.explorer.selectors import DifficultyBased, SolveRatePools, by_features
 
 KEY = "data_selector.selector_type"
 

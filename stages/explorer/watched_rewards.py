@@ -7,11 +7,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.activity import Activity
-from pipeline.job.own_process import REWARD
-from workflows.attempts.user_reward import Rule
-from workflows.protocol.outcomes import RewardFunction
-from workflows.rewards import Rewards
+from ouroboros.pipeline.job.activity import Activity
+from ouroboros.pipeline.job.own_process import REWARD
+from ouroboros.workflows.attempts.user_reward import Rule
+from ouroboros.workflows.protocol.outcomes import RewardFunction
+from ouroboros.workflows.rewards import Rewards
 
 
 class WatchedRewards(Rewards):

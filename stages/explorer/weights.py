@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.job.background import Background
-from pipeline.job.context import Context
-from pipeline.job.syncs import Scheduled
-from pipeline.job.waiting import wait_for
-from pipeline.settings.config import resolve_dtype
-from pipeline.settings.trainer import publishes_deltas
-from pipeline.store import checkpoints, files, tables, versions
-from pipeline.store.errors import SyncError
-from workflows.attempts.recording import Journal
-from workflows.protocol.engine import Engine
+from ouroboros.pipeline.job.background import Background
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.syncs import Scheduled
+from ouroboros.pipeline.job.waiting import wait_for
+from ouroboros.pipeline.settings.config import resolve_dtype
+from ouroboros.pipeline.settings.trainer import publishes_deltas
+from ouroboros.pipeline.store import checkpoints, files, tables, versions
+from ouroboros.pipeline.store.errors import SyncError
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.protocol.engine import Engine
 
 LOOK_SECONDS = 0.1  # between two looks for newer weights
 SETTLED_SECONDS = 10.0  # a network's file system may show a later file before an earlier one
@@ -109,7 +109,7 @@ class Weights:
 
 
 class NextWeights:
-    """Newer weights for the answers of an explorer step (workflows.attempts.continued.NewerWeights)."""
+    """Newer weights for the answers of an explorer step (ouroboros.workflows.attempts.continued.NewerWeights)."""
 
     def __init__(self, weights: Weights, syncs: Scheduled, step: int, journal: Journal):
         """journal: of this step. Loads them at once if it says that a killed explorer had done so."""

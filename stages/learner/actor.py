@@ -9,20 +9,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pipeline.settings.config import longest_sequence
-from pipeline.settings.routing import compares_routings
-from pipeline.settings.setting import at
-from pipeline.store.errors import StageError
-from stages.learner.engine import policy
-from stages.learner.engine.adapter import Adapter, inject
-from stages.learner.engine.batch import Row
-from stages.learner.engine.budget import Budget
-from stages.learner.engine.compiled import GRAPHS
-from stages.learner.engine.packing import MicroBatch, lengths, pack, routed
-from stages.learner.engine.process import Process
-from stages.learner.engine.snapshot import Part
-from stages.learner.engine.zero import ZeroEngine
-from stages.learner.objective import Objective
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.adapter import Adapter, inject
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.budget import Budget
+from ouroboros.stages.learner.engine.compiled import GRAPHS
+from ouroboros.stages.learner.engine.packing import MicroBatch, lengths, pack, routed
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.zero import ZeroEngine
+from ouroboros.stages.learner.objective import Objective
 
 REFERENCE = "reference.safetensors"  # in a checkpoint, where the reference follows the policy
 

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.settings.config import longest_sequence
-from pipeline.store.checkpoints import model_directory
-from pipeline.store.digests import resolve
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.budget import Budget
-from stages.learner.engine.packing import MicroBatch, lengths
-from stages.learner.engine.process import Process
-from stages.learner.engine.sharing import Segments
-from stages.learner.engine.snapshot import Part
-from stages.learner.engine.way import Way, decoder, hidden_states
-from stages.learner.engine.zero import ZeroEngine
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store.checkpoints import model_directory
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.budget import Budget
+from ouroboros.stages.learner.engine.packing import MicroBatch, lengths
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.way import Way, decoder, hidden_states
+from ouroboros.stages.learner.engine.zero import ZeroEngine
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.learner.actor import Actor
-from stages.learner.critic import Critic
-from stages.learner.engine.batch import Row
-from stages.learner.reference import References
-from stages.learner.teacher import Teacher
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.reference import References
+from ouroboros.stages.learner.teacher import Teacher
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.job.context import Context
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.engine.batch import Row
-from stages.learner.engine.process import Process
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.process import Process
 
 
 class FixedScores:

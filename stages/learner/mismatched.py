@@ -6,8 +6,8 @@ responses that are likely neither because they were chosen for this prompt, nor 
 
 import numpy as np
 
-from stages.learner.actor import Actor
-from stages.learner.engine.batch import Row
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.batch import Row
 
 
 def estimated_kl(actor: Actor, rows: list[Row]) -> float | None:

@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operators.arguments import arguments, needed_columns
-from operators.choice import chosen_estimate, chosen_loss
-from operators.correction import Mismatch, importance_correction, mismatch, rejected
-from operators.entropy import ENTROPY_LOSSES
-from operators.kl import KL_ESTIMATORS, adaptive_coefficient
-from operators.loss import POLICY_LOSSES, natural_aggregation
-from operators.selection import SELECTIONS, of_high_entropy
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING
-from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
-from pipeline.settings.trainer import several_steps
-from pipeline.store.errors import ConfigError
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Aggregation
+from ouroboros.operators.arguments import arguments, needed_columns
+from ouroboros.operators.choice import chosen_estimate, chosen_loss
+from ouroboros.operators.correction import Mismatch, importance_correction, mismatch, rejected
+from ouroboros.operators.entropy import ENTROPY_LOSSES
+from ouroboros.operators.kl import KL_ESTIMATORS, adaptive_coefficient
+from ouroboros.operators.loss import POLICY_LOSSES, natural_aggregation
+from ouroboros.operators.selection import SELECTIONS, of_high_entropy
+from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.arguments.terms import Kl
+from ouroboros.pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
+from ouroboros.pipeline.settings.trainer import several_steps
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Aggregation
 
 KL = Kl()
 
@@ -44,7 +44,7 @@ class KLTerm:
     """A KL term to the reference with its coefficient: `kl_loss_fn` or `kl_penalty_fn` with `*_args`.
 
     estimator: name in operators/kl.py. kl_coef: weight in the loss, or in the reward. adaptive: kl_coef is adjusted by
-    the measured KL towards target_kl, nats per token; horizon: rows (operators.kl.adaptive_coefficient).
+    the measured KL towards target_kl, nats per token; horizon: rows (ouroboros.operators.kl.adaptive_coefficient).
     """
 
     estimator: str
@@ -218,7 +218,7 @@ def _choices(name: str, loss: partial, quantile: float) -> dict[str, Callable[..
 
 
 def correction_arguments(algorithm, config) -> dict | None:
-    """Arguments of operators.correction.importance_correction; None where the loss takes no correction.
+    """Arguments of ouroboros.operators.correction.importance_correction; None where the loss takes no correction.
 
     Raises ConfigError for a level with a loss that already has a ratio to the rollout's log-probs, and for a mask
     without effect.

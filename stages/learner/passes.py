@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from stages.learner.actor import Result
-from stages.learner.critic import ValueResult, explained_variance
-from stages.learner.engine.batch import Row
+from ouroboros.stages.learner.actor import Result
+from ouroboros.stages.learner.critic import ValueResult, explained_variance
+from ouroboros.stages.learner.engine.batch import Row
 
 EACH = ("clip_fraction", "kl")  # statistics that are also told of each pass, from 1
 

@@ -5,10 +5,10 @@ from collections import defaultdict
 import numpy as np
 import pyarrow as pa
 
-from operators.kl import penalise
-from pipeline.settings.arguments.advantages import ADVANTAGES
-from pipeline.store.errors import DataError
-from stages.learner.objective import KLTerm
+from ouroboros.operators.kl import penalise
+from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.objective import KLTerm
 
 LISTS = pa.list_(pa.float64())
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.job.context import Context
-from pipeline.job.syncs import Unasked
-from pipeline.settings.trainer import publishes_deltas
-from pipeline.store import checkpoints, tensor_files, versions
-from pipeline.store.tensor_files import Stored
-from pipeline.store.versions import Positions
-from stages.learner.actor import Actor
-from stages.learner.engine import policy
-from stages.learner.engine.way import decoder
-from stages.learner.separation import apart, rounded_again
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.syncs import Unasked
+from ouroboros.pipeline.settings.trainer import publishes_deltas
+from ouroboros.pipeline.store import checkpoints, tensor_files, versions
+from ouroboros.pipeline.store.tensor_files import Stored
+from ouroboros.pipeline.store.versions import Positions
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.way import decoder
+from ouroboros.stages.learner.separation import apart, rounded_again
 
 LARGEST_SHARE = 0.2  # of the elements, changed: with more, `auto` writes the whole weights
 ALIGNED = 64  # bytes: where a tensor begins in a buffer

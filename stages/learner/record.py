@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from operators.correction import Mismatch
-from pipeline.store import records
-from stages.learner.actor import Result
-from stages.learner.critic import ValueResult
-from stages.learner.engine.batch import Batch, Row
+from ouroboros.operators.correction import Mismatch
+from ouroboros.pipeline.store import records
+from ouroboros.stages.learner.actor import Result
+from ouroboros.stages.learner.critic import ValueResult
+from ouroboros.stages.learner.engine.batch import Batch, Row
 
 COST = {"rollout_seconds": "rollout_seconds", "rollout_tokens": "tokens", "sync_seconds": "sync_seconds",
         "explore_other_seconds": "other_seconds", "evaluate_seconds": "evaluate_seconds",

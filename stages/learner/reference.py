@@ -8,13 +8,13 @@ weights are shared.
 from functools import partial
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.settings.setting import at
-from pipeline.store import files, hashes, records, tables
-from pipeline.store.checkpoints import weights_hash
-from pipeline.store.digests import resolve
-from stages.learner.actor import Actor
-from stages.learner.fixed_scores import FixedScores
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import files, hashes, records, tables
+from ouroboros.pipeline.store.checkpoints import weights_hash
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.fixed_scores import FixedScores
 
 
 class References(FixedScores):

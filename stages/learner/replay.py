@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from operators.arguments import arguments
-from operators.priority import PRIORITIES
-from pipeline.settings.train_batch import REPLAY
-from pipeline.store.errors import pick
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.priority import PRIORITIES
+from ouroboros.pipeline.settings.train_batch import REPLAY
+from ouroboros.pipeline.store.errors import pick
 
 DRAWN = pa.schema([("group_id", pa.string()), ("explored", pa.int32()), ("use_count", pa.int32()),
                    ("priority", pa.float64())])

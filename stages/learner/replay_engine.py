@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeline.store.errors import ModelError
-from stages.learner.actor import Actor
-from stages.learner.engine import adapter
-from stages.learner.engine.packing import MicroBatch
-from stages.learner.engine.process import Process
-from stages.learner.engine.zero import ZeroEngine
-from workflows.engines.host_weights import HostWeights
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine import adapter
+from ouroboros.stages.learner.engine.packing import MicroBatch
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.zero import ZeroEngine
+from ouroboros.workflows.engines.host_weights import HostWeights
 
 CRITIC_STATE = Path("critic") / "state" / "mp_rank_00_model_states.pt"
 

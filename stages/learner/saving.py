@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.job import slurm
-from pipeline.job.background import Background
-from pipeline.job.context import Context
-from pipeline.job.schedule import first_explored
-from pipeline.settings.setting import at
-from pipeline.store import checkpoints, files, hashes, routings
-from stages.learner.actor import Actor
-from stages.learner.critic import Critic
-from stages.learner.engine.process import Process
-from stages.learner.engine.snapshot import Part, copied, reserve, written
-from workflows.protocol.prompts import keep_template
+from ouroboros.pipeline.job import slurm
+from ouroboros.pipeline.job.background import Background
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.schedule import first_explored
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import checkpoints, files, hashes, routings
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.snapshot import Part, copied, reserve, written
+from ouroboros.workflows.protocol.prompts import keep_template
 
 POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks
 RECENT = 10  # steps, the slowest of which is expected of the next one

@@ -11,21 +11,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.settings.config import longest_sequence
-from pipeline.store.errors import ModelError
-from pipeline.store.model_shape import CONFIG, is_classifier
-from stages.learner.actor import Actor
-from stages.learner.critic import ValueModel
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.budget import Budget
-from stages.learner.engine.packing import MicroBatch
-from stages.learner.engine.process import Process
-from stages.learner.engine.snapshot import Part
-from stages.learner.engine.way import decoder
-from stages.learner.engine.zero import ZeroEngine
-from stages.learner.objective import Objective
-from workflows.protocol.hugging_face import empty_classifier, scalar_classifier
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.model_shape import CONFIG, is_classifier
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import ValueModel
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.budget import Budget
+from ouroboros.stages.learner.engine.packing import MicroBatch
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.way import decoder
+from ouroboros.stages.learner.engine.zero import ZeroEngine
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.workflows.protocol.hugging_face import empty_classifier, scalar_classifier
 
 
 class Scorer(Actor):

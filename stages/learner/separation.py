@@ -23,18 +23,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.settings.config import Config, longest_sequence
-from pipeline.store.errors import ModelError
-from stages.learner.actor import Actor
-from stages.learner.critic import Critic
-from stages.learner.engine import attention
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Fill, MicroBatch, pack
-from stages.learner.engine.process import Process
-from stages.learner.engine.way import Way, decoder, places
-from stages.learner.teacher import Teacher
-from workflows.protocol.hugging_face import set_exact_attention
-from workflows.protocol.routing import Routers
+from ouroboros.pipeline.settings.config import Config, longest_sequence
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine import attention
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Fill, MicroBatch, pack
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.way import Way, decoder, places
+from ouroboros.stages.learner.teacher import Teacher
+from ouroboros.workflows.protocol.hugging_face import set_exact_attention
+from ouroboros.workflows.protocol.routing import Routers
 
 FIRST, SECOND = 13, 10  # tokens; the first row is longer, so that attention pads the second
 SHORT = 40  # tokens of the row that is compared, where nothing in config.json depends on a length

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.job.context import Context
-from pipeline.settings.algorithms import TAUGHT
-from pipeline.settings.arguments.losses import POLICY_LOSSES
-from pipeline.settings.config import longest_sequence
-from pipeline.store.checkpoints import model_directory, weights_hash
-from pipeline.store.errors import DataError, ModelError
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import MicroBatch
-from stages.learner.engine.process import Process
-from stages.learner.fixed_scores import FixedScores
-from workflows.protocol.hugging_face import read_config
-from workflows.protocol.prompts import read_tokenizer
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.settings.algorithms import TAUGHT
+from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store.checkpoints import model_directory, weights_hash
+from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import MicroBatch
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.fixed_scores import FixedScores
+from ouroboros.workflows.protocol.hugging_face import read_config
+from ouroboros.workflows.protocol.prompts import read_tokenizer
 
 
 class Teacher(FixedScores):

@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.store import records
-from workflows.endpoint.dialect import Refusal
-from workflows.endpoint.merging import merged
-from workflows.protocol.prompts import prompt_hash
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.pipeline.store import records
+from ouroboros.workflows.endpoint.dialect import Refusal
+from ouroboros.workflows.endpoint.merging import merged
+from ouroboros.workflows.protocol.prompts import prompt_hash
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 LONGEST_NAME = 1000  # characters of a session, a group, a component
 LARGEST_REWARD = 1e6  # of a component and of their sum, in absolute value

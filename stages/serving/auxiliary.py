@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.activity import show_stack_on_signal
-from pipeline.settings import schema
-from pipeline.settings.config import Config
-from pipeline.store.model_shape import read_config
-from pipeline.store.parent import die_with_parent
-from pipeline.store.secret_names import conceal_secrets
-from stages.serving.server import Options, serve
-from workflows.endpoint.dialect import MODEL
+from ouroboros.pipeline.job.activity import show_stack_on_signal
+from ouroboros.pipeline.settings import schema
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.model_shape import read_config
+from ouroboros.pipeline.store.parent import die_with_parent
+from ouroboros.pipeline.store.secret_names import conceal_secrets
+from ouroboros.stages.serving.server import Options, serve
+from ouroboros.workflows.endpoint.dialect import MODEL
 
 POSITIONS = 4096  # of a model whose config.json does not say how many it has
 ENGINE = ("engine_type", "engine_num", "tensor_parallel_size", "gpu_memory_utilization")

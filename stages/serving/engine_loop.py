@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pipeline.store.errors import StageError
-from workflows.protocol.engine import Engine, Reply, Request
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.protocol.engine import Engine, Reply, Request
 
 Waiting = tuple[Request, asyncio.Future]
 

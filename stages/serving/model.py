@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.settings import schema
-from pipeline.settings.config import Config
-from pipeline.settings.remote import UNTOLD
-from pipeline.settings.setting import at
-from pipeline.store import files
-from pipeline.store.errors import ConfigError
-from pipeline.store.model_shape import read_config
-from workflows.engines.open import limited
-from workflows.engines.openai_engine import write_model
+from ouroboros.pipeline.settings import schema
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.remote import UNTOLD
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.model_shape import read_config
+from ouroboros.workflows.engines.open import limited
+from ouroboros.workflows.engines.openai_engine import write_model
 
 # of the stage that made the model
 KEPT = ("model.dtype", "model.enable_thinking", "model.temperature", "model.top_p", "model.top_k",

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.store import files, records, tables
-from pipeline.store.errors import DataError
-from stages.serving import attempts
-from stages.serving.attempts import Attempt, Feedback, Reply, Source
-from workflows.endpoint.dialect import Refusal
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.serving import attempts
+from ouroboros.stages.serving.attempts import Attempt, Feedback, Reply, Source
+from ouroboros.workflows.endpoint.dialect import Refusal
 
 LOCK = "lock"
 SECONDS = 5.0  # between parts of the journal: a killed server loses the replies of this time at most

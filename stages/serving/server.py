@@ -23,20 +23,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.job.context import commit
-from pipeline.job.ending import SIGNALS
-from pipeline.store import checkpoints, files
-from pipeline.store.errors import ConfigError, OuroError
-from pipeline.store.user_errors import brief
-from stages.serving.attempts import Attempt, Feedback, Source, require_name
-from stages.serving.engine_loop import EngineLoop
-from stages.serving.recording import SECONDS, Recording
-from stages.serving.sessions import Sampling, Session
-from workflows.endpoint import server
-from workflows.endpoint.dialect import MODEL, Refusal
-from workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
-from workflows.engines.open import open_engine
-from workflows.protocol.prompts import end_tokens, load_tokenizer
+from ouroboros.pipeline.job.context import commit
+from ouroboros.pipeline.job.ending import SIGNALS
+from ouroboros.pipeline.store import checkpoints, files
+from ouroboros.pipeline.store.errors import ConfigError, OuroError
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.stages.serving.attempts import Attempt, Feedback, Source, require_name
+from ouroboros.stages.serving.engine_loop import EngineLoop
+from ouroboros.stages.serving.recording import SECONDS, Recording
+from ouroboros.stages.serving.sessions import Sampling, Session
+from ouroboros.workflows.endpoint import server
+from ouroboros.workflows.endpoint.dialect import MODEL, Refusal
+from ouroboros.workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
+from ouroboros.workflows.engines.open import open_engine
+from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
 
 IDLE_SECONDS = 3600.0  # after which the conversation of a session is forgotten, if nothing is recorded
 OPEN_SECONDS = 120  # for which a connection without requests stays open
@@ -155,7 +155,7 @@ class Standalone(server.Server):
 
 def serve(model: Path, config, options: Options) -> None:
     """Answers requests until SIGINT or SIGTERM. config: settings with sections model, explorer and cluster."""
-    for name in ("workflows.endpoint.speaker", "transformers.tokenization_utils_base"):
+    for name in ("ouroboros.workflows.endpoint.speaker", "transformers.tokenization_utils_base"):
         logging.getLogger(name).disabled = True  # they warn of no mistake, as of lengths that bound nothing
     tokenizer = load_tokenizer(model, config.model)
     if not tokenizer.chat_template:

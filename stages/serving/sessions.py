@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stages.serving.attempts import Attempt, Reply
-from stages.serving.engine_loop import EngineLoop
-from workflows.endpoint.conversation import Ask, Conversation
-from workflows.endpoint.dialect import Answer, Refusal
-from workflows.endpoint.speaker import Speaker
-from workflows.engines.guided import check
-from workflows.engines.vllm_tools import import_parsers, tool_calls
-from workflows.protocol.engine import Request, Stop
-from workflows.protocol.outcomes import Origin
+from ouroboros.stages.serving.attempts import Attempt, Reply
+from ouroboros.stages.serving.engine_loop import EngineLoop
+from ouroboros.workflows.endpoint.conversation import Ask, Conversation
+from ouroboros.workflows.endpoint.dialect import Answer, Refusal
+from ouroboros.workflows.endpoint.speaker import Speaker
+from ouroboros.workflows.engines.guided import check
+from ouroboros.workflows.engines.vllm_tools import import_parsers, tool_calls
+from ouroboros.workflows.protocol.engine import Request, Stop
+from ouroboros.workflows.protocol.outcomes import Origin
 
 RANGES = {"temperature": (0, 100), "top_p": (1e-6, 1), "top_k": (-1, 1 << 30), "seed": (0, (1 << 63) - 1)}
 

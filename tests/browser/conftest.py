@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from pipeline.store.files import HOME
-
 
 @pytest.fixture(scope="session")
 def chromium():
@@ -25,8 +23,8 @@ def served():
 
     @contextlib.contextmanager
     def start(*words: str, here=None):
-        server = subprocess.Popen([sys.executable, "-P", "-m", "pipeline.cli", *words], stdout=subprocess.PIPE,
-                                  text=True, cwd=here, env=os.environ | {"PYTHONPATH": str(HOME)})
+        server = subprocess.Popen([sys.executable, "-P", "-m", "ouroboros", *words], stdout=subprocess.PIPE,
+                                  text=True, cwd=here)
         try:
             yield server.stdout.readline().strip()
         finally:

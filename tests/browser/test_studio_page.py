@@ -1,14 +1,13 @@
 """`ouro studio` in a browser: a recipe is opened, changed, mended, saved and started, by mouse and by keyboard."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from pipeline.store.files import CONF, HOME
-from pipeline.web.recipe_text import changed, written
+from ouroboros.commands.web.recipe_text import changed, written
+from ouroboros.pipeline.store.files import CONF
 
 pytestmark = pytest.mark.browser
 EVIL = "<img src=x onerror=alert(1)>"
@@ -62,8 +61,7 @@ def test_a_shipped_recipe_is_changed_mended_saved_and_started(page, project):
         other.value.get_by_role("heading", name="ouroboros/countdown").wait_for()
         assert "#/run/ouroboros/countdown" in other.value.url
     finally:
-        subprocess.run([sys.executable, "-P", "-m", "pipeline.cli", "stop"], cwd=project, check=False,
-                       env=os.environ | {"PYTHONPATH": str(HOME)})
+        subprocess.run([sys.executable, "-P", "-m", "ouroboros", "stop"], cwd=project, check=False)
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(opened, address, project):

@@ -5,14 +5,12 @@ trained on.
 """
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store import records, tables
 from tests.factories import row
 from tests.fake_run import FakeRun
 
@@ -153,8 +151,8 @@ def test_a_phone_shows_every_part_without_a_line_that_leaves_it(chromium, addres
 
 
 def test_the_page_from_the_disk_needs_no_server(chromium, root, tmp_path):
-    subprocess.run([sys.executable, "-P", "-m", "pipeline.cli", "view", "toy/first", "--root", str(root), "--export",
-                    str(tmp_path / "page")], check=True, env=os.environ | {"PYTHONPATH": str(HOME)})
+    subprocess.run([sys.executable, "-P", "-m", "ouroboros", "view", "toy/first", "--root", str(root), "--export",
+                    str(tmp_path / "page")], check=True)
     page = chromium.new_page()
     page.goto((tmp_path / "page/index.html").as_uri() + "#/run/toy/first/rollouts?stage=rft&train_step=1")
     page.locator("tbody tr").first.wait_for()

@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
 
-from pipeline.store.files import CONF, HOME
+from ouroboros.pipeline.store.files import CONF, HOME
 from tests import harbor_kit, pages
 from tests.toy.conftest import small
 
@@ -81,7 +81,7 @@ def files_of(page: str, place: Path) -> None:
             write(place, name, source if name == "trinity.yaml" else source.replace("name: countdown", "name: words"))
     for name in ("run.sh", "run_grpo.sh"):
         if page.startswith("migrate"):
-            shutil.copy(HOME / "tests/pipeline/bridges/sources/grpo_seq_balance.sh", place / name)
+            shutil.copy(HOME / "tests/commands/bridges/sources/grpo_seq_balance.sh", place / name)
     if page in ("add-an-algorithm.md", "replay.md"):
         write(place, "mine/parts.py", pages.fenced(docs / "add-an-algorithm.md", "python")[0])
         write(place, "conf/algorithm/mine.yaml", pages.fenced(docs / "add-an-algorithm.md", "yaml")[0])

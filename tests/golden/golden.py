@@ -11,10 +11,11 @@ from unittest import mock
 
 import yaml
 
-from pipeline.check import explain
-from pipeline.check.judge import compose, judged
-from pipeline.plan.plan import make_plan
-from pipeline.store import files
+from ouroboros.pipeline.check import explain
+from ouroboros.pipeline.check.judge import compose, judged
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.project_imports import bare
 
 HERE = Path(__file__).parent
 WHOLE = ("countdown",)  # of these every setting of every stage is kept, of the others a digest
@@ -34,8 +35,8 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
 
     config = compose(overrides)
     with mock.patch.object(files, "hash_json", identity), mock.patch.multiple(
-            "pipeline.plan.identity", digests=_unread, digest_input=_unread), mock.patch(
-            "pipeline.plan.plan._model_directory", _unread):
+            "ouroboros.pipeline.plan.identity", digests=_unread, digest_input=_unread), mock.patch(
+            "ouroboros.pipeline.plan.plan._model_directory", _unread):
         stages = make_plan(config).stages
     names = {stage.directory: stage.name for stage in stages}
     shown = explain.show(config)
@@ -44,6 +45,7 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
     made = {stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
                          "waits": [names[d] for d in stage.waits], "identity": used[stage.identity]["settings"],
                          "stage.json": _renamed(stage.specification()["config"], names)} for stage in stages}
+    settings, made = bare(settings), bare(made)  # names of modules as identities have them
     if whole:
         return {"overrides": overrides, "show": settings, "stages": made}
     return {"overrides": overrides, "show": _digest(settings),

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.store.errors import OuroError
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.errors import OuroError
+from ouroboros.pipeline.store.files import HOME
 
 PAGE = Path(__file__).with_name("messages.md")
 TITLE = """# Messages

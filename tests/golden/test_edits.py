@@ -14,10 +14,10 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from pipeline.plan import code
-from pipeline.plan.plan import make_plan
-from pipeline.settings import arguments
-from pipeline.store.files import HOME
+from ouroboros.pipeline.plan import code
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.store.files import HOME
 from tests.configs import changed
 
 PPO = {"algorithm_type": "ppo", "repeat_times": 8, "kl_loss_fn": "k3", "bypass_old_logprobs": False}
@@ -102,7 +102,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("pipeline/job/progress.py", "step_line", "formula", NOTHING),
     ("pipeline/settings/explorer.py", "RolloutModel", "formula", NOTHING),
     ("pipeline/settings/arguments/advantages.py", "Grpo", "meaning", NOTHING),
-    ("pipeline/cli.py", "run", "formula", NOTHING),
+    ("src/ouroboros/commands/cli.py", "run", "formula", NOTHING),
 ]
 SETTINGS = [
     ("stages.grpo.algorithm.optimizer.lr", 1e-4, GRPO),
@@ -123,7 +123,7 @@ SETTINGS = [
 def home(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     """(a copy of our packages, whose code counts in place of the tree's; identities before any edit)"""
     made = tmp_path_factory.mktemp("copy")
-    for package in ("operators", "workflows", "stages", "pipeline"):
+    for package in ("operators", "workflows", "stages", "pipeline", "src/ouroboros/commands"):
         shutil.copytree(HOME / package, made / package, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "HOME", made)
@@ -202,10 +202,10 @@ def test_every_function_that_a_row_may_name_counts(home, file, name):
 @pytest.mark.parametrize(("file", "name", "given", "again"), [
     ("workflows/environments/terminal.py", "Terminal._edited", {"workflow": "terminal_agent"}, ANSWERING),
     ("workflows/environments/harbor.py", "Harbor.bash", {"workflow": "terminal_agent"}, ANSWERING),  # its base
-    ("workflows/environments/shop.py", "Shop", {"environment_class": "workflows.environments.shop:Shop"},
+    ("workflows/environments/shop.py", "Shop", {"environment_class": "ouroboros.workflows.environments.shop:Shop"},
      LEARNT),
-    ("workflows/calculator.py", "product", {"tools": ["workflows.calculator:product"]}, LEARNT),
-    ("operators/reward.py", "format_reward", {"reward": "operators.reward:format_reward"}, LEARNT)])
+    ("workflows/calculator.py", "product", {"tools": ["ouroboros.workflows.calculator:product"]}, LEARNT),
+    ("operators/reward.py", "format_reward", {"reward": "ouroboros.operators.reward:format_reward"}, LEARNT)])
 def test_code_of_ours_that_arguments_and_dotted_names_name_counts(home, file, name, given, again):
     workflow, reward = given.get("workflow", "tool_call_workflow"), given.get("reward", "countdown_reward")
     arguments = {key: value for key, value in given.items() if key in ("environment_class", "tools")}

@@ -3,7 +3,7 @@ messages say is on one page."""
 
 import pytest
 
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden import golden, messages
 
 PLANS, BROKEN = golden.read("plans"), golden.read("broken")

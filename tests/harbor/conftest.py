@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.files import HOME as REPOSITORY
+from ouroboros.pipeline.store.files import HOME as REPOSITORY
 
 
 @pytest.fixture(scope="session")

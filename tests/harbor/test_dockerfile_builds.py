@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from pipeline.store import dockerfiles
-from pipeline.store.images import BUILD_SECONDS, Environment, Image
-from stages.image_builder import Builder
+from ouroboros.pipeline.store import dockerfiles
+from ouroboros.pipeline.store.images import BUILD_SECONDS, Environment, Image
+from ouroboros.stages.image_builder import Builder
 
 pytestmark = pytest.mark.harbor
 BASE = "ubuntu:24.04"

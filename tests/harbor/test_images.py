@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.check.harbor_rules import facts
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.store import files, tables
-from pipeline.store.files import HOME as REPOSITORY
-from pipeline.store.images import OWNER, read_image
-from pipeline.store.records import Image, Rejected, Task
+from ouroboros.pipeline.check.harbor_rules import facts
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.files import HOME as REPOSITORY
+from ouroboros.pipeline.store.images import OWNER, read_image
+from ouroboros.pipeline.store.records import Image, Rejected, Task
+from ouroboros.workflows.environments.harbor import Harbor
+from ouroboros.workflows.protocol.tools import Situation
 from tests.golden.messages import refuses
 from tests.harbor_kit import PYTEST, shapes_of_tasks, write_shape, write_task
-from workflows.environments.harbor import Harbor
-from workflows.protocol.tools import Situation
 
 pytestmark = pytest.mark.harbor
 SET = "buffer.explorer_input.taskset"
@@ -117,7 +117,7 @@ class Run:
 
     def make(self, *kinds: str) -> None:
         for kind in kinds:
-            command = [sys.executable, "-m", f"stages.{kind}", str(self.stages[kind])]
+            command = [sys.executable, "-m", f"ouroboros.stages.{kind}", str(self.stages[kind])]
             done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
 
@@ -255,7 +255,8 @@ def test_a_killed_stage_goes_on(tmp_path, base):
         write_task(tmp_path / "tasks" / str(number), instruction_dot_md=f"{number}", environment__Dockerfile=(
             f"FROM ubuntu:24.04\nRUN sleep {number * 4}; echo {number} > /made\n"))
     made = Run(tmp_path, base, "images.parallel=1")
-    process = subprocess.Popen([sys.executable, "-m", "stages.images", str(made.stages["images"])], cwd=REPOSITORY)
+    process = subprocess.Popen([sys.executable, "-m", "ouroboros.stages.images", str(made.stages["images"])],
+                               cwd=REPOSITORY)
     end = time.monotonic() + 300
     while not (first := list(tmp_path.glob("images/*.json"))):
         assert time.monotonic() < end

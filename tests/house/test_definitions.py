@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan.code import NAMED, OPTIONAL, ROWS
-from pipeline.settings.arguments import TABLES
-from pipeline.settings.kinds import KINDS
-from pipeline.store import definitions, files
-from pipeline.store.definitions import closure, uses_of_file
-from pipeline.store.files import HOME
+from ouroboros.pipeline.plan.code import NAMED, OPTIONAL, ROWS
+from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import definitions, files
+from ouroboros.pipeline.store.definitions import closure, uses_of_file
+from ouroboros.pipeline.store.files import HOME
 
 OURS = [path for package in ("operators", "workflows", "stages") for path in sorted((HOME / package).rglob("*.py"))]
 TABLE = """
-from operators import two
-from operators.two import g as renamed
+from ouroboros.operators import two
+from ouroboros.operators.two import g as renamed
 
 LIMIT = 3
 
 
 def f(a):
-    from workflows.one import inner
+    from ouroboros.workflows.one import inner
     return renamed(a) + inner(LIMIT)
 
 
@@ -44,7 +44,7 @@ def test_digests_are_kept_for_the_next_process_until_a_source_changes(tmp_path, 
     def digest() -> str:
         for cached in (definitions._digest, definitions._known):
             cached.cache_clear()  # as in another process
-        return definitions.digest_definitions(["operators.kl:k2"], (), HOME)
+        return definitions.digest_definitions(["ouroboros.operators.kl:k2"], (), HOME)
 
     found = digest()
     (kept,) = tmp_path.rglob("*.json")
@@ -115,7 +115,8 @@ def test_the_message_of_an_exception_does_not_count_and_its_type_does(home):
 
 
 def test_a_module_of_the_user_counts_with_the_definitions_of_ours_that_it_uses(tmp_path):
-    (tmp_path / "mine.py").write_text("from operators.losses import clipped\nfrom operators.kl import k1, k2\n"
+    (tmp_path / "mine.py").write_text("from ouroboros.operators.losses import clipped\n"
+                                      "from ouroboros.operators.kl import k1, k2\n"
                                       "\n\ndef loss(logprobs):\n    return clipped.ppo(logprobs) + k2(logprobs)\n")
     assert set(uses_of_file(tmp_path / "mine.py", "mine")) == {"operators.losses.clipped:ppo", "operators.kl:k2"}
 

@@ -5,11 +5,11 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.check import preflight
-from pipeline.check.judge import compose
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.config import Config
-from pipeline.store.files import CONF, HOME
+from ouroboros.pipeline.check import preflight
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.files import CONF, HOME
 from tests import pages
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
@@ -17,7 +17,7 @@ PAGES = pages.PAGES
 BLOCKS = {f"{page.name}-{number}": text for page in PAGES
           for number, text in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))}
 OTHERWISE = {"add-an-algorithm.md-0",  # a file of conf/algorithm/: tests/operators/test_add_an_algorithm.py
-             "migrate.md-0", "migrate.md-1"}  # of Trinity-RFT, and what becomes of it: tests/pipeline/bridges/
+             "migrate.md-0", "migrate.md-1"}  # of Trinity-RFT, and what becomes of it: tests/commands/bridges/
 
 
 def test_there_are_recipes_in_the_pages():

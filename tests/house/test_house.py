@@ -47,17 +47,24 @@ def test_a_number_beyond_its_limit_is_named_as_items_are():
 
 
 def test_a_room_is_a_folder_at_any_depth():
-    modules = ("pipeline.cli", "pipeline.store.files", "pipeline.store", "stages.learner.actor",
-               "workflows.attempts.schedule", "stages")
-    assert [house.room(m) for m in modules] == ["pipeline", "pipeline.store", "pipeline.store", "stages.learner",
-                                                "workflows.attempts", "stages"]
+    modules = ("ouroboros.commands.cli", "ouroboros.pipeline.store.files", "ouroboros.pipeline.store",
+               "ouroboros.stages")
+    assert [house.room(m) for m in modules] == ["ouroboros.commands", "ouroboros.pipeline.store",
+                                                "ouroboros.pipeline.store", "ouroboros.stages"]
+
+
+def test_a_module_has_one_name_by_whichever_path():
+    paths = ("pipeline/store/files.py", "src/ouroboros/pipeline/store/files.py", "src/ouroboros/commands/cli.py")
+    assert [house.module(house.HOME / path) for path in paths] == [
+        "ouroboros.pipeline.store.files", "ouroboros.pipeline.store.files", "ouroboros.commands.cli"]
 
 
 def test_a_journey_counts_stays_files_climbs_and_returns():
     """run down to store, up to check (1 climb), down to store again (a return), and up to where it began (both)."""
-    places = [str(house.HOME / f"pipeline/{name}.py") for name in
-              ("run/a", "run/a", "store/b", "check/c", "store/b", "run/a")]
-    layer_of = {"pipeline.run": 0, "pipeline.check": 1, "pipeline.store": 2}
+    places = [str(house.HOME / f"src/ouroboros/{name}.py") for name in
+              ("commands/run/a", "commands/run/a", "pipeline/store/b", "pipeline/check/c", "pipeline/store/b",
+               "commands/run/a")]
+    layer_of = {"ouroboros.commands.run": 0, "ouroboros.pipeline.check": 1, "ouroboros.pipeline.store": 2}
     assert walk.count(places, layer_of) == walk.Journey(stays=5, files=3, climbs=2, returns=2)
 
 
@@ -69,7 +76,7 @@ def test_only_the_table_names_kinds_of_stages():
 
 
 def test_a_frame_that_holds_the_setting_is_counted_with_its_file():
-    from pipeline.settings.config import Config
+    from ouroboros.pipeline.settings.config import Config
 
     found: Counter = Counter()
     with walk.watched(found):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.digests import digest_code
-from pipeline.store.errors import ConfigError
-from pipeline.store.project_imports import taken_in
+from ouroboros.pipeline.store.digests import digest_code
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.project_imports import taken_in
 from tests.golden.messages import refuses
 
 

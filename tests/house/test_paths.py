@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 import pytest
 
 from benchmarks import house
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.files import HOME
 
 ROOMS = re.compile(r"^\| (\d+) \| `([\w/]+)` \|", re.M)
 PATH = re.compile(r"(?<![\w/.}~<-])((?:pipeline|operators|workflows|stages|benchmarks|docs)/[\w./*-]*\w"
@@ -62,7 +62,7 @@ def test_every_path_in_documents_docstrings_and_comments_exists():
 
 
 def test_the_table_of_rooms_is_the_tree_and_its_floors_the_imports():
-    floors = {room.replace("/", "."): int(floor) for floor, room in
+    floors = {f"ouroboros.{room.replace('/', '.')}".removesuffix(".ouroboros"): int(floor) for floor, room in
               ROOMS.findall((HOME / "ARCHITECTURE.md").read_text(encoding="utf-8"))}
     files = house.import_graph()
     assert set(floors) == {house.room(module) for module in files}

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.files import HOME
 
 FETCHED = re.compile(r'(?:src|<link[^>]*href)="(?:https?:)?//')
 

@@ -17,9 +17,9 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from pipeline.job.context import commit
-from pipeline.plan.plan import Plan
-from pipeline.store import files
+from ouroboros.pipeline.job.context import commit
+from ouroboros.pipeline.plan.plan import Plan
+from ouroboros.pipeline.store import files
 from tests.kills.cases import CASES, Case
 from tests.kills.chain import Chain, Kill, any_kill, differences, near
 from tests.kills.faults import try_all

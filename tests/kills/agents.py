@@ -1,6 +1,6 @@
 """The tool and the reward of the agents whose runs are killed; their processes import them from here."""
 
-from workflows.tools import tool
+from ouroboros.workflows.tools import tool
 
 
 @tool(idempotent=True)

@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import Plan, make_plan
 from tests.toy.conftest import SMALL, copy_upstream, small, stage_of
 
 WATCHED = ("explorer.eval_interval=2", "monitor=mlflow")

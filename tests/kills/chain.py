@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.processes import called
-from pipeline.plan.plan import Plan
-from pipeline.store import files
+from ouroboros.pipeline.job.processes import called
+from ouroboros.pipeline.plan.plan import Plan
+from ouroboros.pipeline.store import files
 from tests.kills.cases import Case
 from tests.kills.shim import Operation, counted, read_trace, shimmed
 from tests.toy.conftest import REPOSITORY
@@ -79,10 +79,10 @@ class Chain:
     @property
     def command(self) -> list[str]:
         if not self.case.stage:
-            return [sys.executable, "-m", "pipeline.cli", "run", *self.case.words(self.root)]
+            return [sys.executable, "-m", "ouroboros", "run", *self.case.words(self.root)]
         (directory,) = self.case.directories(self.plan)
         kind = files.read_json(directory / "stage.json")["kind"]
-        return [sys.executable, "-m", f"stages.{kind}", str(directory)]
+        return [sys.executable, "-m", f"ouroboros.stages.{kind}", str(directory)]
 
     def launch(self, kill: Kill | None) -> int:
         """Starts the run, kills it, and waits until it has ended; returns its exit code."""
@@ -151,8 +151,9 @@ class Chain:
 
     def _processes(self, name: str) -> list[int]:
         """The processes of this run, by the words of their command lines."""
-        modules = {"stage": "stages.", "trainer": "stages.learn", "explorer": "stages.explore\0",
-                   "evaluator": "stages.score", "snakemake": "-m\0snakemake", "ouro": "pipeline.cli"}
+        modules = {"stage": "ouroboros.stages.", "trainer": "ouroboros.stages.learn",
+                   "explorer": "ouroboros.stages.explore\0", "evaluator": "ouroboros.stages.score",
+                   "snakemake": "-m\0snakemake", "ouro": "-m\0ouroboros\0"}
         children, found = ("trainer", "explorer", "evaluator"), []
         for line in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.plan.plan import Plan
-from pipeline.store import files, tables
+from ouroboros.pipeline.plan.plan import Plan
+from ouroboros.pipeline.store import files, tables
 from tests.kills.cases import Case
 from tests.kills.chain import Chain, differences
 from tests.kills.shim import shimmed

@@ -25,16 +25,16 @@ from typing import IO
 
 from tabulate import tabulate
 
-from pipeline.job.context import commit
-from pipeline.store import files
+from ouroboros.pipeline.job.context import commit
+from ouroboros.pipeline.store import files
+from ouroboros.workflows.attempts import child, forker, isolated, tool_host
+from ouroboros.workflows.attempts.forking import serve
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.protocol.engine import BatchEngine, Reply
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.single_turn import load_workflow
 from tests import ledger_agents as agents
-from workflows.attempts import child, forker, isolated, tool_host
-from workflows.attempts.forking import serve
-from workflows.attempts.recording import Journal
-from workflows.attempts.schedule import roll_out
-from workflows.protocol.engine import BatchEngine, Reply
-from workflows.protocol.outcomes import Sampling
-from workflows.single_turn import load_workflow
 
 ATTEMPTS = 9
 PER_CHAIN = 4  # most kills of a step

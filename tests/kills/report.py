@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from pipeline.store import files
+from ouroboros.pipeline.store import files
 from tests.kills.faults import UNTESTED
 
 PAGE = files.HOME / "docs" / "kills.md"

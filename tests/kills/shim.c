@@ -67,19 +67,19 @@ static void command_line(const char *pid, char *out, size_t size) {
 }
 
 static void name_process(const char *line, char *out, size_t size, int self) {
-    const char *module = strstr(line, "-m stages.");
+    const char *module = strstr(line, "-m ouroboros.stages.");
     out[0] = 0;
-    if (strstr(line, "-m stages.explore ")) snprintf(out, size, "explorer");
-    else if (strstr(line, "-m stages.score ")) snprintf(out, size, "evaluator");
-    else if (strstr(line, "-m stages.learn ")) {
+    if (strstr(line, "-m ouroboros.stages.explore ")) snprintf(out, size, "explorer");
+    else if (strstr(line, "-m ouroboros.stages.score ")) snprintf(out, size, "evaluator");
+    else if (strstr(line, "-m ouroboros.stages.learn ")) {
         const char *rank = self ? getenv("RANK") : NULL;
         snprintf(out, size, "trainer %s", rank ? rank : "0");
     } else if (module && strncmp(line, "/bin/", 5) && !strstr(line, "bash")) {
-        snprintf(out, size, "stage %s", module + 10);
+        snprintf(out, size, "stage %s", module + 20);
         *strchrnul(out + 6, ' ') = 0;
-    } else if (strstr(line, "-m workflows.engines.")) snprintf(out, size, "engine");
+    } else if (strstr(line, "-m ouroboros.workflows.engines.")) snprintf(out, size, "engine");
     else if (strstr(line, "-m snakemake ") || strstr(line, "/snakemake ")) snprintf(out, size, "snakemake");
-    else if (strstr(line, "pipeline.cli ") || strstr(line, "/ouro ")) snprintf(out, size, "ouro");
+    else if (strstr(line, "-m ouroboros ") || strstr(line, "/ouro ")) snprintf(out, size, "ouro");
 }
 
 /* Whether the name of this process begins with one of these prefixes. */

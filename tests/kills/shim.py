@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from pipeline.store import files
+from ouroboros.pipeline.store import files
 
 SOURCE = Path(__file__).with_name("shim.c")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pipeline.store import tables
-from stages.learner.engine.process import Process
-from workflows.protocol.hugging_face import import_light
+from ouroboros.pipeline.store import tables
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.workflows.protocol.hugging_face import import_light
 
 import_light()  # before tests import models from transformers, which would import scipy and scikit-learn
 

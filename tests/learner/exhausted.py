@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from stages.learner.actor import Actor
-from stages.learner.engine.process import Process
-from stages.learner.engine.zero import ZeroEngine
-from stages.learner.objective import Objective
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.zero import ZeroEngine
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from tests.learner.ranks import rows
 

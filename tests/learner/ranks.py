@@ -11,16 +11,16 @@ from pathlib import Path
 
 import torch
 
-from pipeline.store import files
-from pipeline.store.errors import ModelError
-from stages.learner import separation
-from stages.learner.actor import Actor
-from stages.learner.critic import Critic
-from stages.learner.engine import attention
-from stages.learner.engine.batch import Row
-from stages.learner.engine.process import Process
-from stages.learner.engine.sharing import Segments
-from stages.learner.objective import Objective
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner import separation
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine import attention
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from tests.factories import TEXT
 

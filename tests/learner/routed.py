@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.store import files
-from stages.learner import separation
-from stages.learner.actor import Actor
-from stages.learner.engine.batch import Row
-from stages.learner.engine.process import Process
-from stages.learner.objective import Objective
+from ouroboros.pipeline.store import files
+from ouroboros.stages.learner import separation
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from tests.factories import TEXT
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.store import files
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Fill, MicroBatch, pack
-from stages.learner.engine.process import Process
+from ouroboros.pipeline.store import files
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Fill, MicroBatch, pack
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.workflows.protocol.kept import Kept
 from tests.configs import TINY, overridden
-from workflows.protocol.kept import Kept
 
 
 def rows() -> list[Row]:

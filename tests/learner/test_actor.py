@@ -7,17 +7,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.store.checkpoints import copy_model_files
-from pipeline.store.errors import ModelError
-from stages.learner.actor import Actor
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import pack
-from stages.learner.engine.snapshot import written
-from stages.learner.objective import Objective
+from ouroboros.pipeline.store.checkpoints import copy_model_files
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import pack
+from ouroboros.stages.learner.engine.snapshot import written
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.workflows.endpoint.merging import merged
+from ouroboros.workflows.protocol.trajectory import Trajectory
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
-from workflows.endpoint.merging import merged
-from workflows.protocol.trajectory import Trajectory
 
 SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
 

@@ -9,14 +9,14 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
-from pipeline.store.checkpoints import copy_model_files, weights_hash
-from pipeline.store.errors import ModelError
-from stages.learner.actor import Actor
-from stages.learner.engine.adapter import Adapter, inject
-from stages.learner.engine.snapshot import written
-from stages.learner.objective import Objective
-from stages.learner.reference import start_hash
+from ouroboros.pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
+from ouroboros.pipeline.store.checkpoints import copy_model_files, weights_hash
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.adapter import Adapter, inject
+from ouroboros.stages.learner.engine.snapshot import written
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.reference import start_hash
 from tests.configs import TINY, lora, overridden
 from tests.golden.messages import refuses
 from tests.learner.ranks import rows

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.store.errors import StageError
-from stages.learner.engine.budget import Budget, Exhausted
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.stages.learner.engine.budget import Budget, Exhausted
 from tests.golden.messages import refuses
 from tests.learner.exhausted import train
 

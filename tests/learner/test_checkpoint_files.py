@@ -5,9 +5,9 @@ import pickle
 import pytest
 import torch
 
-from stages.learner.actor import Actor
-from stages.learner.engine import snapshot
-from stages.learner.engine.snapshot import Part, copied, written
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine import snapshot
+from ouroboros.stages.learner.engine.snapshot import Part, copied, written
 from tests.configs import TINY, overridden
 
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.settings.trainer import compiles
-from stages import recompute
-from stages.learner.engine import compiled, policy
-from stages.learner.engine.compiled import Graphs
-from stages.learner.engine.packing import pack
+from ouroboros.pipeline.settings.trainer import compiles
+from ouroboros.stages import recompute
+from ouroboros.stages.learner.engine import compiled, policy
+from ouroboros.stages.learner.engine.compiled import Graphs
+from ouroboros.stages.learner.engine.packing import pack
 from tests.golden.messages import wording
 from tests.learner.test_policy import rows, score, trainer
 

@@ -7,18 +7,18 @@ import shutil
 import pytest
 import torch
 
-from pipeline.results import counterfactual
-from pipeline.results.view import Node, View
-from pipeline.settings.kinds import KINDS
-from pipeline.settings.setting import plain
-from pipeline.store import files, records, tables
-from pipeline.store.errors import DataError
-from stages import counterfactual as process_of_replay
-from stages import learn
-from stages.counterfactual import Outcome, compared, correlation, cosine, grouped
-from stages.learner.actor import Result
-from stages.learner.engine.batch import Row
-from stages.learner.engine.process import Process
+from ouroboros.pipeline.results import counterfactual
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages import counterfactual as process_of_replay
+from ouroboros.stages import learn
+from ouroboros.stages.counterfactual import Outcome, compared, correlation, cosine, grouped
+from ouroboros.stages.learner.actor import Result
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.process import Process
 from tests.configs import TINY, overridden
 from tests.factories import row
 from tests.golden.messages import refuses, wording
@@ -73,7 +73,7 @@ def context_with():
     """As the fixture context_of, for fixtures that outlive a test."""
     import logging
 
-    from pipeline.job.context import Context
+    from ouroboros.pipeline.job.context import Context
 
     def make(directory, *overrides, **inputs):
         directory.mkdir(parents=True)

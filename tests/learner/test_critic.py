@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.learner.critic import Critic, explained_variance, value_loss
-from stages.learner.engine.batch import Row
-from stages.learner.engine.snapshot import written
+from ouroboros.stages.learner.critic import Critic, explained_variance, value_loss
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.snapshot import written
 from tests import objectives
 from tests.configs import TINY, overridden
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from operators.aggregation import AGGREGATIONS
-from operators.arguments import needed_columns
-from operators.loss import POLICY_LOSSES
-from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import pack
-from stages.learner.objective import Objective
+from ouroboros.operators.aggregation import AGGREGATIONS
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import pack
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import overridden
 
 WORDS = 11

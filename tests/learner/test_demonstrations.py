@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.actor import Result
-from stages.learner.batches.demonstrations import Demonstrations
-from stages.learner.record import Seconds, step_record, trained_rows
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.actor import Result
+from ouroboros.stages.learner.batches.demonstrations import Demonstrations
+from ouroboros.stages.learner.record import Seconds, step_record, trained_rows
 from tests.configs import TINY
 from tests.factories import row
 from tests.golden.messages import refuses

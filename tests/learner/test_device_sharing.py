@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.check.memory import GIB
-from pipeline.settings.explorer import AuxiliaryModel
-from pipeline.settings.trainer import may_overlap
-from pipeline.store.errors import ConfigError
-from stages import device_sharing
-from stages.recompute import needed
+from ouroboros.pipeline.check.memory import GIB
+from ouroboros.pipeline.settings.explorer import AuxiliaryModel
+from ouroboros.pipeline.settings.trainer import may_overlap
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages import device_sharing
+from ouroboros.stages.recompute import needed
 from tests import zoo
 from tests.configs import element, overridden
 from tests.golden.messages import refuses

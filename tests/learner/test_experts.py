@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.check.judge import compose
-from pipeline.job.context import Context
-from pipeline.plan.plan import make_plan
-from pipeline.settings.data import AuxiliaryBuffer
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.actor import Actor
-from stages.learner.batches.rollouts import Rollouts
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Aggregation, pack
-from stages.learner.objective import Objective
-from stages.learner.record import trained_rows
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Aggregation, pack
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.record import trained_rows
 from tests.configs import TINY, element
 from tests.factories import row
 from tests.golden.messages import refuses

@@ -12,22 +12,22 @@ import torch
 from safetensors.torch import load_file
 from tabulate import tabulate
 
-from pipeline.check.cpu_rules import cpu_problem
-from pipeline.store.architecture import untrainable
-from pipeline.store.errors import ModelError
-from pipeline.store.files import CONF
-from pipeline.store.model_engine import engine_problem
-from stages import model_size
-from stages.learner import separation
-from stages.learner.actor import Actor
-from stages.learner.critic import Critic
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.objective import Objective
+from ouroboros.pipeline.check.cpu_rules import cpu_problem
+from ouroboros.pipeline.store.architecture import untrainable
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.files import CONF
+from ouroboros.pipeline.store.model_engine import engine_problem
+from ouroboros.stages import model_size
+from ouroboros.stages.learner import separation
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.workflows.protocol.hugging_face import set_exact_attention
 from tests import families
 from tests.configs import TINY, overridden
 from tests.factories import TEXT
-from workflows.protocol.hugging_face import set_exact_attention
 
 PAGE = CONF.parent / "docs" / "models.md"
 TABLE = re.compile(r"^\| family .*?\n(?=\n|\Z)", re.M | re.S)

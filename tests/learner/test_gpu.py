@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.compiled import GRAPHS
-from stages.learner.engine.packing import Fill, pack
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.compiled import GRAPHS
+from ouroboros.stages.learner.engine.packing import Fill, pack
 from tests import zoo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -33,7 +33,7 @@ def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
     (300, 1001, 64, 0.7), (1, 151936, 896, 1.0), (517, 151936, 896, 1.3), (130, 32000, 2048, 1.0), (700, 999, 72, 1.0)])
 def test_the_kernel_computes_what_float64_does(rows, words, width, temperature):
     """Log-probs and entropy to 1e-4, their gradients, rounded to bfloat16, to 0.5%."""
-    from stages.learner.engine.head_kernel import Score
+    from ouroboros.stages.learner.engine.head_kernel import Score
 
     torch.manual_seed(rows)
     hidden, head = (torch.randn(n, width, device="cuda").bfloat16() for n in (rows, words))

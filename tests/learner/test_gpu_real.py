@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.store.errors import ModelError
-from stages.learner import separation
-from stages.learner.engine import attention, packing, policy
-from stages.learner.engine.sharing import Segments
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner import separation
+from ouroboros.stages.learner.engine import attention, packing, policy
+from ouroboros.stages.learner.engine.sharing import Segments
 from tests.configs import TINY, composed, overridden
 
 MODELS = [Path(one) for one in os.environ.get("OURO_MODELS", "").split(":") if one]

@@ -4,9 +4,9 @@ from math import isclose, sqrt
 
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import StageError
-from stages.learner.batches.rollouts import Rollouts
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.stages.learner.batches.rollouts import Rollouts
 from tests.factories import row
 from tests.learner.test_replay import ON, again
 from tests.learner.test_rollouts import SMALL, batch_of, explore

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.store import records, tables
-from stages.learner.batches.data_set import DataSet
-from stages.learner.batches.known_text import tokens_of_text
+from ouroboros.pipeline.store import records, tables
+from ouroboros.stages.learner.batches.data_set import DataSet
+from ouroboros.stages.learner.batches.known_text import tokens_of_text
 from tests.configs import TINY, overridden
 from tests.factories import row
 
@@ -37,7 +37,7 @@ def test_recorded_text_begins_with_the_first_attempt_that_has_some(tmp_path):
 
 def test_prompts_of_tasks_with_their_answers(tmp_path, tiny_model):
     """The tokenizer of the model has a token for each character; its template ends a prompt with a colon."""
-    from workflows.protocol.prompts import load_tokenizer
+    from ouroboros.workflows.protocol.prompts import load_tokenizer
 
     tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question=question, answer=answer)
              for i, (question, answer) in enumerate([("1+2", "3"), ("2+2", "4")])]

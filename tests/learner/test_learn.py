@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.job.ending import Ending, Stopped
-from pipeline.job.syncs import Unasked
-from pipeline.job.waiting import wait_for
-from pipeline.store import checkpoints, files, records, recovery, tables
-from pipeline.store.errors import ModelError, StageError
-from stages import learn
-from stages.learner.actor import Result
-from stages.learner.engine.budget import Budget
-from stages.learner.engine.snapshot import Part
-from stages.learner.engine.way import Way
+from ouroboros.pipeline.job.ending import Ending, Stopped
+from ouroboros.pipeline.job.syncs import Unasked
+from ouroboros.pipeline.job.waiting import wait_for
+from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables
+from ouroboros.pipeline.store.errors import ModelError, StageError
+from ouroboros.stages import learn
+from ouroboros.stages.learner.actor import Result
+from ouroboros.stages.learner.engine.budget import Budget
+from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.way import Way
 from tests.configs import TINY
 from tests.factories import row
 from tests.golden.messages import refuses
@@ -316,7 +316,7 @@ def test_a_checkpoint_does_not_precede_the_rows_of_its_step(stage, monkeypatch):
 
 
 def test_without_memory_for_a_copy_a_checkpoint_is_written_before_the_next_step(stage, monkeypatch):
-    monkeypatch.setattr("stages.learner.saving.copied", lambda parts: None)
+    monkeypatch.setattr("ouroboros.stages.learner.saving.copied", lambda parts: None)
     learn.Trainer(stage).run()
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.settings.data import AuxiliaryBuffer
-from pipeline.store import checkpoints, files, records, recovery, tables
-from stages import learn
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer
+from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables
+from ouroboros.stages import learn
 from tests.configs import TINY, element
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL, explore

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.learner.actor import Actor
-from stages.learner.engine.batch import Row
-from stages.learner.mismatched import estimated_kl, mismatched
-from stages.learner.objective import Objective
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.mismatched import estimated_kl, mismatched
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 
 SETTINGS = ("algorithm.algorithm_type=kto", "algorithm.policy_loss_fn_args={beta: 1.0, estimate_kl: true}")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.store.errors import ConfigError
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Aggregation
-from stages.learner.objective import KLTerm, Objective
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Aggregation
+from ouroboros.stages.learner.objective import KLTerm, Objective
 from tests.golden.messages import refuses
 from tests.plans import planned
 

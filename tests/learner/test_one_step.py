@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.files import HOME
 
 PAGE = (HOME / "docs" / "one-step.md").read_text(encoding="utf-8")
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from pipeline.store.errors import ConfigError
-from stages.learner.engine.packing import Aggregation, Row, bins, pack
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.engine.packing import Aggregation, Row, bins, pack
 from tests.golden.messages import refuses
 
 COLUMNS = ("advantages", "old_logprobs")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.settings.config import Config
-from stages.learner.actor import Actor, Result
-from stages.learner.critic import ValueResult
-from stages.learner.engine.batch import Row
-from stages.learner.objective import Objective
-from stages.learner.passes import critic_steps, parts_of, policy_steps
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.stages.learner.actor import Actor, Result
+from ouroboros.stages.learner.critic import ValueResult
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.passes import critic_steps, parts_of, policy_steps
 from tests.configs import TINY, overridden
 from tests.learner.test_actor import PlainTorch
 

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.advantage import ADVANTAGES
-from operators.advantages.steps import gigpo
-from operators.advantages.token import jsd, on_policy_distill
-from pipeline.settings.config import Config
-from pipeline.store.errors import DataError
-from stages.learner.objective import KLTerm
-from stages.learner.penalty import penalised, refuse_dense
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.advantages.steps import gigpo
+from ouroboros.operators.advantages.token import jsd, on_policy_distill
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.objective import KLTerm
+from ouroboros.stages.learner.penalty import penalised, refuse_dense
 from tests.factories import advantage_batch
 
 K1 = KLTerm("k1", kl_coef=0.2)

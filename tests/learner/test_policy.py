@@ -9,18 +9,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from pipeline.store.errors import ConfigError, ModelError
-from stages.learner.engine import attention, policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.kernels import broken
-from stages.learner.engine.packing import pack
-from stages.learner.engine.sharing import Segments
-from stages.learner.engine.way import Way
+from ouroboros.pipeline.store.errors import ConfigError, ModelError
+from ouroboros.stages.learner.engine import attention, policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.kernels import broken
+from ouroboros.stages.learner.engine.packing import pack
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.way import Way
+from ouroboros.workflows.protocol.kept import Kept
 from tests import families, zoo
 from tests.configs import composed
 from tests.golden.messages import refuses
 from tests.objectives import differences
-from workflows.protocol.kept import Kept
 
 
 def trainer(chunk=4096, checkpointing=False):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.batches.preferences import Preferences
-from stages.learner.record import trained_rows
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.preferences import Preferences
+from ouroboros.stages.learner.record import trained_rows
 from tests.configs import TINY
 from tests.factories import row
 from tests.golden.messages import refuses

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.job.syncs import Unasked
-from pipeline.store import checkpoints, files, tensor_files, versions
-from pipeline.store.errors import ModelError
-from stages.learner.actor import Actor
-from stages.learner.engine import policy
-from stages.learner.engine.batch import Row
-from stages.learner.publishing import Publishing
+from ouroboros.pipeline.job.syncs import Unasked
+from ouroboros.pipeline.store import checkpoints, files, tensor_files, versions
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.publishing import Publishing
+from ouroboros.workflows.engines.open import open_engine
 from tests.configs import TINY
 from tests.golden.messages import refuses
-from workflows.engines.open import open_engine
 
 TOKENS = [5, 6, 7, 8]
 

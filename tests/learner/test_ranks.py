@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pipeline.store import files
+from ouroboros.pipeline.store import files
 from tests.learner.ranks import KINDS, every_kind, rows
 from tests.learner.test_budget import assert_nothing_is_left
 from tests.toy.conftest import REPOSITORY

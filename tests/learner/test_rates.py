@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stages.learner.engine.rates import learning_rate
+from ouroboros.stages.learner.engine.rates import learning_rate
 
 
 def rates(shape, warmup=0, least=0.0, total=10, peak=1.0, **others):

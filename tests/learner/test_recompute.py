@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.check.memory import GIB, training
-from pipeline.plan.plan import make_plan
-from pipeline.settings.explorer import AuxiliaryModel
-from stages.model_size import build, measure
-from stages.recompute import resolve
+from ouroboros.pipeline.check.memory import GIB, training
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.explorer import AuxiliaryModel
+from ouroboros.stages.model_size import build, measure
+from ouroboros.stages.recompute import resolve
 from tests import zoo
 from tests.configs import element, lora, overridden
 from tests.golden.messages import wording

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.batches.recorded import Recorded
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.recorded import Recorded
 from tests.factories import row
 from tests.golden.messages import refuses
 
@@ -81,8 +81,8 @@ def test_a_batch_larger_than_all_that_was_explored_is_refused(recorded):
 
 def test_what_ouro_serve_recorded_is_trained_on(tmp_path, context_of):
     """Two steps of two rewarded attempts; one of them has two calls in one row, and one has no reward."""
-    from stages.serving.attempts import Attempt, Feedback, Reply, Source
-    from stages.serving.recording import Recording
+    from ouroboros.stages.serving.attempts import Attempt, Feedback, Reply, Source
+    from ouroboros.stages.serving.recording import Recording
 
     recording = Recording(tmp_path / "rec", Source("rec", "w", "c", "k", "e"), lambda ids, skip: "", 2, 0.0, True)
     for number in range(5):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.checkpoints import weights_hash
-from pipeline.store.errors import DataError
-from stages.learner.engine.batch import Origin, Row
-from stages.learner.reference import References
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.checkpoints import weights_hash
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.engine.batch import Origin, Row
+from ouroboros.stages.learner.reference import References
 from tests.golden.messages import refuses
 
 
@@ -79,7 +79,7 @@ def test_a_row_that_the_file_does_not_have_is_named(references):
 
 
 def test_of_a_single_weight_file_the_hash_is_that_files(tmp_path):
-    from pipeline.store import files
+    from ouroboros.pipeline.store import files
 
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a.safetensors").write_text("a")

@@ -7,23 +7,23 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipeline.check import remote_code
-from pipeline.settings.model import Model
-from pipeline.store.architecture import untrainable
-from pipeline.store.errors import ModelError
-from stages import model_size
-from stages.learner import separation
-from stages.learner.actor import Actor
-from stages.learner.engine import policy
-from stages.learner.objective import Objective
-from stages.recompute import needed
+from ouroboros.pipeline.check import remote_code
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.store.architecture import untrainable
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages import model_size
+from ouroboros.stages.learner import separation
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.recompute import needed
+from ouroboros.workflows.engines.open import open_engine
+from ouroboros.workflows.protocol.engine import Request
+from ouroboros.workflows.protocol.hugging_face import causal_model
 from tests import zoo
 from tests.configs import TINY, overridden
 from tests.factories import TEXT
 from tests.learner.test_families import RFT, SFT, rows
-from workflows.engines.open import open_engine
-from workflows.protocol.engine import Request
-from workflows.protocol.hugging_face import causal_model
 
 TRUST = "model.trust_remote_code=true"
 CODE = '''from torch import nn

@@ -5,12 +5,12 @@ Two tasks twice an explorer step are two groups of two; a batch of six rows has 
 
 import pytest
 
-from operators import priority
-from pipeline.store import records, tables
-from pipeline.store.errors import ConfigError
-from stages.learner.batches.rollouts import Rollouts
-from stages.learner.record import trained_rows
-from stages.learner.replay import Replay
+from ouroboros.operators import priority
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.stages.learner.record import trained_rows
+from ouroboros.stages.learner.replay import Replay
 from tests.factories import row
 from tests.golden.messages import refuses
 from tests.learner.test_rollouts import SMALL, batch_of, explore

@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.store import hashes, records, tables
-from pipeline.store.errors import ConfigError, DataError, StageError
-from stages.learner.actor import Result
-from stages.learner.batches.rollouts import Rollouts
-from stages.learner.engine.batch import Origin, Row
-from stages.learner.objective import Objective
-from stages.learner.record import Seconds, step_record, total, trained_rows
+from ouroboros.pipeline.store import hashes, records, tables
+from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
+from ouroboros.stages.learner.actor import Result
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.stages.learner.engine.batch import Origin, Row
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.record import Seconds, step_record, total, trained_rows
 from tests.factories import row
 from tests.golden.messages import refuses
 

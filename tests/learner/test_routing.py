@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.store import records, routings, tables
-from pipeline.store.errors import ModelError, StageError
-from stages.learner.actor import Actor
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import pack
-from stages.learner.engine.process import Process
-from stages.learner.objective import Objective
-from stages.learner.separation import prove_policy
+from ouroboros.pipeline.store import records, routings, tables
+from ouroboros.pipeline.store.errors import ModelError, StageError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import pack
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.separation import prove_policy
+from ouroboros.workflows.attempts import recording
+from ouroboros.workflows.engines.transformers_engine import TransformersEngine
+from ouroboros.workflows.protocol.engine import Request
 from tests import families, zoo
 from tests.configs import TINY, overridden
 from tests.factories import TEXT
 from tests.golden.messages import refuses
 from tests.learner import routed
 from tests.learner.test_ranks import trained
-from workflows.attempts import recording
-from workflows.engines.transformers_engine import TransformersEngine
-from workflows.protocol.engine import Request
 
 GRPO = ("algorithm.algorithm_type=grpo", "model.max_prompt_tokens=24", "model.max_response_tokens=40",
         "trainer.share_prompts=true")

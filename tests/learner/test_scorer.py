@@ -7,22 +7,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.store import records, tables
-from pipeline.store.checkpoints import copy_model_files
-from pipeline.store.errors import DataError, ModelError
-from stages.learner.batches.reward_pairs import RewardPairs
-from stages.learner.engine.snapshot import written
-from stages.learner.objective import Objective
-from stages.learner.replay_engine import GradientEngine
-from stages.learner.scorer import Scorer
-from stages.learner.separation import prove_critic
-from stages.model import character_tokenizer
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.checkpoints import copy_model_files
+from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.stages.learner.batches.reward_pairs import RewardPairs
+from ouroboros.stages.learner.engine.snapshot import written
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.replay_engine import GradientEngine
+from ouroboros.stages.learner.scorer import Scorer
+from ouroboros.stages.learner.separation import prove_critic
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.workflows.protocol.prompts import turns_of
+from ouroboros.workflows.reward_model import RewardModel
 from tests import models
 from tests.configs import TINY, element, overridden
 from tests.factories import TEXT, row
-from workflows.protocol.prompts import turns_of
-from workflows.reward_model import RewardModel
 
 SETTINGS = ("algorithm.algorithm_type=reward_model", "algorithm.optimizer.weight_decay=0.1", "trainer.grad_clip=0.5",
             "algorithm.policy_loss_fn_args.center_rewards_coefficient=0.1")

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.store import records, tables
-from pipeline.store.errors import ModelError
-from stages import learn
-from stages.learner import separation
-from stages.learner.actor import Actor
-from stages.learner.critic import Critic
-from stages.learner.engine import attention, packing, policy, recurrent
-from stages.learner.engine.sharing import Segments
-from stages.learner.objective import Objective
-from stages.learner.teacher import Teacher
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages import learn
+from ouroboros.stages.learner import separation
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine import attention, packing, policy, recurrent
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.teacher import Teacher
 from tests import families, zoo
 from tests.configs import TINY, composed, overridden
 from tests.factories import TEXT, row

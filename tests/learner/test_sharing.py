@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from stages.learner.critic import ValueModel
-from stages.learner.engine import attention, continued, policy
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Aggregation, Fill, pack
-from stages.learner.engine.prefixes import NOTHING, Cost, runs, worthwhile
-from stages.learner.engine.sharing import Prefixes
-from stages.learner.engine.way import Way
+from ouroboros.stages.learner.critic import ValueModel
+from ouroboros.stages.learner.engine import attention, continued, policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Aggregation, Fill, pack
+from ouroboros.stages.learner.engine.prefixes import NOTHING, Cost, runs, worthwhile
+from ouroboros.stages.learner.engine.sharing import Prefixes
+from ouroboros.stages.learner.engine.way import Way
 from tests import families, zoo
 
 CPU = torch.device("cpu")

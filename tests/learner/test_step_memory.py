@@ -13,15 +13,15 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from pipeline.check.memory import activations
-from pipeline.settings.config import Config, Lora
-from stages.learner.engine import attention
-from stages.learner.engine.adapter import inject
-from stages.learner.engine.policy import Policy
-from stages.learner.engine.sharing import Segments
-from stages.learner.engine.tiled import tile
-from stages.learner.engine.way import Way
-from stages.model_size import measure
+from ouroboros.pipeline.check.memory import activations
+from ouroboros.pipeline.settings.config import Config, Lora
+from ouroboros.stages.learner.engine import attention
+from ouroboros.stages.learner.engine.adapter import inject
+from ouroboros.stages.learner.engine.policy import Policy
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.tiled import tile
+from ouroboros.stages.learner.engine.way import Way
+from ouroboros.stages.model_size import measure
 
 TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
 SMALL = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2,

@@ -8,19 +8,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.job.context import Context
-from pipeline.store import records, tables
-from pipeline.store.checkpoints import weights_hash
-from pipeline.store.errors import DataError, ModelError
-from stages.learner.actor import Actor
-from stages.learner.engine.batch import Row
-from stages.learner.objective import Objective
-from stages.learner.replay_engine import GradientEngine
-from stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
-from stages.model import work
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.checkpoints import weights_hash
+from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.stages.learner.actor import Actor
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.replay_engine import GradientEngine
+from ouroboros.stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
+from ouroboros.stages.model import work
+from ouroboros.workflows.protocol.kept import Kept
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
-from workflows.protocol.kept import Kept
 
 WARM = ("model.temperature=0.5",)
 

@@ -1,10 +1,10 @@
 """Continued pre-training: texts in pieces, a loss on every token with one before it."""
 
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.batches.texts import Texts, in_pieces
-from stages.learner.objective import Objective
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.texts import Texts, in_pieces
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY
 from tests.factories import row
 from tests.golden.messages import refuses

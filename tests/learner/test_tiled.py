@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from pipeline.settings.model import Lora
-from pipeline.store.errors import ModelError
-from stages.learner.engine import policy
-from stages.learner.engine.adapter import inject
-from stages.learner.engine.packing import Fill, pack
+from ouroboros.pipeline.settings.model import Lora
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.adapter import inject
+from ouroboros.stages.learner.engine.packing import Fill, pack
 from tests import families
 from tests.configs import TINY, element, lora, overridden
 from tests.golden.messages import refuses

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.batches.rollouts import Rollouts, _with_estimates
-from stages.learner.penalty import penalised
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.rollouts import Rollouts, _with_estimates
+from ouroboros.stages.learner.penalty import penalised
 from tests.factories import row
 from tests.golden.messages import refuses
 from tests.learner.test_rollouts import SMALL

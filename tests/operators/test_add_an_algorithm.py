@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from operators.advantage import ADVANTAGES
-from operators.choice import chosen_advantage, chosen_loss
-from operators.loss import POLICY_LOSSES
-from pipeline.check.judge import compose
-from pipeline.compose.recipe import effective
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.algorithms import filled
-from pipeline.settings.columns import columns
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.choice import chosen_advantage, chosen_loss
+from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import filled
+from ouroboros.pipeline.settings.columns import columns
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-an-algorithm.md").read_text()
 

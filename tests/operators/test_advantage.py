@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.advantage import ADVANTAGES
-from operators.arguments import arguments
-from pipeline.settings.arguments.advantages import ADVANTAGES as NAMES
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.arguments import arguments
+from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES as NAMES
+from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 from tests.golden.messages import refuses
 

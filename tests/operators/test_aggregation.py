@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from pipeline.store.errors import ConfigError
+from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 LENGTHS = [3, 1, 0]

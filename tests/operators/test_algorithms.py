@@ -3,17 +3,17 @@
 import pytest
 import yaml
 
-from operators.advantage import ADVANTAGES
-from operators.aggregation import AGGREGATIONS
-from operators.arguments import needed_columns
-from operators.entropy import ENTROPY_LOSSES
-from operators.kl import KL_ESTIMATORS
-from operators.loss import POLICY_LOSSES
-from operators.sampling import SAMPLE_STRATEGIES
-from pipeline.check.judge import compose
-from pipeline.settings import arguments
-from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, PAIR_TYPES, meant, ours
-from pipeline.store.files import CONF
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.aggregation import AGGREGATIONS
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.operators.entropy import ENTROPY_LOSSES
+from ouroboros.operators.kl import KL_ESTIMATORS
+from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.operators.sampling import SAMPLE_STRATEGIES
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, PAIR_TYPES, meant, ours
+from ouroboros.pipeline.store.files import CONF
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())
 TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_loss_fn": ENTROPY_LOSSES,

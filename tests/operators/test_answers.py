@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from operators.reward import accuracy_reward
-from workflows.attempts.user_reward import Rule
+from ouroboros.operators.reward import accuracy_reward
+from ouroboros.workflows.attempts.user_reward import Rule
 
 TABLE = [(found, truth, expected)
          for truth, *marks in yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("answer", BOUNDED, ids=lambda answer: answer[:20])
 def test_an_answer_beyond_the_bounds_is_wrong_at_once_with_a_note(answer, monkeypatch):
-    monkeypatch.setattr("operators.answers.WORKERS", None)
+    monkeypatch.setattr("ouroboros.operators.answers.WORKERS", None)
     is_closed = answer.count("{") == answer.count("}")
     found = accuracy_reward(f"\\boxed{{{answer}}}" if is_closed else f"#### {answer}", "42")
     assert found == {"accuracy": 0.0}

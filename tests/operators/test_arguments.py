@@ -4,9 +4,9 @@ import functools
 
 import pytest
 
-from operators.arguments import arguments, needed_columns
-from operators.losses.clipped import sapo
-from pipeline.store.errors import ConfigError
+from ouroboros.operators.arguments import arguments, needed_columns
+from ouroboros.operators.losses.clipped import sapo
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 

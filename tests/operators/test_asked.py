@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from starlette.responses import Response
 
-from operators.experience import curate, prepare
-from operators.juicer_recipes import inline_recipe
-from pipeline.store.errors import ConfigError, StageError
+from ouroboros.operators.experience import curate, prepare
+from ouroboros.operators.juicer_recipes import inline_recipe
+from ouroboros.pipeline.store.errors import ConfigError, StageError
 from tests.recipes import run_recipe
 from tests.servers import chat_app, serving
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from operators.catalogue import FAMILIES, page
+from ouroboros.operators.catalogue import FAMILIES, page
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 
 
 def test_the_page_is_up_to_date():
-    """Otherwise: everything from the heading on is to be what `python -m operators.catalogue` prints."""
+    """Otherwise: everything from the heading on is to be what `python -m ouroboros.operators.catalogue` prints."""
     begin = PAGE.index("## Algorithms by type")
     assert PAGE[begin:] == page()
 
@@ -26,7 +26,7 @@ def test_every_part_says_where_it_is_from_and_what_it_assumes(title, name):
 
 
 def test_the_averages_of_the_page():
-    from operators.aggregation import token_weights
+    from ouroboros.operators.aggregation import token_weights
 
     losses = np.array([1.0, 1, 1, 5])
     assert np.dot(np.repeat(token_weights("token-mean", [3, 1]), [3, 1]), losses) == 2

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from operators.advantage import ADVANTAGES
-from operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_loss
-from operators.kl import KL_ESTIMATORS, penalise
-from operators.loss import POLICY_LOSSES
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_loss
+from ouroboros.operators.kl import KL_ESTIMATORS, penalise
+from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import refuses
 
 MINE = '''

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from operators.correction import Mismatch, importance_correction, mismatch, rejected
+from ouroboros.operators.correction import Mismatch, importance_correction, mismatch, rejected
 
 ROWS = torch.tensor([0, 0, 1])
 ROLLOUT = torch.tensor([-2.0, -2.0, -2.0], dtype=torch.float64)

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from operators.advantage import ADVANTAGES
-from operators.aggregation import token_weights, token_weights_by_kind
-from operators.arguments import needed_columns
-from operators.correction import importance_correction, rejected
-from operators.kl import adaptive_coefficient, k2, penalise
-from operators.loss import POLICY_LOSSES, natural_aggregation
-from operators.priority import PRIORITIES
-from operators.sampling import mix
-from operators.shaping import overlong_penalty
-from pipeline.settings.algorithms import parts
-from pipeline.settings.train_batch import divided
-from stages.learner.engine.rates import learning_rate
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.aggregation import token_weights, token_weights_by_kind
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.operators.correction import importance_correction, rejected
+from ouroboros.operators.kl import adaptive_coefficient, k2, penalise
+from ouroboros.operators.loss import POLICY_LOSSES, natural_aggregation
+from ouroboros.operators.priority import PRIORITIES
+from ouroboros.operators.sampling import mix
+from ouroboros.operators.shaping import overlong_penalty
+from ouroboros.pipeline.settings.algorithms import parts
+from ouroboros.pipeline.settings.train_batch import divided
+from ouroboros.stages.learner.engine.rates import learning_rate
 from tests.factories import advantage_batch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()

@@ -2,8 +2,8 @@
 
 import torch
 
-from operators.arguments import needed_columns
-from operators.entropy import ENTROPY_LOSSES, default, mix, none
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.operators.entropy import ENTROPY_LOSSES, default, mix, none
 
 ENTROPY = torch.tensor([0.5, 2.0])
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from operators.experience import Verdict, curate, misfits, prepare
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.operators.experience import Verdict, curate, misfits, prepare
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 
 SHORT, TWIN = {"name": "text_length_filter", "args": {"min_len": 1, "max_len": 5}}, {"name": "document_deduplicator"}
 

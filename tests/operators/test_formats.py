@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from operators.formats import ABSENT, as_turns, column_names, look_up, read_records, text_of
-from pipeline.settings.data import BufferFormat, TaskFormat
-from pipeline.store.errors import DataError
-from pipeline.store.records import RawTask
+from ouroboros.operators.formats import ABSENT, as_turns, column_names, look_up, read_records, text_of
+from ouroboros.pipeline.settings.data import BufferFormat, TaskFormat
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import RawTask
 from tests.golden.messages import refuses, wording
 
 

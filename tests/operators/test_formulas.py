@@ -10,13 +10,13 @@ import time
 import psutil
 import pytest
 
-from operators.formula_worker import DIFFERENT, EQUAL, LIMIT
-from operators.formulas import Workers, _Worker
-from operators.reward import accuracy_reward
-from pipeline.store import files
-from pipeline.store.errors import StageError
+from ouroboros.operators.formula_worker import DIFFERENT, EQUAL, LIMIT
+from ouroboros.operators.formulas import Workers, _Worker
+from ouroboros.operators.reward import accuracy_reward
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.attempts.user_reward import Rule
 from tests.golden.messages import refuses
-from workflows.attempts.user_reward import Rule
 
 SLOW = "\\binom{10^9}{5*10^8}"  # a loop in C
 PAIR = '["x+1", "1+x", 5]'
@@ -72,14 +72,15 @@ def test_a_process_that_something_else_ends_is_replaced_and_the_pair_asked_again
 
 
 def test_too_much_memory_is_the_limit(monkeypatch):
-    source = ("import operators.formula_worker as worker\nworker.compare = lambda *pair: bytearray(2**34) and 'equal'\n"
+    source = ("import ouroboros.operators.formula_worker as worker\n"
+              "worker.compare = lambda *pair: bytearray(2**34) and 'equal'\n"
               "print(worker.within_limits('x', 'y', 5))\n")
     assert subprocess.run([sys.executable, "-c", source], cwd=files.HOME, capture_output=True, text=True,
                           check=True).stdout == f"{LIMIT}\n"
 
 
 def test_a_lack_of_memory_that_math_verify_hides_is_the_limit():
-    source = ("import operators.formula_worker as worker\n"
+    source = ("import ouroboros.operators.formula_worker as worker\n"
               "def compare(*pair):\n"
               "    held = []\n"
               "    try:\n"
@@ -95,7 +96,7 @@ def test_a_lack_of_memory_that_math_verify_hides_is_the_limit():
 def test_a_process_that_cannot_start_is_an_error_not_a_verdict(monkeypatch):
     workers = Workers()
     with monkeypatch.context() as without:
-        without.setattr("operators.formulas.MODULE", "operators.no_such_module")
+        without.setattr("ouroboros.operators.formulas.MODULE", "operators.no_such_module")
         with refuses(StageError, "no_such_module"):
             workers.compare("x+1", "1+x", 5).result()
     assert workers.compare("x+1", "1+x", 5).result() == EQUAL  # the error is not remembered as the pair's
@@ -109,7 +110,7 @@ def test_no_secret_reaches_a_process(monkeypatch):
 
 
 def test_processes_end_with_the_one_that_asked_even_by_kill():
-    source = ("from operators.formulas import WORKERS\n"
+    source = ("from ouroboros.operators.formulas import WORKERS\n"
               "WORKERS.compare('x+1', '1+x', 5).result()\n"
               f"WORKERS.compare({SLOW!r}, 'x+1', 600)\n"
               "print('asked', flush=True)\n"
@@ -133,7 +134,7 @@ def test_a_forked_process_asks_processes_of_its_own():
 
 
 def test_responses_of_a_step_are_compared_at_the_same_time_and_equal_ones_once(monkeypatch):
-    from operators import answers
+    from ouroboros.operators import answers
 
     asked = []
 

@@ -3,9 +3,9 @@ from collections import Counter
 
 import pytest
 
-from operators.generate import DIRT, GENERATORS, countdown, countdown_key, expressions, is_solvable
-from operators.reward import countdown_reward
-from pipeline.store.errors import ConfigError
+from ouroboros.operators.generate import DIRT, GENERATORS, countdown, countdown_key, expressions, is_solvable
+from ouroboros.operators.reward import countdown_reward
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 

@@ -11,10 +11,10 @@ from itertools import product
 import pytest
 import torch
 
-from operators.arguments import needed_columns
-from operators.entropy import ENTROPY_LOSSES
-from operators.kl import KL_ESTIMATORS
-from operators.loss import POLICY_LOSSES
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.operators.entropy import ENTROPY_LOSSES
+from ouroboros.operators.kl import KL_ESTIMATORS
+from ouroboros.operators.loss import POLICY_LOSSES
 from tests import objectives
 from tests.objectives import Batch, differences
 

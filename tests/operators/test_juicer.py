@@ -3,13 +3,13 @@ import signal
 
 import pytest
 
-from operators import juicer, shards
-from operators.curation import Dropped, countdown_problem, hash_share
-from operators.juicer_processes import PROCESSES
-from operators.juicer_recipes import read_recipe
-from operators.task_priority import Priority
-from pipeline.store.errors import ConfigError, DataError, StageError
-from pipeline.store.files import CONF
+from ouroboros.operators import juicer, shards
+from ouroboros.operators.curation import Dropped, countdown_problem, hash_share
+from ouroboros.operators.juicer_processes import PROCESSES
+from ouroboros.operators.juicer_recipes import read_recipe
+from ouroboros.operators.task_priority import Priority
+from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
+from ouroboros.pipeline.store.files import CONF
 from tests.golden.messages import refuses, wording
 from tests.recipes import run_recipe
 
@@ -326,7 +326,7 @@ def test_the_rows_with_the_greatest_numbers_are_those_that_data_juicer_keeps(mon
         process = [{"text_length_filter": {"min_len": 1}}, {"topk_specified_field_selector": ask | given}]
         assert [row["row"] for row in run_recipe(rows, {"process": process}, size=2)[0]] == left
         with monkeypatch.context() as patch:
-            patch.setattr("operators.juicer_whole._numbers", lambda table, path: None)
+            patch.setattr("ouroboros.operators.juicer_whole._numbers", lambda table, path: None)
             assert [row["row"] for row in run_recipe(rows, {"process": process}, size=2)[0]] == left
 
 

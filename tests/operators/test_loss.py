@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from operators.arguments import needed_columns
-from operators.loss import POLICY_LOSSES, natural_aggregation
-from operators.selection import SELECTIONS
-from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
-from pipeline.settings.config import POLICY_LOSSES as NAMES
+from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
+from ouroboros.operators.arguments import needed_columns
+from ouroboros.operators.loss import POLICY_LOSSES, natural_aggregation
+from ouroboros.operators.selection import SELECTIONS
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.config import POLICY_LOSSES as NAMES
 from tests.golden.messages import refuses
 
 # beside the defaults: what switches a branch on

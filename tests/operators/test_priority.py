@@ -5,7 +5,7 @@ import statistics
 import duckdb
 import pytest
 
-from operators.priority import PRIORITIES, decay_limit_randomization, linear_decay
+from ouroboros.operators.priority import PRIORITIES, decay_limit_randomization, linear_decay
 
 ROWS = [("a", 7, 0), ("b", 7, 1), ("c", 9, 2), ("d", 9, 3)]
 

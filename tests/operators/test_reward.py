@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import pytest
 
-from operators.reward import (
+from ouroboros.operators.reward import (
     NotAnExpression,
     accuracy_reward,
     countdown_reward,
@@ -12,7 +12,7 @@ from operators.reward import (
     parse_arithmetic,
     parse_countdown,
 )
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import refuses
 
 TRUTH = '{"numbers": [3, 5, 7], "target": 9}'
@@ -140,14 +140,14 @@ def test_format_reward(response, score):
 
 def test_rewards_by_name_and_by_dotted_path():
     assert load_reward("countdown_reward") is countdown_reward
-    assert load_reward("operators.reward:format_reward") is format_reward
+    assert load_reward("ouroboros.operators.reward:format_reward") is format_reward
 
 
 @pytest.mark.parametrize(("name", "message"), [
     ("countdown_rewrad", "'countdown_reward'"),
     ("no_such_module_here:reward", "no_such_module_here"),
-    ("operators.reward:no_such_reward", "no_such_reward"),
-    ("operators.reward:REWARDS", "is a dict"),
+    ("ouroboros.operators.reward:no_such_reward", "no_such_reward"),
+    ("ouroboros.operators.reward:REWARDS", "is a dict"),
 ])
 def test_unknown_rewards(name, message):
     with refuses(ConfigError, message):

@@ -3,7 +3,7 @@
 
 import duckdb
 
-from operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, staleness_control
+from ouroboros.operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, staleness_control
 
 
 def ask(query, candidates=6, experts=3):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from operators.shaping import overlong_penalty
-from pipeline.store.errors import ConfigError
+from ouroboros.operators.shaping import overlong_penalty
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from operators.statistics import (
+from ouroboros.operators.statistics import (
     clustered_interval,
     difference_interval,
     evidence,

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from operators.losses.covariance import clip_cov, drawn, highest, kl_cov
-from operators.selection import of_high_entropy
+from ouroboros.operators.losses.covariance import clip_cov, drawn, highest, kl_cov
+from ouroboros.operators.selection import of_high_entropy
 
 # means of log-probs and advantages are -2 and 0: covariances 2, -1, -1, 0
 LOGPROBS = torch.tensor([-1.0, -1.0, -3.0, -3.0], dtype=torch.float64)

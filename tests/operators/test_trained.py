@@ -2,8 +2,8 @@
 
 from benchmarks.algorithms import FAMILIES, page
 from benchmarks.measurement import RESULTS
-from pipeline.store import files
-from pipeline.store.files import CONF
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.files import CONF
 
 ALIASES = {"gspo-token"}  # of gspo_token
 ELSEWHERE = {"reward_model"}  # by the recipe countdown_reward

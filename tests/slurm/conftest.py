@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import files
+from ouroboros.pipeline.store import files
 from tests.slurm import cluster as slurm
 from tests.toy.conftest import REPOSITORY, small
 
@@ -64,7 +64,7 @@ def ouro(root: Path, *overrides: str, options: tuple[str, ...] = ("--profile", "
     given = {override.partition("=")[0] for override in overrides}
     quick = (one for one in QUICK if one.partition("=")[0] not in given)
     words = small(*quick, f"checkpoint_root_dir={root}", *overrides)
-    return [sys.executable, "-m", "pipeline.cli", "run", *options, *words, *(["--", *extra] if extra else [])]
+    return [sys.executable, "-m", "ouroboros", "run", *options, *words, *(["--", *extra] if extra else [])]
 
 
 def finish(root: Path, *overrides: str, **more) -> subprocess.CompletedProcess:
@@ -79,7 +79,7 @@ def begin(command: list[str], log: Path) -> subprocess.Popen:
     """Starts the command, which ends with the test."""
     with log.open("ab") as out:
         BEGUN.append(subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, start_new_session=True,
-                                      env=os.environ | {"PYTHONPATH": str(REPOSITORY)}))
+                                      env=os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}))
     return BEGUN[-1]
 
 

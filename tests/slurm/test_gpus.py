@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose.recipe import effective
-from pipeline.job import slurm
-from pipeline.run import submission
+from ouroboros.commands.run import submission
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.job import slurm
 
 CLUSTER = {"cpus": 64, "gpus": 8}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.store import files
+from ouroboros.pipeline.store import files
 from tests.slurm.conftest import continued, finish, manifest, stage
 from tests.toy.conftest import table
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.store import records, tables, versions
-from stages.explore import Explorer, read_tasks
-from stages.learner.engine import policy
+from ouroboros.pipeline.store import records, tables, versions
+from ouroboros.stages.explore import Explorer, read_tasks
+from ouroboros.stages.learner.engine import policy
 from tests.configs import TINY
 from tests.factories import row
 

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from pipeline.store import checkpoints, files, records, tables
-from stages import bench, score
-from stages.learner.engine import policy
+from ouroboros.pipeline.store import checkpoints, files, records, tables
+from ouroboros.stages import bench, score
+from ouroboros.stages.learner.engine import policy
 from tests.factories import row
 
 TASKS = [row(records.Task, task_id=f"t{i}", split="test", question=f"{i} 1 = {i + 1}",

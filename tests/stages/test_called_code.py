@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.store import files
-from stages.own_code import curate
+from ouroboros.pipeline.store import files
+from ouroboros.stages.own_code import curate
 
 MINE = "tests.stages.test_called_code"
 

@@ -9,25 +9,25 @@ import time
 
 import pytest
 
-from pipeline.job import activity, own_process, watchdog
-from pipeline.job.activity import Activity, Doing
-from pipeline.job.ending import Stopped
-from pipeline.job.error_file import last_line
-from pipeline.job.own_process import ProcessEnded, calls_file
-from pipeline.job.shares import cores
-from pipeline.job.watchdog import Watchdog, activity_file
-from pipeline.store import files, launch, user_calls
-from pipeline.store.errors import StageError
-from stages.explorer import children
-from stages.explorer.children import Child, supervise
+from ouroboros.pipeline.job import activity, own_process, watchdog
+from ouroboros.pipeline.job.activity import Activity, Doing
+from ouroboros.pipeline.job.ending import Stopped
+from ouroboros.pipeline.job.error_file import last_line
+from ouroboros.pipeline.job.own_process import ProcessEnded, calls_file
+from ouroboros.pipeline.job.shares import cores
+from ouroboros.pipeline.job.watchdog import Watchdog, activity_file
+from ouroboros.pipeline.store import files, launch, user_calls
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.stages.explorer import children
+from ouroboros.stages.explorer.children import Child, supervise
 from tests.golden.messages import refuses, wording
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
 STAGE_CHILD = """
 import sys
-from pipeline.store.errors import DataError
-from stages.explorer.children import run_child
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.explorer.children import run_child
 def work(context):
     {body}
 if __name__ == "__main__":
@@ -156,7 +156,7 @@ def test_a_child_that_something_ends_with_exit_code_0_has_died(start):
 def test_a_thread_of_user_code_that_never_ends_holds_up_no_stage(start, then, words):
     body = f"import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); {then}"
     program = STAGE_CHILD.format(body=body).replace('"trainer"', '"explorer"').replace(
-        "import sys\n", "import sys\nfrom stages.explorer import children\nchildren.LEAVE_SECONDS = 0.5\n")
+        "import sys\n", "import sys\nfrom ouroboros.stages.explorer import children\nchildren.LEAVE_SECONDS = 0.5\n")
     begin = time.monotonic()
     if words:
         assert words in dies(start, explorer=program)[0]
@@ -193,10 +193,10 @@ def test_when_the_parent_cannot_go_on_no_child_survives(start, tmp_path):
 
 SAVES = """
 import sys, time
-from stages.explorer.children import run_child
-from pipeline.job import activity
-from pipeline.job.activity import Activity, Doing
-from pipeline.job.ending import Stopped
+from ouroboros.stages.explorer.children import run_child
+from ouroboros.pipeline.job import activity
+from ouroboros.pipeline.job.activity import Activity, Doing
+from ouroboros.pipeline.job.ending import Stopped
 def work(context):
     with context.ending.deferred():
         open("ready", "w").close()
@@ -282,8 +282,8 @@ def test_a_child_that_waits_for_another_is_alive(start):
     for _ in range(40):
         context.activity.alive()
         time.sleep(0.05)"""
-    start(trainer=STAGE_CHILD.format(body=body).replace("import sys", "import sys\nfrom pipeline.job import activity\n"
-                                                        "activity.RENEW_SECONDS = 0.0"))
+    start(trainer=STAGE_CHILD.format(body=body).replace(
+        "import sys", "import sys\nfrom ouroboros.pipeline.job import activity\nactivity.RENEW_SECONDS = 0.0"))
     assert not (start.directory / "trainer.error").exists()
 
 
@@ -385,7 +385,7 @@ def test_a_signal_that_the_stage_gets_too_ends_it(start, monkeypatch):
         start(explorer=CALLING.format(body="os.kill(os.getpid(), signal.SIGTERM)"))
 
 
-CALL = "import os, signal, sys, time\nfrom pipeline.store.user_calls import calling"
+CALL = "import os, signal, sys, time\nfrom ouroboros.pipeline.store.user_calls import calling"
 OF_A_LOSS = STAGE_CHILD.replace("import sys", CALL).replace(
     "    {body}", "    with calling('mine:loss'):\n        {body}")
 
@@ -464,8 +464,8 @@ def test_calls_are_read_by_rank(tmp_path, monkeypatch):
 
 
 STAGE = """
-from pipeline.job.context import run_stage
-from stages.explorer.children import Child, supervise
+from ouroboros.pipeline.job.context import run_stage
+from ouroboros.stages.explorer.children import Child, supervise
 def work(context):
     supervise(context, [Child("explorer", "child_explorer", [0])], lambda: None)
 run_stage(work, "doc")
@@ -476,7 +476,8 @@ def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path
     spec = files.read_json(start.directory / "stage.json")
     spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash"}
     files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
-    listed = "if 'mine:run' not in __import__('pipeline.job.own_process').job.own_process.functions(context.directory):"
+    listed = ("from ouroboros.pipeline.job import own_process\n        "
+              "if 'mine:run' not in own_process.functions(context.directory):")
     (tmp_path / "child_explorer.py").write_text(CALLING.format(body=f"{listed} os._exit(3)"))
     (tmp_path / "stage.py").write_text(STAGE)
     command = [sys.executable, "stage.py", str(start.directory)]
@@ -527,8 +528,8 @@ def test_an_activity_is_written_with_the_median_of_its_kind(tmp_path, monkeypatc
 
 
 def test_every_rank_is_a_process_that_knows_its_place(tmp_path):
-    commands = Child("trainer", "stages.learn", [0], ranks=2).commands(tmp_path)
-    assert [command for command, _ in commands] == [launch.command("stages.learn", str(tmp_path))] * 2
+    commands = Child("trainer", "ouroboros.stages.learn", [0], ranks=2).commands(tmp_path)
+    assert [command for command, _ in commands] == [launch.command("ouroboros.stages.learn", str(tmp_path))] * 2
     assert [(place["RANK"], place["LOCAL_RANK"], place["WORLD_SIZE"]) for _, place in commands] == [
         ("0", "0", "2"), ("1", "1", "2")]
 

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from operators.generate import countdown
-from operators.reward import parse_countdown
-from pipeline.check.judge import compose
-from pipeline.job.context import Context
-from pipeline.store import tables
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.files import CONF
-from pipeline.store.records import RawTask, Rejected, Task
-from stages.curate import check_memory, make_task, work
+from ouroboros.operators.generate import countdown
+from ouroboros.operators.reward import parse_countdown
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.files import CONF
+from ouroboros.pipeline.store.records import RawTask, Rejected, Task
+from ouroboros.stages.curate import check_memory, make_task, work
 from tests.configs import changed
 from tests.golden.messages import refuses, wording
 
@@ -260,7 +260,7 @@ def test_a_conversation_with_tools_stays_whole_and_counts_in_the_id(tmp_path):
 @pytest.mark.parametrize(("permutations", "fits"), [(256, False), (128, True)])
 def test_memory_is_judged_by_the_largest_set_and_the_permutations(tmp_path, monkeypatch, permutations, fits):
     """Five rows of the larger set take 95 kB with 256 permutations, 47.5 kB with 128."""
-    monkeypatch.setattr("stages.curate.total_memory", lambda: 60_000)
+    monkeypatch.setattr("ouroboros.stages.curate.total_memory", lambda: 60_000)
     rows = [*in_set("a", "train", *"vwxyz"), *in_set("b", "train", *"xyz", first=5)]
     given = [{"name": "document_minhash_deduplicator", "args": {"num_permutations": permutations}}]
     with contextlib.nullcontext() if fits else pytest.raises(ConfigError):

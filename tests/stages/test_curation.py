@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from pipeline.plan.plan import make_plan
-from pipeline.settings.explorer import depends_on_time
-from pipeline.settings.kinds import KINDS
-from pipeline.store import records, tables
-from stages.curation import curation_of
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.explorer import depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import records, tables
+from ouroboros.stages.curation import curation_of
 from tests.configs import overridden, problems_of
 from tests.factories import row
 from tests.stages.conftest import publish_model, step

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose.recipe import Recipe
-from pipeline.store import images
-from pipeline.store.errors import ConfigError, DataError, OuroError
-from stages.debug import Asked, debug
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.store import images
+from ouroboros.pipeline.store.errors import ConfigError, DataError, OuroError
+from ouroboros.stages.debug import Asked, debug
 from tests.golden.messages import refuses, wording
 from tests.harbor_kit import write_task
 from tests.servers import chat_app, serving
@@ -87,7 +87,7 @@ def test_an_agent_that_fails_shows_its_traceback(tmp_path, monkeypatch, capfd):
         "    raise ValueError('no such file')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    from workflows.attempts.isolated import host
+    from ouroboros.workflows.attempts.isolated import host
 
     host.cache_clear()
     is_fine, text = shown("buffer.explorer_input.default_workflow_type='failing_agent:work'", script="answer")

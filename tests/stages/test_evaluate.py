@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from pipeline.job.tasksets import read_eval
-from pipeline.store import files, records, tables
-from pipeline.store.errors import DataError
-from stages import evaluate, score
+from ouroboros.pipeline.job.tasksets import read_eval
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages import evaluate, score
 from tests.factories import row
 from tests.golden.messages import refuses, wording
 

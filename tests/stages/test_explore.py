@@ -6,21 +6,21 @@ from contextlib import nullcontext
 
 import pytest
 
-from pipeline.job import own_process
-from pipeline.plan.plan import make_plan
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.store import checkpoints, files, records, tables, versions
-from pipeline.store.errors import StageError
-from pipeline.store.recovery import rewind_explorer
-from stages.explore import explore
+from ouroboros.pipeline.job import own_process
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.store import checkpoints, files, records, tables, versions
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.recovery import rewind_explorer
+from ouroboros.stages.explore import explore
+from ouroboros.workflows.protocol.prompts import prompt_hash, turns_of
+from ouroboros.workflows.rewards import Rewards
+from ouroboros.workflows.single_turn import Trajectory
 from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.golden.messages import refuses
 from tests.models import classifier
 from tests.stages.conftest import SMALL, TASKS, open_explorer, publish_model, step
-from workflows.protocol.prompts import prompt_hash, turns_of
-from workflows.rewards import Rewards
-from workflows.single_turn import Trajectory
 
 
 def with_examples(prompt):
@@ -205,7 +205,7 @@ def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):
         tables.write(tables.step_file(context.directory, "rollouts", number), records.Rollout,
                      [row(records.Rollout, step=number)])
     opened = []
-    monkeypatch.setattr("stages.explore.open_engine", lambda *arguments, **more: opened.append(arguments))
+    monkeypatch.setattr("ouroboros.stages.explore.open_engine", lambda *arguments, **more: opened.append(arguments))
     explore(context)
     assert opened == []
 

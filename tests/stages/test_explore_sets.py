@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from pipeline.settings.data import Taskset
-from pipeline.store import records, tables
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.settings.data import Taskset
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.workflows.single_turn import Trajectory
 from tests.configs import TINY, element
 from tests.factories import row
 from tests.golden.messages import refuses
 from tests.stages.conftest import SMALL, open_explorer, publish_model, step
-from workflows.single_turn import Trajectory
 
 ALWAYS = "tests.stages.test_explore_sets:always"
 SETS = [{"name": "sums", "path": "sums.jsonl", "default_reward_fn_type": ALWAYS, "reward_fn_args": {"score": 2.0}},

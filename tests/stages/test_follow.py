@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.job.progress import score_words
-from pipeline.store import checkpoints, files, records, tables
-from stages import follow
-from stages.follow import TOTAL, Follower, RolloutFollower, finish_training
+from ouroboros.pipeline.job.progress import score_words
+from ouroboros.pipeline.store import checkpoints, files, records, tables
+from ouroboros.stages import follow
+from ouroboros.stages.follow import TOTAL, Follower, RolloutFollower, finish_training
 from tests.factories import row
 from tests.golden.messages import wording
 

@@ -4,17 +4,17 @@ import hashlib
 
 import pytest
 
-from pipeline.store import files, records, tables
-from pipeline.store.errors import StageError
-from stages.explorer.groups import tail
-from stages.follow import TOTAL
-from stages.learner.batches.recorded import Recorded
-from stages.learner.batches.rollouts import Rollouts
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.stages.explorer.groups import tail
+from ouroboros.stages.follow import TOTAL
+from ouroboros.stages.learner.batches.recorded import Recorded
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.workflows.protocol.engine import Request
 from tests.configs import TINY
 from tests.factories import row
 from tests.golden.messages import refuses, wording
 from tests.stages.conftest import publish_model
-from workflows.protocol.engine import Request
 
 # tasks of each kind, by what their responses are rewarded with; three tasks four times an explorer step
 KINDS = ("always", "chance", "always", "chance", "always", "chance", "always", "chance")
@@ -191,7 +191,7 @@ def test_the_sampled_responses_are_those_without_a_baseline(stage):
 
 def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage, monkeypatch):
     """The judge fails on greedy responses alone: those of the first task."""
-    from stages.explorer import groups
+    from ouroboros.stages.explorer import groups
 
     reward = groups.add_own_rewards
 
@@ -211,7 +211,7 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
 
 def test_rewards_know_the_group_of_each_response_also_of_equal_prompts(stage, monkeypatch):
     """Three tasks, four times each; a function that compares sees three groups, whatever their prompts."""
-    from stages.explorer import groups
+    from ouroboros.stages.explorer import groups
 
     reward, seen = groups.add_own_rewards, []
 

@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from pipeline.store.images import OWNER
-from stages.image_builder import NotBuilt, _user, unpack
+from ouroboros.pipeline.store.images import OWNER
+from ouroboros.stages.image_builder import NotBuilt, _user, unpack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a chroot needs root")
 FILE, LINK, HARD, DIRECTORY, DEVICE = (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE,

@@ -2,9 +2,9 @@
 
 import gc
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.explore import explore
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.explore import explore
 from tests.golden.messages import refuses
 from tests.stages.conftest import publish_model
 

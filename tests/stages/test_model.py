@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipeline.settings.model import Model
-from pipeline.store.errors import ModelError
-from pipeline.store.model_shape import rewritten
-from stages.model import CHARACTERS, SPECIAL, work
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.model_shape import rewritten
+from ouroboros.stages.model import CHARACTERS, SPECIAL, work
 from tests.configs import TINY
 from tests.golden.messages import refuses
 

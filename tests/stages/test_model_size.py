@@ -7,17 +7,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from pipeline.check.model_size import Layer, Size, Sizes, counted, question
-from pipeline.settings.model import Model
-from pipeline.settings.setting import plain
-from pipeline.store.errors import ModelError
-from stages.learner.engine.adapter import inject
-from stages.model_size import build, main, measure, overridden_problem, problem_of, sizes
+from ouroboros.pipeline.check.model_size import Layer, Size, Sizes, counted, question
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine.adapter import inject
+from ouroboros.stages.model_size import build, main, measure, overridden_problem, problem_of, sizes
+from ouroboros.workflows.protocol.hugging_face import causal_model
 from tests import families, zoo
 from tests.configs import composed, lora
 from tests.golden.messages import wording
 from tests.sizes import LARGE, QWEN2, QWEN2_7B, SMALL
-from workflows.protocol.hugging_face import causal_model
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}

@@ -2,14 +2,14 @@
 
 import pytest
 
-from pipeline.store import records, tables
-from stages.explore import explore
-from stages.explorer.over_rollout import FirstComplete
-from stages.learner.batches.rollouts import Rollouts
+from ouroboros.pipeline.store import records, tables
+from ouroboros.stages.explore import explore
+from ouroboros.stages.explorer.over_rollout import FirstComplete
+from ouroboros.stages.learner.batches.rollouts import Rollouts
+from ouroboros.workflows.protocol.outcomes import LATE, Outcome
 from tests.configs import TINY, problems_of
 from tests.factories import row
 from tests.stages.conftest import publish_model
-from workflows.protocol.outcomes import LATE, Outcome
 
 GROUPS = [0, 0, 1, 1, 2, 2]  # of six attempts at three tasks
 OK, FAILED = (lambda: Outcome("ok")), (lambda: Outcome("workflow_failed", "no tool"))

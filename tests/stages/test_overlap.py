@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.check.samples import compared_sets
-from pipeline.compose.recipe import effective, entries
-from stages import overlap
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.samples import compared_sets
+from ouroboros.pipeline.compose.recipe import effective, entries
+from ouroboros.stages import overlap
 from tests.golden.messages import wording
 
 SOURCE = "buffer.explorer_input"

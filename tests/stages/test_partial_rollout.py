@@ -8,15 +8,15 @@ from itertools import count
 
 import pytest
 
-from pipeline.settings.explorer import depends_on_time
-from pipeline.settings.kinds import KINDS
-from pipeline.store import checkpoints, files, records, tables, versions
-from stages.explorer import weights
-from stages.learner.engine import policy
+from ouroboros.pipeline.settings.explorer import depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import checkpoints, files, records, tables, versions
+from ouroboros.stages.explorer import weights
+from ouroboros.stages.learner.engine import policy
+from ouroboros.workflows.engines.open import open_engine
 from tests.configs import TINY, overridden, problems_of
 from tests.stages.conftest import open_explorer
 from tests.workflows.test_continued import Stepwise
-from workflows.engines.open import open_engine
 
 ON = ("synchronizer.sync_offset=1", "explorer.partial_rollout=true", "explorer.max_failed_ratio=1",
       "model.max_response_tokens=5")
@@ -67,7 +67,7 @@ def explorer(stage, monkeypatch):
     def make(*overrides, **more):
         context = stage(*ON, "synchronizer.probe_tolerance=0.5", *overrides)
         engine = Trained(context.directory, **more)
-        monkeypatch.setattr("stages.explore.open_engine", lambda *arguments, **named: engine)
+        monkeypatch.setattr("ouroboros.stages.explore.open_engine", lambda *arguments, **named: engine)
         if not versions.version_directory(context.directory, 0).exists():
             publish(context.directory, 0)
         return open_explorer(context)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.data_sample import Part, Sample
-from pipeline.check.sources import FEATURE, RATE
-from pipeline.settings.data import BufferFormat, format_of
-from pipeline.settings.model import Model
-from pipeline.settings.setting import plain
-from pipeline.store.errors import ConfigError
-from stages import preview
-from stages.model import character_tokenizer
-from stages.preview import Preview
-from stages.sampled_rows import value_at
-from stages.unusable_rows import as_read, judged
+from ouroboros.pipeline.check.data_sample import Part, Sample
+from ouroboros.pipeline.check.sources import FEATURE, RATE
+from ouroboros.pipeline.settings.data import BufferFormat, format_of
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages import preview
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.stages.preview import Preview
+from ouroboros.stages.sampled_rows import value_at
+from ouroboros.stages.unusable_rows import as_read, judged
 from tests import zoo
 from tests.configs import composed
 from tests.golden.messages import refuses, wording
@@ -562,7 +562,7 @@ def test_what_cuda_maps_is_there_before_addresses_are_limited(tmp_path, tiny_mod
     code = """
 import sys
 from contextlib import contextmanager
-from stages import preview
+from ouroboros.stages import preview
 
 @contextmanager
 def limited():
@@ -570,7 +570,7 @@ def limited():
     yield
 
 preview.limited_memory = limited
-from pipeline.settings.model import Model
+from ouroboros.pipeline.settings.model import Model
 one = preview.Preview.__new__(preview.Preview)
 one.limits, one.found = Model(model_path=sys.argv[1]), {"problems": [], "warnings": [], "unjudged": []}
 one.limits.init.enable = False

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.job.context import Context
-from pipeline.results import charts, learnt, sampled, stage_picture, view
-from pipeline.settings.config import Config
-from pipeline.store import records, tables
-from pipeline.store.files import read_json
-from pipeline.store.records import Score
-from stages import report
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.results import charts, learnt, sampled, stage_picture, view
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.files import read_json
+from ouroboros.pipeline.store.records import Score
+from ouroboros.stages import report
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import wording

@@ -1,10 +1,10 @@
 """Which groups give way to fresh ones, by hand: how often, what is counted, what is marked."""
 
 
-from pipeline.store.errors import DataError
-from stages.explorer.resample import Group, fill, is_informative
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.explorer.resample import Group, fill, is_informative
+from ouroboros.workflows.protocol.outcomes import Outcome
 from tests.golden.messages import refuses, wording
-from workflows.protocol.outcomes import Outcome
 
 
 def outcome(accuracy, penalty=0.0):

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from pipeline.check.mode_rules import unfit_order
-from pipeline.compose.recipe import Recipe
-from pipeline.plan.plan import make_plan
-from pipeline.settings.setting import plain
-from pipeline.store import files, records, tables
-from pipeline.store.errors import ConfigError, StageError
-from stages.rescore import Scorer
+from ouroboros.pipeline.check.mode_rules import unfit_order
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.stages.rescore import Scorer
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
 from tests.stages.conftest import SMALL, publish_model, step
@@ -107,7 +107,8 @@ def test_a_whole_stage_rewards_every_step_and_completes(stage, tiny_model, tmp_p
     files.write_json(place / "stage.json", {
         "run": "toy/one", "name": "again", "kind": "scored", "identity": "0123abcd", "root": str(tmp_path),
         "inputs": {role: str(path) for role, path in inputs.items()}, "config": plain(config)})
-    done = subprocess.run([sys.executable, "-m", "stages.scored", str(place)], cwd=files.HOME, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", "ouroboros.stages.scored", str(place)], cwd=files.HOME,
+                          capture_output=True,
                           text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert files.is_complete(place)
@@ -168,7 +169,7 @@ def test_scoring_needs_something_explored():
 def test_groups_are_compared_as_they_were_explored(score, monkeypatch):
     """t0 and t3, twice each; t2 has no response."""
     seen = []
-    monkeypatch.setattr("stages.rescore.add_own_rewards", lambda outcomes, prompts, answers, functions, groups: (
+    monkeypatch.setattr("ouroboros.stages.rescore.add_own_rewards", lambda outcomes, _, answers, functions, groups: (
         seen.append((len(outcomes), groups))))
     _, before, _ = score(LONGER)
     groups = [r["group_id"] for r in before if r["task_id"] != "t2"]

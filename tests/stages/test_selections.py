@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.data import DataSelector
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.explorer.profiles import write_profile
-from stages.explorer.selections import measured
+from ouroboros.pipeline.settings.data import DataSelector
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.explorer.profiles import write_profile
+from ouroboros.stages.explorer.selections import measured
 from tests.configs import TINY
 from tests.factories import row
 from tests.stages.conftest import publish_model

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from operators.features import featured, noting
-from pipeline.store.errors import DataError
-from pipeline.store.records import RawTask
-from stages.explorer.selectors import DifficultyBased, SolveRatePools, by_features, gumbel_order
+from ouroboros.operators.features import featured, noting
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.stages.explorer.selectors import DifficultyBased, SolveRatePools, by_features, gumbel_order
 
 GIVEN = {"m": 10, "lamb": 0.2, "rho": 0.5, "adaptive_rho": False, "do_sample": False, "target_reward": 0.85, "tau": 0.0}
 FEATURES = np.array([[0.0, 1.0], [0.5, 1.0], [0.2, 0.6]])

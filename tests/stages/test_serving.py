@@ -18,18 +18,21 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from pipeline.results.models import model_of
-from pipeline.store import files, records, tables
-from pipeline.store.checkpoints import model_directory
-from pipeline.store.errors import ConfigError, DataError, StageError
-from pipeline.store.files import HOME
-from stages import recorded
-from stages.serving import server
-from stages.serving.attempts import Attempt, Feedback, Reply, Source
-from stages.serving.engine_loop import EngineLoop
-from stages.serving.model import settings_of, settings_of_server
-from stages.serving.recording import Recording, journal_of
-from stages.serving.sessions import Sampling, Session
+from ouroboros.pipeline.results.models import model_of
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.checkpoints import model_directory
+from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.stages import recorded
+from ouroboros.stages.serving import server
+from ouroboros.stages.serving.attempts import Attempt, Feedback, Reply, Source
+from ouroboros.stages.serving.engine_loop import EngineLoop
+from ouroboros.stages.serving.model import settings_of, settings_of_server
+from ouroboros.stages.serving.recording import Recording, journal_of
+from ouroboros.stages.serving.sessions import Sampling, Session
+from ouroboros.workflows.endpoint import guard
+from ouroboros.workflows.endpoint.server import DIALECTS
+from ouroboros.workflows.engines.openai_engine import OpenAIEngine, text_tokenizer
 from tests import models
 from tests.damage import flip
 from tests.factories import row
@@ -37,9 +40,6 @@ from tests.fake_run import FakeRun
 from tests.golden.messages import refuses
 from tests.servers import chat_app, serving
 from tests.workflows.test_endpoint import EOS, TOKENIZER, Scripted, Slow, tokens
-from workflows.endpoint import guard
-from workflows.endpoint.server import DIALECTS
-from workflows.engines.openai_engine import OpenAIEngine, text_tokenizer
 
 SOURCE = Source("rec", "w", "c", "k", "scripted")
 
@@ -603,6 +603,6 @@ def test_a_server_does_not_warn_of_the_length_of_its_tokenizer(tiny_model, setti
     logger = logging.getLogger("transformers.tokenization_utils_base")
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     monkeypatch.setattr(logger, "disabled", False)
-    monkeypatch.setattr(logging.getLogger("workflows.endpoint.speaker"), "disabled", False)
+    monkeypatch.setattr(logging.getLogger("ouroboros.workflows.endpoint.speaker"), "disabled", False)
     server.serve(model_directory(tiny_model), settings(), server.Options("127.0.0.1", 0, None, None, 2, 60.0, True))
     assert "longer than" not in caplog.text

@@ -7,16 +7,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.check.data_sample import sample
-from pipeline.job.context import Context
-from pipeline.results.view import is_locked
-from pipeline.settings.data import AuxiliaryBuffer, TaskFormat
-from pipeline.settings.setting import plain
-from pipeline.store import tables
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.records import RawTask
-from stages import images
-from stages.tasks import generate, read_set, work
+from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.results.view import is_locked
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer, TaskFormat
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.stages import images
+from ouroboros.stages.tasks import generate, read_set, work
 from tests.configs import element, overridden
 from tests.golden.messages import refuses, wording
 

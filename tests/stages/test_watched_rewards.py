@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from pipeline.job import activity
-from pipeline.job.activity import Activity, Doing
-from stages.explorer.watched_rewards import WatchedRewards
-from workflows.protocol.outcomes import Outcome, add_rewards
-from workflows.protocol.trajectory import Trajectory
-from workflows.rewards import Rewards
+from ouroboros.pipeline.job import activity
+from ouroboros.pipeline.job.activity import Activity, Doing
+from ouroboros.stages.explorer.watched_rewards import WatchedRewards
+from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.rewards import Rewards
 
 seen: list[Doing] = []
 

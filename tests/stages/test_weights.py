@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from pipeline.store import checkpoints, files, tables, versions
-from pipeline.store.errors import StageError, SyncError
-from stages.explorer.weights import Weights, probe_difference
+from ouroboros.pipeline.store import checkpoints, files, tables, versions
+from ouroboros.pipeline.store.errors import StageError, SyncError
+from ouroboros.stages.explorer.weights import Weights, probe_difference
+from ouroboros.workflows.engines.scripted_engine import ScriptedEngine
 from tests.golden.messages import refuses
-from workflows.engines.scripted_engine import ScriptedEngine
 
 MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
 
@@ -146,6 +146,6 @@ def test_weights_that_are_gone_once_the_trainer_has_passed_them_are_not_waited_f
     made = tables.step_file(tmp_path, "steps", 3)
     made.parent.mkdir()
     made.touch()
-    monkeypatch.setattr("stages.explorer.weights.SETTLED_SECONDS", 0.02)
+    monkeypatch.setattr("ouroboros.stages.explorer.weights.SETTLED_SECONDS", 0.02)
     with refuses(SyncError, "version=000002"):
         Weights(context, ScriptedEngine(None, context.config, [1], False)).update_to(2, nothing)

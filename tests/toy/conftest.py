@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 from filelock import FileLock
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import Plan, make_plan
-from pipeline.store import records, tables
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.store import records, tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.store import checkpoints, files, tables
+from ouroboros.pipeline.store import checkpoints, files, tables
 from tests.toy.conftest import REPOSITORY, table
 
 MEASURED = ("seconds", "peak_memory_gib", "probe_max_difference", "commit")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
 from tests.toy.conftest import REPOSITORY, stage_of, table
 from tests.toy.test_whole_lora import (
     LORA,
@@ -26,7 +26,7 @@ NO_TOOLS = [f"buffer.explorer_input.{one}.workflow_args={{tools: false}}" for on
 def run(root, *overrides):
     """The plan of a run of the recipe, which was run."""
     words = ["recipe=products", f"checkpoint_root_dir={root}", "monitor=none", *overrides]
-    done = subprocess.run([sys.executable, "-m", "pipeline.cli", "run", *words], cwd=REPOSITORY, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", "ouroboros", "run", *words], cwd=REPOSITORY, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return make_plan(compose(words))

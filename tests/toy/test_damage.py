@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import cli
-from pipeline.store import checkpoints, files, tables, tensor_files, versions
+from ouroboros.commands import cli
+from ouroboros.pipeline.store import checkpoints, files, tables, tensor_files, versions
 from tests.damage import flip
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of, table
 from tests.toy.kill import alive, descendants, made, start, wait_until

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import checkpoints, files, tables
+from ouroboros.pipeline.store import checkpoints, files, tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, small, stage_of
 from tests.toy.kill import alive, descendants, made, start, wait_until
 
 UPSTREAM = ("tasks", "curate", "model", "sft", "evaluate_sft")
-MODULES = {"snakemake": "snakemake", "stage": "stages.rft", "trainer": "stages.learn", "explorer": "stages.explore",
-           "evaluator": "stages.score"}
+MODULES = {"snakemake": "snakemake", "stage": "ouroboros.stages.rft", "trainer": "ouroboros.stages.learn",
+           "explorer": "ouroboros.stages.explore",
+           "evaluator": "ouroboros.stages.score"}
 
 
 def rft_in(root: Path, finished, *overrides: str):
@@ -43,7 +44,7 @@ def assert_as_undisturbed(stage, finished):
 
 def ouro(root: Path, *words: str) -> subprocess.Popen:
     """`ouro` as typed in a terminal: it receives Ctrl-C also where the tests run in the background of a script."""
-    return subprocess.Popen([sys.executable, "-m", "pipeline.cli", *words], cwd=REPOSITORY, stdout=subprocess.PIPE,
+    return subprocess.Popen([sys.executable, "-m", "ouroboros", *words], cwd=REPOSITORY, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, start_new_session=True,
                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
@@ -120,7 +121,7 @@ def test_a_detached_run_is_stopped_from_another_terminal(finished, tmp_path):
 @pytest.mark.parametrize("victim", ["trainer", "explorer"])
 def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, victim):
     stage = rft_in(tmp_path, finished, "trainer.step_timeout_seconds=5", "explorer.step_timeout_seconds=5")
-    process = subprocess.Popen([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY,
+    process = subprocess.Popen([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], cwd=REPOSITORY,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: reached(stage, 3)() and checkpoints.complete_checkpoints(Path(stage.directory)), 400, process)
     target, errors = stopped(process, victim)
@@ -137,12 +138,12 @@ def test_a_stopped_evaluation_is_named_and_begins_again(finished, tmp_path):
     plan.freeze()
     copy_upstream(finished.plan, plan, UPSTREAM[:-1])
     stage = stage_of(plan, "evaluate_sft")
-    process = subprocess.Popen([sys.executable, "-m", "stages.evaluate", stage.directory], cwd=REPOSITORY,
+    process = subprocess.Popen([sys.executable, "-m", "ouroboros.stages.evaluate", stage.directory], cwd=REPOSITORY,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((Path(stage.directory) / "evaluator.activity").exists, 60, process)
     target, errors = stopped(process, "evaluator")
     assert f"evaluator of stage {Path(stage.directory).name} hangs: " in errors
-    assert f"process {target} (stages.score) is stopped" in errors
+    assert f"process {target} (ouroboros.stages.score) is stopped" in errors
     assert start(stage).wait(timeout=180) == 0
     mine, other = Path(stage.directory), Path(stage_of(finished.plan, "evaluate_sft").directory)
     assert made(mine, "samples", "scores") == made(other, "samples", "scores")

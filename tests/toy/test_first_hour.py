@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.check import preflight
-from pipeline.check.judge import compose
+from ouroboros.commands import cli
+from ouroboros.pipeline.check import preflight
+from ouroboros.pipeline.check.judge import compose
 from tests import pages
 from tests.toy.conftest import REPOSITORY
 

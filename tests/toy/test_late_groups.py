@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
-from pipeline.store import files
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import files
 from tests.toy.conftest import REPOSITORY, stage_of, table
 from tests.toy.kill import killed, start
 
@@ -22,7 +22,7 @@ SLEEPY = ("stages=[{stage_name: rft}]", "name=sleepy", "data_processor.task_pipe
 
 
 def ouro(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "pipeline.cli", *words], cwd=REPOSITORY, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", "ouroboros", *words], cwd=REPOSITORY, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

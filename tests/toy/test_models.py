@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tabulate import tabulate
 
-from pipeline.store import records, tables
+from ouroboros.pipeline.store import records, tables
 from tests import families, zoo
 from tests.toy.conftest import REPOSITORY
 
@@ -80,7 +80,7 @@ def table():
 
 def ouro(directory: Path, *words: str) -> subprocess.CompletedProcess:
     """`ouro` as a user types it in the directory of a project."""
-    return subprocess.run([sys.executable, "-m", "pipeline.cli", *words], cwd=directory, capture_output=True, text=True,
+    return subprocess.run([sys.executable, "-m", "ouroboros", *words], cwd=directory, capture_output=True, text=True,
                           check=False, env=None)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
-from pipeline.store import checkpoints, files
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import checkpoints, files
 from tests.toy.conftest import stage_of, table
 from tests.toy.kill import killed, start
 from tests.toy.test_late_groups import ouro, stage_to_kill

@@ -5,7 +5,6 @@ a step is replayed under other algorithms.
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -15,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.store import records, tables
+from ouroboros.pipeline.store import records, tables
 from tests import families, zoo
 from tests.operators.test_add_an_algorithm import blocks
-from tests.toy.conftest import REPOSITORY, table
+from tests.toy.conftest import table
 from tests.toy.test_models import JUDGE, LIMIT, changed, on_policy, proved
 
 pytestmark = pytest.mark.slow
@@ -79,11 +78,8 @@ def make_files(root: Path) -> None:
 
 
 def ouro(directory: Path, *words: str) -> subprocess.CompletedProcess:
-    """`ouro` as its script starts it: our packages are installed, and the current directory is not on the path."""
-    code = "import sys; sys.path.pop(0); from pipeline.cli import main; sys.exit(main())"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run([sys.executable, "-c", code, *words], cwd=directory, env=environment, capture_output=True,
-                          text=True, check=False)
+    return subprocess.run([Path(sys.executable).parent / "ouro", *words], cwd=directory, capture_output=True, text=True,
+                          check=False)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pytest
 import torch
 import yaml
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
-from pipeline.results import sweep_view
-from pipeline.store import checkpoints, files
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.results import sweep_view
+from ouroboros.pipeline.store import checkpoints, files
 from tests.toy import kill
 from tests.toy.conftest import REPOSITORY, SMALL, copy_upstream, stage_of, table
 
@@ -79,7 +79,7 @@ def words(root: Path, stages: str) -> list[str]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "pipeline.cli", "run", *words], cwd=REPOSITORY, capture_output=True,
+    return subprocess.run([sys.executable, "-m", "ouroboros", "run", *words], cwd=REPOSITORY, capture_output=True,
                           text=True, check=False)
 
 

@@ -35,11 +35,11 @@ def test_killed_twice_it_ends_with_the_same_weights_and_rows(finished, tmp_path)
 @pytest.mark.parametrize("victim", ["explorer", "trainer"])
 def test_a_dead_child_ends_the_stage_within_seconds_and_is_named(finished, tmp_path, victim):
     stage = rft_in(tmp_path, finished)
-    process = subprocess.Popen([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY,
+    process = subprocess.Popen([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], cwd=REPOSITORY,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((Path(stage.directory) / f"{victim}.log").exists, 30, process)
     time.sleep(1.0)
-    module = {"explorer": "stages.explore", "trainer": "stages.learn"}[victim]
+    module = {"explorer": "ouroboros.stages.explore", "trainer": "ouroboros.stages.learn"}[victim]
     children = descendants(process.pid)
     target = next(p for p in children if module in Path(f"/proc/{p}/cmdline").read_text())
     begin = time.monotonic()
@@ -49,5 +49,5 @@ def test_a_dead_child_ends_the_stage_within_seconds_and_is_named(finished, tmp_p
     assert process.returncode == 2
     assert f"the {victim} of stage {Path(stage.directory).name} died" in errors
     assert f"{victim}.log" in errors
-    assert f"python -m stages.rft {stage.directory}" in errors
+    assert f"python -m ouroboros.stages.rft {stage.directory}" in errors
     assert not alive(children)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.plan.plan import make_plan
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan.plan import make_plan
 from tests.toy.conftest import SMALL, copy_upstream, stage_of
 from tests.toy.kill import killed, made, start
 

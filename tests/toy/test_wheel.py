@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.files import HOME
-from pipeline.store.project_imports import OURS
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.pipeline.store.project_imports import OURS
 
 pytestmark = pytest.mark.slow
 ELSEWHERE = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -55,7 +55,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel):
 
 
 def test_wheel_editable_install_and_checkout_plan_the_same_stages(installed, project):
-    checkout = call(sys.executable, "-P", "-m", "pipeline.cli", "stages", cwd=project, PYTHONPATH=str(HOME))
+    checkout = call(sys.executable, "-P", "-m", "ouroboros", "stages", cwd=project, PYTHONPATH=str(HOME / "src"))
     editable = call(Path(sys.executable).parent / "ouro", "stages", cwd=project)
     assert _directories(call(installed / "ouro", "stages", cwd=project)) == _directories(checkout)
     assert _directories(editable) == _directories(checkout) != []
@@ -68,7 +68,11 @@ def _directories(shown):
 def test_stages_of_the_wheel_run_through_snakemake_and_by_hand(installed, project):
     shown = _directories(call(installed / "ouro", "stages", "--write", cwd=project))
     first, second = [line.split()[1] for line in shown if "store/tasks" in line][:2]
-    call(installed / "python", "-m", "stages.tasks", first, cwd=project)
+    told = subprocess.run([installed / "python", "-X", "importtime", "-m", "ouroboros.stages.tasks", first], cwd=project,
+                          env=ELSEWHERE, capture_output=True, text=True, check=True).stderr
+    loaded = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    assert "ouroboros.stages.tasks" in loaded or "ouroboros.stages" in loaded
+    assert not [name for name in loaded if name.partition(".")[0] in OURS]  # no module by two names
     assert (project / first / "manifest.json").exists()
     call(installed / "ouro", "run", "--", f"{second}/manifest.json", cwd=project)
     assert (project / second / "manifest.json").exists()

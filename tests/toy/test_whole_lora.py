@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
-from pipeline.store import checkpoints, files, records, tables
+from ouroboros.pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
+from ouroboros.pipeline.store import checkpoints, files, records, tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
 from tests.toy.kill import killed, made, start
 
@@ -31,7 +31,8 @@ def stage_in(root: Path, source):
 def trained(finished, tmp_path_factory):
     """Directories of the stage, and of the model that it began with."""
     stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished.plan)
-    done = subprocess.run([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], cwd=REPOSITORY,
+                          capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return Path(stage.directory), begun / "model"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from pipeline import cli
-from pipeline.job.progress import SAMPLED, interval
-from pipeline.results import learnt
-from pipeline.results.view import of_plan
-from pipeline.store import records, tables
+from ouroboros.commands import cli
+from ouroboros.pipeline.job.progress import SAMPLED, interval
+from ouroboros.pipeline.results import learnt
+from ouroboros.pipeline.results.view import of_plan
+from ouroboros.pipeline.store import records, tables
 from tests.toy.conftest import REPOSITORY, snakemake, stage_of
 
 pytestmark = pytest.mark.slow

@@ -36,7 +36,8 @@ def weights(root: Path, upstream, overrides: tuple[str, ...]) -> dict:
     from safetensors.numpy import load_file
 
     stage = sft_in(root, upstream, overrides)
-    done = subprocess.run([sys.executable, "-m", "stages.train", stage.directory], cwd=REPOSITORY, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", "ouroboros.stages.train", stage.directory], cwd=REPOSITORY,
+                          capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:] + (Path(stage.directory) / "trainer.log").read_text()[-3000:]
     return load_file(Path(stage.directory) / "model" / "model.safetensors")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.results import sweep_view
-from pipeline.run.invoke import HOME
+from ouroboros.commands.run.invoke import HOME
+from ouroboros.pipeline.results import sweep_view
 from tests import fake_stages
 
 
 def typed(place: Path, *words: str) -> subprocess.CompletedProcess:
     """`python WORDS` in a directory, where `stages` may be fakes."""
-    environment = os.environ | {"PYTHONPATH": f"{HOME}:{place}"}
+    environment = os.environ | {"PYTHONPATH": str(place)}
     return subprocess.run([sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True,
                           check=False)
 
@@ -38,7 +38,7 @@ def place(tmp_path):
 
 @pytest.mark.slow
 def test_a_failing_point_leaves_the_others_alone(place):
-    done = typed(place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.5,0.3")
+    done = typed(place, "-m", "ouroboros", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.5,0.3")
     assert done.returncode == 1
     assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 3,
                            "evaluate_rft": 2, "report": 2}
@@ -63,18 +63,18 @@ def test_plain_snakemake_takes_a_sweep_and_a_second_one_makes_only_what_is_new(p
     assert "rft failed (lr=0.5)" in done.stderr
     assert made(place)["rft"] == 2
     assert sweep_view.find(place, "s").entries[0].view.complete
-    again = typed(place, "-m", "pipeline.cli", "run", "-v", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2")
+    again = typed(place, "-m", "ouroboros", "run", "-v", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2")
     assert again.returncode == 0, again.stderr
     assert "localrule rft" in again.stderr  # all that snakemake says
     assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 3,
                            "evaluate_rft": 2, "report": 2}
     assert "all 11 stages" in typed(
-        place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2").stdout
+        place, "-m", "ouroboros", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2").stdout
 
 
 @pytest.mark.wide
 def test_a_dry_run_of_a_sweep_leaves_nothing(place):
-    done = typed(place, "-m", "pipeline.cli", "run", "-m", "algorithm.optimizer.lr=0.1,0.2", "--", "-n")
+    done = typed(place, "-m", "ouroboros", "run", "-m", "algorithm.optimizer.lr=0.1,0.2", "--", "-n")
     assert done.returncode == 0
     assert "a dry-run" in done.stdout + done.stderr
     assert not (place / "made.txt").exists()

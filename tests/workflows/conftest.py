@@ -2,8 +2,8 @@
 
 import pytest
 
-from workflows.engines.open import open_engine
-from workflows.protocol.prompts import load_tokenizer
+from ouroboros.workflows.engines.open import open_engine
+from ouroboros.workflows.protocol.prompts import load_tokenizer
 
 
 @pytest.fixture(scope="module")

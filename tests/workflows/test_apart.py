@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from ouroboros.workflows.attempts.apart import apart
+from ouroboros.workflows.attempts.user_reward import Rule
 from tests import ending_code
 from tests.golden.messages import wording
-from workflows.attempts.apart import apart
-from workflows.attempts.user_reward import Rule
 
 
 def rule(name: str, seconds: float | None = None, retries: int = 0, **arguments) -> Rule:

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.workflows.environments import memory
+from ouroboros.workflows.environments.harbor import Unverified
+from ouroboros.workflows.environments.sandbox import Sandbox
 from tests.golden.messages import refuses
 from tests.workflows.test_harbor import confined, world  # noqa: F401
-from workflows.environments import memory
-from workflows.environments.harbor import Unverified
-from workflows.environments.sandbox import Sandbox
 
 PATH = {"PATH": "/usr/bin:/bin"}
 TOUCH = ("import ctypes, mmap, os, subprocess, threading, time\n"

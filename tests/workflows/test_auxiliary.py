@@ -7,21 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.settings.arguments.judging import JudgeReward
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.settings.data import RolloutArgs
-from pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.settings.arguments.judging import JudgeReward
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.settings.data import RolloutArgs
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.workflows.engines import auxiliary
+from ouroboros.workflows.judge import Judge
+from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.rewards import Rewards
+from ouroboros.workflows.single_turn import load_workflow
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests.configs import element
 from tests.golden.messages import refuses
 from tests.workflows.test_isolated import roll
 from tests.workflows.test_retry import TASK, Characters
-from workflows.engines import auxiliary
-from workflows.judge import Judge
-from workflows.protocol.outcomes import Outcome, add_rewards
-from workflows.protocol.trajectory import Trajectory
-from workflows.rewards import Rewards
-from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
 
 PLAY = [{"role": "user", "content": "hi"}]
 

@@ -1,9 +1,9 @@
 """The tool of the recipe products, and the rows that its generator makes."""
 
-from operators.curation import KEYS
-from operators.generate import products
-from stages.curate import as_texts
-from workflows.calculator import product
+from ouroboros.operators.curation import KEYS
+from ouroboros.operators.generate import products
+from ouroboros.stages.curate import as_texts
+from ouroboros.workflows.calculator import product
 
 
 def test_the_tool_multiplies_and_says_what_is_wrong():

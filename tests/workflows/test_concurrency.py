@@ -2,14 +2,14 @@
 
 import pytest
 
-from pipeline.settings.explorer import depends_on_time
-from pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.settings.explorer import depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.workflows.attempts import schedule
+from ouroboros.workflows.attempts.concurrency import Concurrency, concurrency_of
+from ouroboros.workflows.protocol.engine import Pressure
 from tests import agents
 from tests.configs import composed, overridden, problems_of
 from tests.workflows.test_isolated import PROMPTS, Seeded, roll, rows
-from workflows.attempts import schedule
-from workflows.attempts.concurrency import Concurrency, concurrency_of
-from workflows.protocol.engine import Pressure
 
 
 def limits(places, *looks):

@@ -6,18 +6,18 @@ from functools import partial
 import numpy as np
 import pytest
 
+from ouroboros.workflows.attempts.continued import ContinuedEngine, continuation, sampled_versions
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.protocol.engine import INTERRUPTED, Engine, Reply, Request
+from ouroboros.workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.seeds import request_seed
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.single_turn import simple_workflow
 from tests import agents
 from tests.workflows.test_isolated import SAMPLING
-from workflows.attempts.continued import ContinuedEngine, continuation, sampled_versions
-from workflows.attempts.isolated import Isolated
-from workflows.attempts.recording import Journal
-from workflows.attempts.schedule import roll_out
-from workflows.protocol.engine import INTERRUPTED, Engine, Reply, Request
-from workflows.protocol.kept import Kept
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.seeds import request_seed
-from workflows.protocol.trajectory import Trajectory
-from workflows.single_turn import simple_workflow
 
 
 class Stepwise(Engine):

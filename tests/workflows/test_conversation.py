@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.workflows.endpoint import conversation
+from ouroboros.workflows.endpoint.chat import Chat
+from ouroboros.workflows.endpoint.conversation import Ask, Conversation
+from ouroboros.workflows.engines.vllm_tools import tool_calls
+from ouroboros.workflows.protocol.engine import Reply
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, tokenizer_of
 from tests.chat_templates import QWEN3 as THINKS
 from tests.golden.messages import refuses
-from workflows.endpoint import conversation
-from workflows.endpoint.chat import Chat
-from workflows.endpoint.conversation import Ask, Conversation
-from workflows.engines.vllm_tools import tool_calls
-from workflows.protocol.engine import Reply
 
 pytestmark = pytest.mark.slow  # vLLM's parsers take ten seconds to import
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.store.files import CONF
-from workflows.attempts.user_reward import Rule
+from ouroboros.pipeline.store.files import CONF
+from ouroboros.workflows.attempts.user_reward import Rule
 
 PAGE = (CONF.parent / "docs" / "rewards.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)

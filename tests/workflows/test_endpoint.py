@@ -9,20 +9,20 @@ from functools import partial
 import psutil
 import pytest
 
-from pipeline.store import records
-from pipeline.store.files import HOME
-from stages.model import character_tokenizer
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.workflows.attempts.isolated import Isolated, host
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.endpoint import speaker
+from ouroboros.workflows.endpoint.conversation import Ask
+from ouroboros.workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
+from ouroboros.workflows.protocol.outcomes import Sampling, add_rewards, decode
+from ouroboros.workflows.single_turn import load_workflow
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests import clients
 from tests.factories import row
 from tests.workflows.test_retry import rated
-from workflows.attempts.isolated import Isolated, host
-from workflows.attempts.schedule import roll_out
-from workflows.endpoint import speaker
-from workflows.endpoint.conversation import Ask
-from workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
-from workflows.protocol.outcomes import Sampling, add_rewards, decode
-from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
 
 SAMPLING = Sampling(1.0, 1.0, -1, 100, 8, 200)
 TASK = row(records.Task, task_id="t", question="1+1", answer="2")

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job.shares import deal
-from pipeline.store.errors import ConfigError, StageError
-from stages.learner.engine import policy
+from ouroboros.pipeline.job.shares import deal
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.stages.learner.engine import policy
+from ouroboros.workflows.engines.engine_pool import EnginePool
+from ouroboros.workflows.engines.open import engines_per_gpu, open_engine, with_cache
+from ouroboros.workflows.protocol.engine import INTERRUPTED, Request
+from ouroboros.workflows.protocol.prompts import load_tokenizer
 from tests.golden.messages import refuses
-from workflows.engines.engine_pool import EnginePool
-from workflows.engines.open import engines_per_gpu, open_engine, with_cache
-from workflows.protocol.engine import INTERRUPTED, Request
-from workflows.protocol.prompts import load_tokenizer
 
 EOS = 1
 
@@ -171,8 +171,8 @@ def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_pa
 def test_two_engines_of_a_small_model_share_a_gpu(monkeypatch, settings, tmp_path, chosen, gpus, expected):
     config = settings("explorer.rollout_model.engine_type=vllm", *(f"explorer.rollout_model.{one}" for one in chosen))
     config.cluster.gpu_memory_gib = 80.0
-    monkeypatch.setattr("workflows.engines.open.visible_gpus", lambda _: gpus)
-    monkeypatch.setattr("pipeline.job.devices.visible_gpus", lambda _: gpus)
+    monkeypatch.setattr("ouroboros.workflows.engines.open.visible_gpus", lambda _: gpus)
+    monkeypatch.setattr("ouroboros.pipeline.job.devices.visible_gpus", lambda _: gpus)
     with open(tmp_path / "model.safetensors", "wb") as file:
         file.truncate(2**30)
     assert engines_per_gpu(config, tmp_path) == expected
@@ -182,7 +182,7 @@ def test_engines_that_share_gpus_have_a_part_each(monkeypatch, settings, tmp_pat
     config = settings("explorer.rollout_model.engine_type=scripted", "explorer.rollout_model.engine_num=2",
                       "explorer.rollout_model.gpu_memory_utilization=0.8", "explorer.rollout_model.max_num_seqs=9")
     config.explorer.rollout_model.extra_engine_args = {"script": {}, "default": [9, EOS]}
-    monkeypatch.setattr("workflows.engines.engine_pool.visible_gpus", lambda _: ["3", "4"])
+    monkeypatch.setattr("ouroboros.workflows.engines.engine_pool.visible_gpus", lambda _: ["3", "4"])
     sent, send = [], EnginePool._send
     monkeypatch.setattr(EnginePool, "_send", lambda pool, member, message: (
         sent.append(message), send(pool, member, message))[1])
@@ -347,9 +347,9 @@ def test_an_engine_that_nobody_asks_any_more_ends(scripted):
 ORPHANS = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.settings.config import Config
+from ouroboros.pipeline.settings.config import Config
 from tests.configs import overridden
-from workflows.engines.engine_pool import EnginePool
+from ouroboros.workflows.engines.engine_pool import EnginePool
 model = "explorer.rollout_model"
 config = overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2")
 pool = EnginePool(None, config, [1], False, Path(sys.argv[1]))

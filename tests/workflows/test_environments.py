@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from benchmarks import blind
-from operators.curation import KEYS
-from operators.generate import GENERATORS
-from operators.worlds import sudoku as grids
-from operators.worlds.frozen_lake import Lake
-from pipeline.settings.arguments.rows import GENERATORS as ARGUMENTS
-from pipeline.store.errors import ConfigError, DataError
-from stages.curate import as_texts
+from ouroboros.operators.curation import KEYS
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.operators.worlds import sudoku as grids
+from ouroboros.operators.worlds.frozen_lake import Lake
+from ouroboros.pipeline.settings.arguments.rows import GENERATORS as ARGUMENTS
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.stages.curate import as_texts
+from ouroboros.workflows.environments import folder, shop
+from ouroboros.workflows.environments.folder import Folder
+from ouroboros.workflows.environments.frozen_lake import FrozenLake
+from ouroboros.workflows.environments.shop import Shop
+from ouroboros.workflows.environments.sudoku import Sudoku
+from ouroboros.workflows.protocol.tools import Situation, methods_of
 from tests.golden.messages import refuses
 from tests.workflows.test_tools import used  # noqa: F401 - a fixture
-from workflows.environments import folder, shop
-from workflows.environments.folder import Folder
-from workflows.environments.frozen_lake import FrozenLake
-from workflows.environments.shop import Shop
-from workflows.environments.sudoku import Sudoku
-from workflows.protocol.tools import Situation, methods_of
 
 WORLDS = {"frozen_lake": FrozenLake, "sudoku": Sudoku, "shop": Shop, "folder": Folder}
 
@@ -344,7 +344,7 @@ def test_files_are_bounded_in_number_and_size(files, monkeypatch):
 
 
 def test_temporary_files_of_tools_are_deleted_with_the_attempt(used, tmp_path, monkeypatch):  # noqa: F811
-    from workflows.attempts.isolated import host
+    from ouroboros.workflows.attempts.isolated import host
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     host.cache_clear()

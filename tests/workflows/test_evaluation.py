@@ -2,17 +2,17 @@
 
 import pytest
 
-from operators.statistics import mean_interval
-from pipeline.job.progress import score_words
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
+from ouroboros.operators.statistics import mean_interval
+from ouroboros.pipeline.job.progress import score_words
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.engines.open import open_engine
+from ouroboros.workflows.evaluation import Subject, read_sets, sample, score
+from ouroboros.workflows.protocol.prompts import load_tokenizer
+from ouroboros.workflows.rewards import Rewards
 from tests.factories import row
 from tests.golden.messages import refuses, wording
-from workflows.attempts.recording import Journal
-from workflows.engines.open import open_engine
-from workflows.evaluation import Subject, read_sets, sample, score
-from workflows.protocol.prompts import load_tokenizer
-from workflows.rewards import Rewards
 
 
 def samples(decoding: str, **solved: list[float | None]) -> list[records.Sample]:
@@ -126,6 +126,6 @@ def test_the_answers_to_a_task_are_its_group(stage, monkeypatch):
     tokenizer = load_tokenizer(model)
     engine = open_engine(model, stage.config, [tokenizer.eos_token_id])
     (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
-    monkeypatch.setattr("workflows.evaluation.add_own_rewards", lambda *given: seen.append(given[-1]))
+    monkeypatch.setattr("ouroboros.workflows.evaluation.add_own_rewards", lambda *given: seen.append(given[-1]))
     sample(stage, engine, tokenizer, held, "sampled", Subject("m", 3), Journal())
     assert seen == [[0] * 4 + [1] * 4 + [2] * 4]

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.store.files import HOME
-from pipeline.store.harbor import read_task
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.pipeline.store.harbor import read_task
+from ouroboros.workflows.attempts.isolated import host
 from tests.harbor_kit import write_task
 from tests.workflows.test_endpoint import EOS, tokens
 from tests.workflows.test_harbor import confined, world  # noqa: F401
 from tests.workflows.test_tool_workflows import TOKENIZER, call, roll  # noqa: F401
-from workflows.attempts.isolated import host
 
 pytestmark = pytest.mark.frameworks
 
@@ -99,8 +99,8 @@ def test_mini_swe_agent_sees_the_code_that_a_command_ended_with(world, tmp_path,
 def test_mini_swe_agent_works_in_a_task_of_harbor(roll, tmp_path, monkeypatch, said, reward):  # noqa: F811
     monkeypatch.setenv("MSWEA_GLOBAL_CONFIG_DIR", str(tmp_path / "home"))
     truth = read_task(write_task(tmp_path / "task")).record()["answer"]
-    outcome, _ = roll("my_swe:swe", said, answer=truth, environment_class="workflows.environments.harbor:Harbor",
-                      longest=40000)
+    outcome, _ = roll("my_swe:swe", said, answer=truth, longest=40000,
+                      environment_class="ouroboros.workflows.environments.harbor:Harbor")
     assert (outcome.reason, outcome.components) == (None, {"accuracy": reward})
     assert [one.name for one in outcome.tool_calls] == ["reset", *["bash"] * len(said), "reward"]
     assert sum(sum(trained.action_mask) for _, trained, _ in outcome.turns) == sum(len(tokens(one)) + 1 for one in said)

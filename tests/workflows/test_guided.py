@@ -9,23 +9,23 @@ import jsonschema
 import pytest
 from openai import AsyncOpenAI
 
-from pipeline.store import records
-from pipeline.store.errors import ConfigError, DataError
-from pipeline.store.files import hash_json
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.files import hash_json
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines import guided
+from ouroboros.workflows.engines.guided import check
+from ouroboros.workflows.protocol.engine import Request
+from ouroboros.workflows.protocol.forced_calls import as_text, calls_in, calls_schema
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests import clients
 from tests.factories import row
 from tests.golden.messages import refuses, wording
 from tests.stages.test_serving import CHAT, chat, opened, posted  # noqa: F401 (a fixture)
 from tests.workflows.test_retry import rated
-from workflows.attempts.isolated import Isolated
-from workflows.attempts.recording import Journal
-from workflows.attempts.schedule import roll_out
-from workflows.engines import guided
-from workflows.engines.guided import check
-from workflows.protocol.engine import Request
-from workflows.protocol.forced_calls import as_text, calls_in, calls_schema
-from workflows.protocol.outcomes import Sampling
-from workflows.task_at_hand import TaskAtHand, bound
 
 TOOLS = clients.TOOLS
 SCHEMAS = [

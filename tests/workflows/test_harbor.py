@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from operators.generate import GENERATORS
-from pipeline.check.judge import compose
-from pipeline.check.user_code import WORLD
-from pipeline.settings.arguments.answers import ToolArguments, tool_arguments
-from pipeline.store.errors import ConfigError
-from pipeline.store.harbor import read_task
-from stages.debug import Asked, debug
-from stages.own_code import takes
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.user_code import WORLD
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.harbor import read_task
+from ouroboros.stages.debug import Asked, debug
+from ouroboros.stages.own_code import takes
+from ouroboros.workflows.environments import harbor, sandbox
+from ouroboros.workflows.environments.harbor import Harbor, Unverified, components, tried
+from ouroboros.workflows.environments.sandbox import Sandbox
+from ouroboros.workflows.environments.terminal import LARGEST, PART, Terminal
+from ouroboros.workflows.protocol.tools import Situation, load_environment, methods_of
 from tests.golden.messages import refuses, wording
 from tests.harbor_kit import write_task
 from tests.workflows.test_environments import acted
-from workflows.environments import harbor, sandbox
-from workflows.environments.harbor import Harbor, Unverified, components, tried
-from workflows.environments.sandbox import Sandbox
-from workflows.environments.terminal import LARGEST, PART, Terminal
-from workflows.protocol.tools import Situation, load_environment, methods_of
 
-NAMED = "workflows.environments.harbor:Harbor"
+NAMED = "ouroboros.workflows.environments.harbor:Harbor"
 
 
 def refusal() -> str | None:

@@ -7,7 +7,7 @@ import pytest
 
 LOADED = """
 import sys
-from workflows.protocol.hugging_face import import_light, import_transformers
+from ouroboros.workflows.protocol.hugging_face import import_light, import_transformers
 import_light()
 transformers, utils = import_transformers(), import_transformers().utils
 transformers.AutoTokenizer, transformers.AutoModelForCausalLM, transformers.Qwen2ForCausalLM

@@ -11,20 +11,20 @@ from functools import partial
 import psutil
 import pytest
 
-from operators.reward import countdown_reward
-from pipeline.store.errors import ConfigError, StageError
-from pipeline.store.files import HOME
-from stages.debug import Traced
+from ouroboros.operators.reward import countdown_reward
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.stages.debug import Traced
+from ouroboros.workflows.attempts.isolated import Isolated, host
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.protocol.engine import BatchEngine, Failed, Reply
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.seeds import request_seed
+from ouroboros.workflows.single_turn import load_workflow, simple_workflow
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests import agents, slow_import
 from tests.golden.messages import refuses, wording
 from tests.workflows.test_retry import TASK, Characters, rated
-from workflows.attempts.isolated import Isolated, host
-from workflows.attempts.schedule import roll_out
-from workflows.protocol.engine import BatchEngine, Failed, Reply
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.seeds import request_seed
-from workflows.single_turn import load_workflow, simple_workflow
-from workflows.task_at_hand import TaskAtHand, bound
 
 SAMPLING = Sampling(1.0, 1.0, -1, 100, 4, 200)
 

@@ -7,18 +7,18 @@ import pytest
 import yaml
 from starlette.responses import JSONResponse
 
-from pipeline.settings.arguments.judging import rubric_of
-from pipeline.settings.data import RolloutArgs
-from pipeline.store.errors import ConfigError, StageError
-from stages.model import character_tokenizer
+from ouroboros.pipeline.settings.arguments.judging import rubric_of
+from ouroboros.pipeline.settings.data import RolloutArgs
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.workflows.engines import remote
+from ouroboros.workflows.protocol.engine import BatchEngine, Reply
+from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.rewards import Rewards
 from tests.golden.messages import refuses, wording
 from tests.house.test_docs import BLOCKS
 from tests.servers import chat_app, serving
-from workflows.engines import remote
-from workflows.protocol.engine import BatchEngine, Reply
-from workflows.protocol.outcomes import Outcome, add_rewards
-from workflows.protocol.trajectory import Trajectory
-from workflows.rewards import Rewards
 
 RUBRIC = [{"name": "correct", "question": "Right?", "weight": 3},
           {"name": "tone", "question": "Polite?", "choices": ["rude", "plain", "polite"]}]

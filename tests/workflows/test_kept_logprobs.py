@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from workflows.engines.kept_logprobs import KeptLogprobs, keep
+from ouroboros.workflows.engines.kept_logprobs import KeptLogprobs, keep
 
 
 @pytest.fixture

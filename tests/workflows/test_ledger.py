@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from pipeline.store.files import HOME
+from ouroboros.pipeline.store.files import HOME
 
 
 def test_tools_take_effect_once_whatever_is_killed(tmp_path):

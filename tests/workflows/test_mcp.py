@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.settings.arguments.mcp import McpServer
-from pipeline.store.errors import ConfigError
-from pipeline.store.files import HOME
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.settings.arguments.mcp import McpServer
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.workflows.attempts.isolated import host
+from ouroboros.workflows.attempts.mcp_tools import _offered, listed, listed_now
+from ouroboros.workflows.protocol.tools import McpTool, Toolset, load_tools
+from ouroboros.workflows.single_turn import load_workflow
 from tests.golden.messages import refuses, wording
 from tests.servers import serving
 from tests.workflows.test_isolated import roll
 from tests.workflows.test_recording import roll as recorded
 from tests.workflows.test_recording import rows
-from workflows.attempts.isolated import host
-from workflows.attempts.mcp_tools import _offered, listed, listed_now
-from workflows.protocol.tools import McpTool, Toolset, load_tools
-from workflows.single_turn import load_workflow
 
 PLAIN = {"command": sys.executable, "args": [str(HOME / "tests" / "mcp_plain.py")]}
 KIT = {"command": sys.executable, "args": ["-m", "tests.mcp_kit"]}
@@ -258,7 +258,8 @@ def test_wrong_settings_are_mistakes(servers, said):
 
 
 def test_agents_without_servers_do_not_import_the_package():
-    asks = ("import sys, workflows.attempts.host, workflows.single_turn as s; s.load_workflow('tool_call_workflow', "
+    asks = ("import sys, ouroboros.workflows.attempts.host, ouroboros.workflows.single_turn as s; "
+            "s.load_workflow('tool_call_workflow', "
             "{'tools': ['tests.toolkit:add']}); sys.exit('mcp' in sys.modules or 'jsonschema' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", asks], cwd=HOME, check=False).returncode == 0
 

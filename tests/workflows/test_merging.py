@@ -1,7 +1,7 @@
 """Which calls become one row, with numbers by hand."""
 
-from workflows.endpoint.merging import merged
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.endpoint.merging import merged
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 
 def turn(prompt, reply, finish="stop"):

@@ -8,18 +8,18 @@ import time
 import pytest
 from starlette.responses import JSONResponse
 
-from pipeline.settings.config import Config
-from pipeline.settings.remote import Remote as Settings
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.remote import Remote as Settings
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.workflows.engines import remote
+from ouroboros.workflows.engines.openai_engine import OpenAIEngine, text_tokenizer
+from ouroboros.workflows.engines.remote import Remote, RequestFailed
+from ouroboros.workflows.protocol.engine import Request
+from ouroboros.workflows.protocol.forced_calls import calls_in, calls_schema
+from ouroboros.workflows.protocol.prompts import conversation_text, end_tokens, prompt_tokens
 from tests.clients import COLOUR, TOOLS
 from tests.golden.messages import refuses
 from tests.servers import chat_app, serving
-from workflows.engines import remote
-from workflows.engines.openai_engine import OpenAIEngine, text_tokenizer
-from workflows.engines.remote import Remote, RequestFailed
-from workflows.protocol.engine import Request
-from workflows.protocol.forced_calls import calls_in, calls_schema
-from workflows.protocol.prompts import conversation_text, end_tokens, prompt_tokens
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
+from ouroboros.workflows.attempts import schedule
+from ouroboros.workflows.attempts.pace import Pace
+from ouroboros.workflows.attempts.schedule import roll_out
 from tests.golden.messages import wording
 from tests.workflows.test_runner import SAMPLING, Recording, simple
-from workflows.attempts import schedule
-from workflows.attempts.pace import Pace
-from workflows.attempts.schedule import roll_out
 
 
 def test_the_limit_follows_the_mean_of_successful_attempts_after_the_warmup():

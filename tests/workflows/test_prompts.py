@@ -6,14 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.store import records
-from pipeline.store.errors import ConfigError, DataError, ModelError
-from tests import zoo
-from tests.factories import row
-from tests.golden.messages import refuses
-from workflows.demonstrations import demonstrations
-from workflows.protocol import template_trial
-from workflows.protocol.prompts import (
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError
+from ouroboros.workflows.demonstrations import demonstrations
+from ouroboros.workflows.protocol import template_trial
+from ouroboros.workflows.protocol.prompts import (
     TEMPLATE,
     end_tokens,
     keep_template,
@@ -23,6 +20,9 @@ from workflows.protocol.prompts import (
     task_texts,
     turn_end,
 )
+from tests import zoo
+from tests.factories import row
+from tests.golden.messages import refuses
 
 # <u>question</u> and so on, thinking on demand; a response ends with the end token
 TAGGED = ("{% for m in messages %}<{{ m['role'][0] }}>{{ m['content'] }}"

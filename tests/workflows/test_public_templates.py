@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from operators.formats import read_records
-from pipeline.settings.data import BufferFormat
-from pipeline.store import records
+from ouroboros.operators.formats import read_records
+from ouroboros.pipeline.settings.data import BufferFormat
+from ouroboros.pipeline.store import records
+from ouroboros.workflows.demonstrations import demonstrations, pairs
+from ouroboros.workflows.protocol.prompts import with_objects
 from tests.chat_templates import tokenizer_of
 from tests.factories import row
 from tests.public_templates import PUBLIC
 from tests.workflows.test_template_rows import ADD, ANSWER, ASKED, CALLS, THREE, marked, settings
-from workflows.demonstrations import demonstrations, pairs
-from workflows.protocol.prompts import with_objects
 
 AGAIN = [{"role": "user", "content": "Sure?"}]
 THOUGHT, AGAIN_THOUGHT = (f"<think>\n{thought}\n</think>\n\n{text}" for thought, text in (

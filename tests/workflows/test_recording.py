@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.pace import Pace
+from ouroboros.workflows.attempts.recording import Journal
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.single_turn import load_workflow
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests import agents, clients
 from tests.golden.messages import refuses, wording
 from tests.workflows.test_endpoint import SAMPLING, TASK, TOKENIZER, Scripted, rated
 from tests.workflows.test_isolated import PROMPTS, Seeded, rows
 from tests.workflows.test_isolated import SAMPLING as OF_TOKENS
-from workflows.attempts.isolated import Isolated
-from workflows.attempts.pace import Pace
-from workflows.attempts.recording import Journal
-from workflows.attempts.schedule import roll_out
-from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
 
 HEAD = {"stage": "rft-1", "step": 3}
 

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from operators.reward import countdown_reward
-from pipeline.store import records
+from ouroboros.operators.reward import countdown_reward
+from ouroboros.pipeline.store import records
+from ouroboros.workflows.attempts.user_reward import Rule
+from ouroboros.workflows.protocol.engine import Reply
+from ouroboros.workflows.protocol.outcomes import add_rewards, decode
+from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.retry import retry_workflow
+from ouroboros.workflows.single_turn import load_workflow, simple_workflow
+from ouroboros.workflows.task_at_hand import TaskAtHand, asks_task, bound
 from tests.factories import row
 from tests.golden.messages import refuses
 from tests.workflows.test_runner import EOS, roll
-from workflows.attempts.user_reward import Rule
-from workflows.protocol.engine import Reply
-from workflows.protocol.outcomes import add_rewards, decode
-from workflows.protocol.trajectory import Trajectory
-from workflows.retry import retry_workflow
-from workflows.single_turn import load_workflow, simple_workflow
-from workflows.task_at_hand import TaskAtHand, asks_task, bound
 
 
 class Characters:
@@ -102,7 +102,7 @@ def test_a_response_that_cannot_be_judged_ends_the_attempt_and_fails_it(at_hand)
 
 
 def test_a_reward_that_does_not_say_what_is_solved_is_refused(at_hand):
-    from pipeline.store.errors import DataError
+    from ouroboros.pipeline.store.errors import DataError
 
     with refuses(DataError, "`accuracy` ", "solved"):
         play(at_hand(rewards=rated(lambda response, answer: {"score": 1.0})), "2-1")

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.store.errors import ModelError
-from stages.model import character_tokenizer
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.workflows.protocol.prompts import turns_of
+from ouroboros.workflows.reward_model import RewardModel, batches, padding_or_end
 from tests.configs import element
 from tests.golden.messages import refuses, wording
 from tests.models import classifier
-from workflows.protocol.prompts import turns_of
-from workflows.reward_model import RewardModel, batches, padding_or_end
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pipeline.job.ending import Stopped
+from ouroboros.pipeline.job.ending import Stopped
+from ouroboros.workflows.attempts import user_reward
+from ouroboros.workflows.attempts.time_limit import limited
+from ouroboros.workflows.attempts.user_reward import Rule
+from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards
+from ouroboros.workflows.protocol.prompts import turns_of
+from ouroboros.workflows.single_turn import Trajectory
 from tests.golden.messages import wording
-from workflows.attempts import user_reward
-from workflows.attempts.time_limit import limited
-from workflows.attempts.user_reward import Rule
-from workflows.protocol.outcomes import Outcome, add_rewards
-from workflows.protocol.prompts import turns_of
-from workflows.single_turn import Trajectory
 
 
 def rewarded(function, *responses, retries=0, **arguments):

@@ -4,17 +4,17 @@ import math
 
 import pytest
 
-from pipeline.settings.arguments.answers import REWARDS
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.settings.arguments.answers import REWARDS
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.workflows import rewards
+from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards, decode
+from ouroboros.workflows.protocol.prompts import turns_of
+from ouroboros.workflows.rewards import Rewards
+from ouroboros.workflows.single_turn import Trajectory
 from tests.configs import element
 from tests.golden.messages import refuses
 from tests.models import classifier
-from workflows import rewards
-from workflows.protocol.outcomes import Outcome, add_rewards, decode
-from workflows.protocol.prompts import turns_of
-from workflows.rewards import Rewards
-from workflows.single_turn import Trajectory
 
 QUESTIONS = [turns_of(question, "Add.") for question in ("1+1", "2+2", "3+3")]
 RESPONSES, ANSWERS = ["#### 2", "#### 5", "hm"], ["2", "4", "6"]

@@ -7,20 +7,20 @@ import sys
 
 import pytest
 
-from operators.reward import load_reward
-from pipeline.job.ending import Stopped
-from pipeline.store import records
-from pipeline.store.errors import ConfigError, StageError
+from ouroboros.operators.reward import load_reward
+from ouroboros.pipeline.job.ending import Stopped
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.workflows.attempts import schedule
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines.open import ENGINES, open_engine
+from ouroboros.workflows.engines.scripted_engine import ScriptedEngine
+from ouroboros.workflows.protocol.engine import BatchEngine, Reply, Request
+from ouroboros.workflows.protocol.outcomes import Outcome, Sampling, add_rewards, check_failures, decode
+from ouroboros.workflows.protocol.seeds import request_seed
+from ouroboros.workflows.single_turn import Trajectory, load_workflow, simple_workflow
 from tests.factories import row
 from tests.golden.messages import refuses, wording
-from workflows.attempts import schedule
-from workflows.attempts.schedule import roll_out
-from workflows.engines.open import ENGINES, open_engine
-from workflows.engines.scripted_engine import ScriptedEngine
-from workflows.protocol.engine import BatchEngine, Reply, Request
-from workflows.protocol.outcomes import Outcome, Sampling, add_rewards, check_failures, decode
-from workflows.protocol.seeds import request_seed
-from workflows.single_turn import Trajectory, load_workflow, simple_workflow
 
 EOS = 1
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3,
@@ -322,11 +322,11 @@ def test_prompts_over_the_limit_are_no_failures():
 
 def test_a_workflow_by_name_or_by_path():
     assert load_workflow("simple_workflow") is simple_workflow
-    assert load_workflow("workflows.single_turn:simple_workflow") is simple_workflow
+    assert load_workflow("ouroboros.workflows.single_turn:simple_workflow") is simple_workflow
     with refuses(ConfigError, "'simple_worflow'", "'simple_workflow'"):
         load_workflow("simple_worflow")
     with refuses(ConfigError, "cannot be imported"):
-        load_workflow("workflows.single_turn:nothing")
+        load_workflow("ouroboros.workflows.single_turn:nothing")
     assert load_reward("countdown_reward")
 
 

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from operators.turns import as_tools, as_turns
-from pipeline.init.command import AGENT, TEMPLATES
-from pipeline.store import records
-from pipeline.store.files import CONF, HOME
+from ouroboros.commands.init.command import AGENT, TEMPLATES
+from ouroboros.operators.turns import as_tools, as_turns
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.files import CONF, HOME
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.demonstrations import demonstrations, pairs
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.prompts import conversation_text, task_texts
+from ouroboros.workflows.task_at_hand import TaskAtHand, unwritable
+from ouroboros.workflows.template_rows import task_prompts
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, QWEN3, tokenizer_of
 from tests.factories import row
 from tests.golden.messages import wording
-from workflows.attempts.schedule import roll_out
-from workflows.demonstrations import demonstrations, pairs
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.prompts import conversation_text, task_texts
-from workflows.task_at_hand import TaskAtHand, unwritable
-from workflows.template_rows import task_prompts
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 TOOLS = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}'

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.attempts.time_limit import TimedOut, limited, limited_workflow
+from ouroboros.workflows.attempts.user_reward import Rule
+from ouroboros.workflows.protocol.engine import BatchEngine, Reply
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.protocol.trajectory import Trajectory
 from tests.golden.messages import refuses
-from workflows.attempts.schedule import roll_out
-from workflows.attempts.time_limit import TimedOut, limited, limited_workflow
-from workflows.attempts.user_reward import Rule
-from workflows.protocol.engine import BatchEngine, Reply
-from workflows.protocol.outcomes import Sampling
-from workflows.protocol.trajectory import Trajectory
 
 LIMIT = 0.3
 REASON = r"timed out after 0\.3 s \(explorer\.max_timeout\)"

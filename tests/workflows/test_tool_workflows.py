@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from pipeline.store import records
-from pipeline.store.files import HOME
-from stages.model import character_tokenizer
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.workflows.attempts.isolated import host
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.single_turn import load_workflow
+from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests.factories import row
 from tests.golden.messages import wording
 from tests.workflows.test_endpoint import EOS, Scripted, tokens
 from tests.workflows.test_retry import rated
-from workflows.attempts.isolated import host
-from workflows.attempts.schedule import roll_out
-from workflows.protocol.outcomes import Sampling
-from workflows.single_turn import load_workflow
-from workflows.task_at_hand import TaskAtHand, bound
 
 TOKENIZER = character_tokenizer(2000)
 TOKENIZER.chat_template = (

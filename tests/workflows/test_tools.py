@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.job.processes import state
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.job.processes import state
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.workflows.attempts import schedule
+from ouroboros.workflows.protocol.tools import Tool, Toolset, load_tools
+from ouroboros.workflows.single_turn import load_workflow
 from tests import toolkit
 from tests.golden.messages import refuses, wording
 from tests.workflows.test_isolated import roll
-from workflows.attempts import schedule
-from workflows.protocol.tools import Tool, Toolset, load_tools
-from workflows.single_turn import load_workflow
 
 KIT = "tests.toolkit:"
 
@@ -113,7 +113,7 @@ def test_a_tool_that_hangs_ends_at_its_limit_with_what_it_started(used, tmp_path
 
 
 def test_tools_see_only_the_variables_that_are_named(used, monkeypatch):
-    from workflows.attempts.isolated import host
+    from ouroboros.workflows.attempts.isolated import host
 
     names = ["A_TOKEN", "PLAIN_SETTING", "NAMED_KEY", "PATH"]
     for name in names[:3]:
@@ -125,7 +125,7 @@ def test_tools_see_only_the_variables_that_are_named(used, monkeypatch):
 
 
 def test_no_process_shows_a_tool_the_secrets_that_it_was_started_with(used, monkeypatch):
-    from workflows.attempts.isolated import host
+    from ouroboros.workflows.attempts.isolated import host
 
     monkeypatch.setenv("DOOR_KEY", "sesame-open-1001")
     host.cache_clear()
@@ -134,7 +134,7 @@ def test_no_process_shows_a_tool_the_secrets_that_it_was_started_with(used, monk
 
 
 def test_a_module_of_tools_has_the_variables_that_are_named_and_no_others(used, monkeypatch):
-    from workflows.attempts.isolated import host
+    from ouroboros.workflows.attempts.isolated import host
 
     monkeypatch.setenv("NEEDED_KEY", "value")
     host.cache_clear()

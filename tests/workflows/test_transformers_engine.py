@@ -7,17 +7,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.store.errors import ModelError
-from stages.learner.engine import policy
-from stages.learner.engine.adapter import inject
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import pack
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.adapter import inject
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import pack
+from ouroboros.workflows.engines.open import open_engine
+from ouroboros.workflows.engines.transformers_engine import TransformersEngine, _truncated
+from ouroboros.workflows.protocol.engine import STOP_TEXT, Request, Stop
+from ouroboros.workflows.protocol.prompts import load_tokenizer, prompt_text, prompt_tokens
 from tests.configs import lora
 from tests.golden.messages import refuses
-from workflows.engines.open import open_engine
-from workflows.engines.transformers_engine import TransformersEngine, _truncated
-from workflows.protocol.engine import STOP_TEXT, Request, Stop
-from workflows.protocol.prompts import load_tokenizer, prompt_text, prompt_tokens
 
 
 def ask(prompt, seed, temperature=1.0, top_p=1.0, top_k=-1, tokens=8):

@@ -14,7 +14,7 @@ TOKENS = [5 + (7 * i) % 90 for i in range(60)]
 
 @pytest.fixture(scope="module")
 def engine(tiny_model):
-    from workflows.engines.open import open_engine
+    from ouroboros.workflows.engines.open import open_engine
 
     config = overridden(*TINY, "explorer.rollout_model.engine_type=vllm")
     opened = open_engine(tiny_model, config, [1], adapter=lora(lora_rank=12))  # vLLM pads to 16
@@ -42,7 +42,7 @@ def versions(model, directory, count: int):
 
 
 def test_each_version_answers_as_itself_and_the_one_before_is_gone(engine, tiny_model, tmp_path):
-    from workflows.protocol.engine import Request
+    from ouroboros.workflows.protocol.engine import Request
 
     answers = set()
     for directory, expected in versions(tiny_model, tmp_path, 3):

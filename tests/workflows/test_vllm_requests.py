@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.job.context import Context
-from pipeline.store.errors import ConfigError, SyncError
-from stages.explorer.weights import probe_difference
-from stages.model import character_tokenizer
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.store.errors import ConfigError, SyncError
+from ouroboros.stages.explorer.weights import probe_difference
+from ouroboros.stages.model import character_tokenizer
+from ouroboros.workflows.attempts.continued import continuation
+from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines.open import open_engine
+from ouroboros.workflows.engines.vllm_engine import VllmEngine
+from ouroboros.workflows.protocol.engine import INTERRUPTED, STOP_TEXT, Reply, Request, Stop
+from ouroboros.workflows.protocol.outcomes import Sampling
+from ouroboros.workflows.single_turn import simple_workflow
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
 from tests.workflows.test_guided import asked, assert_all_satisfy
-from workflows.attempts.continued import continuation
-from workflows.attempts.schedule import roll_out
-from workflows.engines.open import open_engine
-from workflows.engines.vllm_engine import VllmEngine
-from workflows.protocol.engine import INTERRUPTED, STOP_TEXT, Reply, Request, Stop
-from workflows.protocol.outcomes import Sampling
-from workflows.single_turn import simple_workflow
 
 LONGEST, EOS, REPEATS = 512, 1, 8
 CASES = ((16, 5, 5), (160, 31, 31), (256, 31, 31),  # 31 does not divide 4096 tokens a step: a prompt would be split
@@ -33,7 +33,7 @@ SETTINGS = (*TINY, f"model.max_prompt_tokens={LONGEST}", "explorer.rollout_model
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """opened("key=value", ...): an engine on one tiny model with room for long prompts."""
-    from stages.model import work
+    from ouroboros.stages.model import work
 
     model, engines = tmp_path_factory.mktemp("model"), []
     work(Context("toy/one", "model", "tiny", model, overridden(*SETTINGS), {}, logging.getLogger("tests")))

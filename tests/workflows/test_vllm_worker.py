@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
+from ouroboros.workflows.engines.vllm_worker import compare_tensors
 from tests.golden.messages import refuses
-from workflows.engines.vllm_past_loaders import PastLoaders
-from workflows.engines.vllm_worker import compare_tensors
 
 
 @pytest.fixture

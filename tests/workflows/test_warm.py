@@ -11,7 +11,7 @@ FIRST_REQUEST = textwrap.dedent("""
     import asyncio, json, os, sys, threading, time
     from http.server import BaseHTTPRequestHandler, HTTPServer
     import numpy, openai  # numpy, whose threads are none of the client's, as the process that forks has it
-    from workflows.attempts.warm import COMPLETION, warm_clients
+    from ouroboros.workflows.attempts.warm import COMPLETION, warm_clients
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -53,7 +53,7 @@ def test_a_first_request_imports_nothing_after_warming_and_warming_leaves_no_thr
 TRACED = textwrap.dedent("""
     import functools, logging, openai
     from openai.resources.chat.completions import AsyncCompletions, Completions
-    from workflows.attempts.warm import warm_clients
+    from ouroboros.workflows.attempts.warm import warm_clients
 
     logging.basicConfig(level=logging.INFO)
     traced = []

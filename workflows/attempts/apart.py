@@ -1,6 +1,6 @@
 """Calls of a reward function in processes of their own, for one that ended its stage's (pipeline/job/own_process.py).
 
-    python -m workflows.attempts.apart FD
+    python -m ouroboros.workflows.attempts.apart FD
 
 starts the process that forks them (workflows/attempts/forking.py). One of them answers call after call; where it ends,
 that call fails, and the next one has another process.
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
 from typing import Any
 
-from pipeline.store.user_errors import brief, load_dotted
-from workflows.attempts.forker import Forker
-from workflows.attempts.forking import obey
-from workflows.attempts.time_limit import leaving, limited
-from workflows.attempts.wire import Unpacker, packed
+from ouroboros.pipeline.store.user_errors import brief, load_dotted
+from ouroboros.workflows.attempts.forker import Forker
+from ouroboros.workflows.attempts.forking import obey
+from ouroboros.workflows.attempts.time_limit import leaving, limited
+from ouroboros.workflows.attempts.wire import Unpacker, packed
 
 
 class Failed(Exception):
@@ -46,7 +46,7 @@ class _Process:
         raise Failed(f"did not return: its process {forker().how(self._number)}")
 
 
-forker = cache(partial(Forker, "workflows.attempts.apart"))
+forker = cache(partial(Forker, "ouroboros.workflows.attempts.apart"))
 
 
 class _Apart:

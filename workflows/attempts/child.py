@@ -18,14 +18,14 @@ from itertools import count
 from operator import index
 from typing import Any
 
-from pipeline.store.user_errors import brief
-from workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
-from workflows.attempts.wire import Unpacker, packed
-from workflows.engines import auxiliary
-from workflows.protocol.engine import Reply
-from workflows.protocol.outcomes import Outcome
-from workflows.protocol.tools import TOOLBOX, Toolset
-from workflows.protocol.trajectory import Endpoint
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
+from ouroboros.workflows.attempts.wire import Unpacker, packed
+from ouroboros.workflows.engines import auxiliary
+from ouroboros.workflows.protocol.engine import Reply
+from ouroboros.workflows.protocol.outcomes import Outcome
+from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset
+from ouroboros.workflows.protocol.trajectory import Endpoint
 
 # kinds of messages to the explorer; the first two are also the parameters of a workflow that ask
 MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
@@ -119,7 +119,7 @@ class AsyncModel(Model):
 
 
 class RemoteTask:
-    """workflows.task_at_hand.TaskAtHand, whose tokenizer and reward functions are in the explorer."""
+    """ouroboros.workflows.task_at_hand.TaskAtHand, whose tokenizer and reward functions are in the explorer."""
 
     def __init__(self, calls: Calls, messages: list[dict], answer: str):
         self._calls, self.messages, self.answer = calls, messages, answer

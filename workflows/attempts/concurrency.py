@@ -5,7 +5,7 @@ congestion avoidance"). A preempted request is computed again from its beginning
 prefix that their next turn would reuse; an attempt that begins later loses nothing.
 """
 
-from workflows.protocol.engine import Pressure
+from ouroboros.workflows.protocol.engine import Pressure
 
 BACK_OFF = 0.75  # of the attempts in progress, after a preemption
 FULL = 0.9  # share of the cache above which no more attempts are added

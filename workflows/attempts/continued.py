@@ -11,9 +11,9 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Protocol
 
-from workflows.protocol.engine import INTERRUPTED, WAIT_SECONDS, Engine, Pressure, Reply, Request
-from workflows.protocol.kept import Kept
-from workflows.protocol.seeds import request_seed
+from ouroboros.workflows.protocol.engine import INTERRUPTED, WAIT_SECONDS, Engine, Pressure, Reply, Request
+from ouroboros.workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.seeds import request_seed
 
 
 class NewerWeights(Protocol):

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from pipeline.job.context import ending, our_environment
-from pipeline.store import launch
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.job.context import ending, our_environment
+from ouroboros.pipeline.store import launch
+from ouroboros.pipeline.store.errors import StageError
 
 READY = b"ready"
 IMPORT_SECONDS = 300.0  # until then

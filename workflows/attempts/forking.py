@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Container
 
-from pipeline.job.ending import SIGNALS, die_with_parent
-from pipeline.job.processes import children, end_below
-from pipeline.store.parent import adopt_orphans
-from pipeline.store.secret_names import conceal_secrets
-from workflows.attempts.warm import warm_clients
+from ouroboros.pipeline.job.ending import SIGNALS, die_with_parent
+from ouroboros.pipeline.job.processes import children, end_below
+from ouroboros.pipeline.store.parent import adopt_orphans
+from ouroboros.pipeline.store.secret_names import conceal_secrets
+from ouroboros.workflows.attempts.warm import warm_clients
 
 REAP_SECONDS = 1.0  # for the kernel to end a killed process
 

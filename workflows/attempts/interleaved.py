@@ -4,10 +4,10 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
-from pipeline.store.user_errors import brief
-from workflows.attempts.time_limit import NOT_THEIRS
-from workflows.protocol.engine import Reply
-from workflows.protocol.trajectory import Attempt
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.time_limit import NOT_THEIRS
+from ouroboros.workflows.protocol.engine import Reply
+from ouroboros.workflows.protocol.trajectory import Attempt
 
 
 class InterleavedAttempt:

@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from pipeline.job.context import our_environment
-from pipeline.store.errors import StageError
-from pipeline.store.foreign_text import is_encodable
-from pipeline.store.user_errors import brief
-from workflows.attempts.child import BEGUN, CANCEL, FAILED, MODEL, TASK, Job
-from workflows.attempts.forker import IMPORT_SECONDS, Forker
-from workflows.attempts.recording import Replayed
-from workflows.attempts.time_limit import TimedOut
-from workflows.attempts.tool_process import environment
-from workflows.attempts.toolbox import INTENT, RESULT
-from workflows.attempts.user_reward import Rule
-from workflows.attempts.wire import Unpacker, packed
-from workflows.protocol.engine import Reply
-from workflows.protocol.tools import Toolset, modules_of
-from workflows.protocol.trajectory import Endpoint
+from ouroboros.pipeline.job.context import our_environment
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.foreign_text import is_encodable
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.child import BEGUN, CANCEL, FAILED, MODEL, TASK, Job
+from ouroboros.workflows.attempts.forker import IMPORT_SECONDS, Forker
+from ouroboros.workflows.attempts.recording import Replayed
+from ouroboros.workflows.attempts.time_limit import TimedOut
+from ouroboros.workflows.attempts.tool_process import environment
+from ouroboros.workflows.attempts.toolbox import INTENT, RESULT
+from ouroboros.workflows.attempts.user_reward import Rule
+from ouroboros.workflows.attempts.wire import Unpacker, packed
+from ouroboros.workflows.protocol.engine import Reply
+from ouroboros.workflows.protocol.tools import Toolset, modules_of
+from ouroboros.workflows.protocol.trajectory import Endpoint
 
 LOST = "lost"  # kind of the message that the process has ended
 REQUEST_PASSES = 8  # of the event loop, from the bytes of a request to its call of the model
@@ -55,7 +55,7 @@ class Host(Forker):
     """The process that forks attempts, with those that fork their tools, and the event loop that reads messages."""
 
     def __init__(self):
-        super().__init__("workflows.attempts.host")
+        super().__init__("ouroboros.workflows.attempts.host")
         self._toolsets: list[tuple[Toolset, Forker]] = []
         self._lent: dict[int, tuple[Forker, int]] = {}  # attempt -> what forks its tools
         self._loop, self._messages = asyncio.new_event_loop(), []
@@ -66,7 +66,7 @@ class Host(Forker):
     def endpoint(self):
         """The server that agents ask the model by, started when the first one needs it."""
         if self._endpoint is None:
-            from workflows.endpoint.server import Server  # not where nobody asks by HTTP
+            from ouroboros.workflows.endpoint.server import Server  # not where nobody asks by HTTP
 
             self._endpoint = Server(self._loop)
         return self._endpoint
@@ -90,7 +90,8 @@ class Host(Forker):
         for known, forker in self._toolsets:
             if known == toolset:
                 return forker
-        forker = Forker("workflows.attempts.tool_host", environment(toolset.settings, our_environment()), toolset)
+        forker = Forker("ouroboros.workflows.attempts.tool_host", environment(toolset.settings, our_environment()),
+                        toolset)
         if wrong := forker.ready(IMPORT_SECONDS):
             raise StageError(f"the tools of workflow_args cannot be used with the variables that tools see: {wrong}. "
                              "Name those that they need in workflow_args.environment.")

@@ -20,12 +20,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, METHOD_NOT_FOUND, CallToolResult, jsonrpc_message_adapter
 
-from pipeline.job.context import ending
-from pipeline.settings.arguments.mcp import McpServer
-from pipeline.store.foreign_text import flaw
-from pipeline.store.user_errors import brief
-from workflows.attempts.wire import Lost
-from workflows.protocol.tools import as_text, title
+from ouroboros.pipeline.job.context import ending
+from ouroboros.pipeline.settings.arguments.mcp import McpServer
+from ouroboros.pipeline.store.foreign_text import flaw
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.wire import Lost
+from ouroboros.workflows.protocol.tools import as_text, title
 
 LARGEST = 1 << 24  # bytes of a message
 MOST_TOOLS = 10_000

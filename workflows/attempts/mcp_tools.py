@@ -17,15 +17,15 @@ from referencing import Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from pipeline.job.context import our_environment
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.settings.arguments.mcp import McpServer
-from pipeline.store import files
-from pipeline.store.errors import ConfigError, StageError
-from workflows.attempts.forker import IMPORT_SECONDS, Forker
-from workflows.attempts.tool_process import Processes, environment
-from workflows.attempts.wire import Lost
-from workflows.protocol.tools import Toolset, title
+from ouroboros.pipeline.job.context import our_environment
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.settings.arguments.mcp import McpServer
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.workflows.attempts.forker import IMPORT_SECONDS, Forker
+from ouroboros.workflows.attempts.tool_process import Processes, environment
+from ouroboros.workflows.attempts.wire import Lost
+from ouroboros.workflows.protocol.tools import Toolset, title
 
 LONGEST = 500  # characters of what is wrong with a schema
 
@@ -55,7 +55,7 @@ def listed_now(settings: ToolArguments, variables: dict[str, str] | None = None)
     """
     known, found, wrong = our_environment() | (variables or {}), {}, {}
     only = settings.model_copy(update={"tools": [], "environment_class": None, "environment": []})
-    forker = Forker("workflows.attempts.tool_host", environment(only, known), Toolset(only))
+    forker = Forker("ouroboros.workflows.attempts.tool_host", environment(only, known), Toolset(only))
     if failed := forker.ready(IMPORT_SECONDS):
         raise StageError(f"the process that asks MCP servers for their tools failed: {failed}")
     _, orders = forker.fork(kind=socket.SOCK_SEQPACKET)

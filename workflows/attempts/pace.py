@@ -5,7 +5,7 @@ what it waits for engine and tools. Attempts that are replayed after a kill take
 places than attempts (`explorer.runner_concurrency`) an attempt starts when it has a place.
 """
 
-from pipeline.job.progress import duration
+from ouroboros.pipeline.job.progress import duration
 
 
 class Pace:

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.store import files
-from pipeline.store.errors import StageError
-from workflows.protocol.engine import Reply, Request
-from workflows.protocol.kept import Kept
-from workflows.protocol.outcomes import ToolUse
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.protocol.engine import Reply, Request
+from ouroboros.workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.outcomes import ToolUse
 
 LATER = ("follows", "schema", "stop", "min_p", "keeps")  # of a Request, not recorded where they change nothing
 NARROW, WIDE = "<u2", "<u4"  # types of experts, and of token ids

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workflows.attempts.concurrency import Concurrency
-from workflows.attempts.continued import origins, sampled_versions
-from workflows.attempts.interleaved import InterleavedAttempt
-from workflows.attempts.isolated import Isolated, IsolatedAttempt, host
-from workflows.attempts.pace import Pace
-from workflows.attempts.recording import Event, Journal, Replayed
-from workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
-from workflows.protocol.kept import Kept
-from workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
-from workflows.protocol.seeds import request_seed
-from workflows.protocol.trajectory import Attempt, Trajectory
+from ouroboros.workflows.attempts.concurrency import Concurrency
+from ouroboros.workflows.attempts.continued import origins, sampled_versions
+from ouroboros.workflows.attempts.interleaved import InterleavedAttempt
+from ouroboros.workflows.attempts.isolated import Isolated, IsolatedAttempt, host
+from ouroboros.workflows.attempts.pace import Pace
+from ouroboros.workflows.attempts.recording import Event, Journal, Replayed
+from ouroboros.workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
+from ouroboros.workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
+from ouroboros.workflows.protocol.seeds import request_seed
+from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
 
 LISTEN_SECONDS = 0.002  # for an engine in another process, while attempts may send messages
 MOST_CALLS = 1000  # of the model in one attempt: a workflow that asks for ever must not hold up the step

@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache, wraps
 from typing import Any
 
-from pipeline.job.ending import Stopped
-from pipeline.store.errors import StageError
-from workflows.protocol.trajectory import Attempt
+from ouroboros.pipeline.job.ending import Stopped
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.protocol.trajectory import Attempt
 
 SIGNAL = signal.SIGUSR2  # SIGALRM belongs to math_verify
 CLOCK_MONOTONIC, SIGEV_THREAD_ID = 1, 4

@@ -1,6 +1,6 @@
 """The process of a stage from which those of tools are forked, with the environment that tools may see.
 
-    python -m workflows.attempts.tool_host FD
+    python -m ouroboros.workflows.attempts.tool_host FD
 
 FD: a SOCK_SEQPACKET socket with orders. Standard input: the Toolset. It is a program of its own, because what a process
 was started with stays readable, in its memory and in /proc/self/environ, also for those that are forked from it.
@@ -13,12 +13,12 @@ import socket
 import sys
 from functools import partial
 
-from pipeline.job.ending import SIGNALS
-from pipeline.store.user_errors import brief
-from workflows.attempts.forker import READY
-from workflows.attempts.forking import serve
-from workflows.attempts.tool_process import run
-from workflows.protocol.tools import Toolset, load_tools
+from ouroboros.pipeline.job.ending import SIGNALS
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.forker import READY
+from ouroboros.workflows.attempts.forking import serve
+from ouroboros.workflows.attempts.tool_process import run
+from ouroboros.workflows.protocol.tools import Toolset, load_tools
 
 PATIENCE = 10.0  # seconds for the end of what an attempt's tools have left, and of their directory
 
@@ -27,7 +27,7 @@ def main(control: socket.socket, toolset: Toolset) -> None:
     """Imports the tools, says that they are ready or what is wrong, and obeys orders."""
     try:
         if toolset.settings.servers:
-            importlib.import_module("workflows.attempts.mcp_client")
+            importlib.import_module("ouroboros.workflows.attempts.mcp_client")
         tools = load_tools(toolset)
     except BaseException as error:  # of a module that needs more of the environment, or exits
         control.send(brief(error)[:1 << 11].encode())

@@ -21,13 +21,13 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from pipeline.job.context import ending
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.store.foreign_text import escaped, is_encodable
-from pipeline.store.user_errors import brief
-from workflows.attempts.forking import serve
-from workflows.attempts.wire import Lost, Unpacker, packed
-from workflows.protocol.tools import (
+from ouroboros.pipeline.job.context import ending
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.store.foreign_text import escaped, is_encodable
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.forking import serve
+from ouroboros.workflows.attempts.wire import Lost, Unpacker, packed
+from ouroboros.workflows.protocol.tools import (
     KEY,
     RESET,
     REWARD,
@@ -197,7 +197,7 @@ def _begun(settings: ToolArguments, world: str, own: dict[str, str], deadline: f
         environment = load_environment(settings.environment_class)()
         environment.settings = settings
         return environment, ""
-    from workflows.attempts.mcp_client import Connection  # imported before the fork, if a server is named
+    from ouroboros.workflows.attempts.mcp_client import Connection  # imported before the fork, if a server is named
 
     server = settings.servers[world]
     connection = Connection(world, server, _of(os.environ, ()) | own, deadline)

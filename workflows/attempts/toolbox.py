@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from pipeline.store.foreign_text import escaped
-from workflows.attempts.tool_process import CLOSE, Processes, Result, Session
-from workflows.attempts.wire import Lost
-from workflows.protocol.tools import ENVIRONMENT, RESET, REWARD, Toolset, load_environment, load_tools, title
+from ouroboros.pipeline.store.foreign_text import escaped
+from ouroboros.workflows.attempts.tool_process import CLOSE, Processes, Result, Session
+from ouroboros.workflows.attempts.wire import Lost
+from ouroboros.workflows.protocol.tools import ENVIRONMENT, RESET, REWARD, Toolset, load_environment, load_tools, title
 
 INTENT, RESULT = "intent", "result"  # kinds of messages to the explorer
 CLOSE_SECONDS = 2.0

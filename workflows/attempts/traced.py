@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.store.errors import masked
-from pipeline.store.user_errors import users_traceback
+from ouroboros.pipeline.store.errors import masked
+from ouroboros.pipeline.store.user_errors import users_traceback
 
 
 class Traced:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
-from operators.reward import Judgement
-from pipeline.settings.arguments.users import TOKENS, batch_parameters
-from pipeline.store.foreign_text import is_encodable
-from pipeline.store.user_errors import brief
-from workflows.attempts.apart import Failed
-from workflows.attempts.time_limit import NOT_THEIRS, leaving
+from ouroboros.operators.reward import Judgement
+from ouroboros.pipeline.settings.arguments.users import TOKENS, batch_parameters
+from ouroboros.pipeline.store.foreign_text import is_encodable
+from ouroboros.pipeline.store.user_errors import brief
+from ouroboros.workflows.attempts.apart import Failed
+from ouroboros.workflows.attempts.time_limit import NOT_THEIRS, leaving
 
 Components = dict[str, float]
 CONCURRENT = 32  # maximum number of concurrent calls of an async function

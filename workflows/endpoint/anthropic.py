@@ -6,10 +6,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from pipeline.store.foreign_text import flaw
-from workflows.endpoint.chat import Message
-from workflows.endpoint.conversation import Ask
-from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts, validated
+from ouroboros.pipeline.store.foreign_text import flaw
+from ouroboros.workflows.endpoint.chat import Message
+from ouroboros.workflows.endpoint.conversation import Ask
+from ouroboros.workflows.endpoint.dialect import (
+    MODEL,
+    Answer,
+    Body,
+    Refusal,
+    constrained,
+    event,
+    read,
+    texts,
+    validated,
+)
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large",

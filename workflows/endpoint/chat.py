@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from workflows.endpoint.conversation import Ask, Choice
-from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts
+from ouroboros.workflows.endpoint.conversation import Ask, Choice
+from ouroboros.workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts
 
 
 class Function(BaseModel):

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from os.path import commonprefix
 
-from pipeline.store.errors import DataError
-from pipeline.store.foreign_text import escaped
-from workflows.endpoint.merging import merged
-from workflows.protocol.engine import STOP_TEXT, Reply
-from workflows.protocol.forced_calls import calls_in
-from workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end, writes
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.foreign_text import escaped
+from ouroboros.workflows.endpoint.merging import merged
+from ouroboros.workflows.protocol.engine import STOP_TEXT, Reply
+from ouroboros.workflows.protocol.forced_calls import calls_in
+from ouroboros.workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end, writes
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
     "<|python_tag|>": "llama3_json",

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from workflows.protocol.forced_calls import ANY_OBJECT, calls_schema
+from ouroboros.workflows.protocol.forced_calls import ANY_OBJECT, calls_schema
 
 MODEL = "policy"  # name of the model that is trained
 SHIFTS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p", "top_a")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 
 def merged(turns: Sequence[Trajectory]) -> list[Trajectory]:

@@ -6,9 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from workflows.endpoint.chat import Message, Tool, error
-from workflows.endpoint.conversation import Ask
-from workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts, validated
+from ouroboros.workflows.endpoint.chat import Message, Tool, error
+from ouroboros.workflows.endpoint.conversation import Ask
+from ouroboros.workflows.endpoint.dialect import (
+    MODEL,
+    Answer,
+    Body,
+    Refusal,
+    constrained,
+    event,
+    read,
+    texts,
+    validated,
+)
 
 PARTS = ("text", "input_text", "output_text")
 

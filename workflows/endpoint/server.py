@@ -21,15 +21,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.store.errors import OuroError
-from pipeline.store.foreign_text import flaw
-from workflows.endpoint.anthropic import Messages
-from workflows.endpoint.chat import Chat, Completions
-from workflows.endpoint.dialect import MODEL, Refusal
-from workflows.endpoint.guard import LOOPBACK, protect
-from workflows.endpoint.responses import Responses
-from workflows.endpoint.speaker import ENDED, Speaker
-from workflows.protocol.trajectory import Endpoint
+from ouroboros.pipeline.store.errors import OuroError
+from ouroboros.pipeline.store.foreign_text import flaw
+from ouroboros.workflows.endpoint.anthropic import Messages
+from ouroboros.workflows.endpoint.chat import Chat, Completions
+from ouroboros.workflows.endpoint.dialect import MODEL, Refusal
+from ouroboros.workflows.endpoint.guard import LOOPBACK, protect
+from ouroboros.workflows.endpoint.responses import Responses
+from ouroboros.workflows.endpoint.speaker import ENDED, Speaker
+from ouroboros.workflows.protocol.trajectory import Endpoint
 
 LARGEST = 16 << 20  # bytes of a body
 IDLE_SECONDS = 24 * 3600  # a connection may be idle while the engine computes for others

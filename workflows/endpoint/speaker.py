@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 
-from workflows.endpoint.conversation import Ask, Conversation, Prompt
-from workflows.endpoint.dialect import Answer, Refusal
-from workflows.protocol.engine import Failed, Reply, Stop
-from workflows.protocol.outcomes import Origin
+from ouroboros.workflows.endpoint.conversation import Ask, Conversation, Prompt
+from ouroboros.workflows.endpoint.dialect import Answer, Refusal
+from ouroboros.workflows.protocol.engine import Failed, Reply, Stop
+from ouroboros.workflows.protocol.outcomes import Origin
 
 ENDED = Refusal(410, "this attempt has ended", "attempt_ended")
 MASKS = Refusal(400, "a JSON format of replies and a forced tool_choice mask the distribution that is trained; leave "

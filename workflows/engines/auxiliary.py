@@ -14,18 +14,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.context import ending, our_environment
-from pipeline.job.devices import visible_gpus
-from pipeline.job.shares import auxiliary_gpus
-from pipeline.settings.setting import plain
-from pipeline.store import launch
-from pipeline.store.checkpoints import model_directory
-from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, StageError
-from pipeline.store.model_shape import is_classifier
-from workflows.protocol.trajectory import Endpoint
+from ouroboros.pipeline.job.context import ending, our_environment
+from ouroboros.pipeline.job.devices import visible_gpus
+from ouroboros.pipeline.job.shares import auxiliary_gpus
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import launch
+from ouroboros.pipeline.store.checkpoints import model_directory
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.store.model_shape import is_classifier
+from ouroboros.workflows.protocol.trajectory import Endpoint
 
-PROCESS = "stages.serving.auxiliary"
+PROCESS = "ouroboros.stages.serving.auxiliary"
 START_SECONDS = 3600.0  # for the weights of a model to be loaded
 PARAMETER = "auxiliary_models"  # of a workflow that asks them
 

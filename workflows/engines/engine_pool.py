@@ -19,17 +19,27 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from pipeline.job import step
-from pipeline.job.context import ending, our_environment
-from pipeline.job.devices import visible_gpus
-from pipeline.job.ending import SIGNALS, Stopped
-from pipeline.job.shares import cores, deal, deal_cores
-from pipeline.job.threads import thread_environment
-from pipeline.store import launch
-from pipeline.store.errors import StageError
-from workflows.protocol.engine import ERROR, PRESSURE, REPLIES, VALUE, WAIT_SECONDS, Engine, Pressure, Reply, Request
+from ouroboros.pipeline.job import step
+from ouroboros.pipeline.job.context import ending, our_environment
+from ouroboros.pipeline.job.devices import visible_gpus
+from ouroboros.pipeline.job.ending import SIGNALS, Stopped
+from ouroboros.pipeline.job.shares import cores, deal, deal_cores
+from ouroboros.pipeline.job.threads import thread_environment
+from ouroboros.pipeline.store import launch
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.protocol.engine import (
+    ERROR,
+    PRESSURE,
+    REPLIES,
+    VALUE,
+    WAIT_SECONDS,
+    Engine,
+    Pressure,
+    Reply,
+    Request,
+)
 
-PROCESS = "workflows.engines.engine_process"
+PROCESS = "ouroboros.workflows.engines.engine_process"
 GRACE_SECONDS = 10.0  # for a process to exit by itself after it was asked to
 
 

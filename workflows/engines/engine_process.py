@@ -1,6 +1,6 @@
 """One engine of a pool, run in a process started by workflows/engines/engine_pool.py.
 
-    python -m workflows.engines.engine_process [CORES]
+    python -m ouroboros.workflows.engines.engine_process [CORES]
 
 CORES: the CPU cores to use, joined by commas; without them those that it may use. Each message on standard input is
 (method, arguments), the first two `import_libraries` and `open` with the arguments of import_libraries and open_one of
@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
 
-from pipeline.job.activity import show_stack_on_signal
-from pipeline.job.ending import die_with_parent
-from pipeline.job.opening import opening
-from pipeline.store.errors import OuroError, StageError, masked
-from pipeline.store.secret_names import conceal_secrets
-from workflows.engines.open import import_libraries, open_one, with_cache
-from workflows.protocol.engine import ERROR, PRESSURE, REPLIES, VALUE, Engine, Reply
+from ouroboros.pipeline.job.activity import show_stack_on_signal
+from ouroboros.pipeline.job.ending import die_with_parent
+from ouroboros.pipeline.job.opening import opening
+from ouroboros.pipeline.store.errors import OuroError, StageError, masked
+from ouroboros.pipeline.store.secret_names import conceal_secrets
+from ouroboros.workflows.engines.open import import_libraries, open_one, with_cache
+from ouroboros.workflows.protocol.engine import ERROR, PRESSURE, REPLIES, VALUE, Engine, Reply
 
 
 def serve(questions: Connection, answers: Connection) -> None:

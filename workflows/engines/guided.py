@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 
 CHARACTERS = 1 << 15  # of a schema
 LEVELS = 50  # of objects and lists within one another, also in annotations; vLLM takes 64

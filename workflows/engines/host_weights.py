@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.job.background import Background
-from pipeline.store.tensor_files import Stored
-from pipeline.store.versions import Held
+from ouroboros.pipeline.job.background import Background
+from ouroboros.pipeline.store.tensor_files import Stored
+from ouroboros.pipeline.store.versions import Held
 
 
 class HostWeights:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.job.devices import planned_gpus, visible_gpus
-from pipeline.settings.trainer import may_overlap
-from pipeline.store.checkpoints import weight_bytes
-from pipeline.store.errors import ConfigError, pick
-from workflows.protocol.engine import Engine
+from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
+from ouroboros.pipeline.settings.trainer import may_overlap
+from ouroboros.pipeline.store.checkpoints import weight_bytes
+from ouroboros.pipeline.store.errors import ConfigError, pick
+from ouroboros.workflows.protocol.engine import Engine
 
 SMALL = 0.2  # share of the engines' memory that the weights of two may take
 RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
@@ -18,7 +18,7 @@ def limited(config):
     """Returns the settings by which prompts are made for the engine: a server has limits of its own."""
     if config.explorer.rollout_model.engine_type != "openai":
         return config
-    from workflows.engines.openai_engine import limits
+    from ouroboros.workflows.engines.openai_engine import limits
 
     return limits(config)
 
@@ -39,7 +39,7 @@ def open_engine(
         import_libraries(config)
         device_free()
         return open_one(model, with_cache(config, model), end_tokens, sleeps, adapter)
-    from workflows.engines.engine_pool import EnginePool
+    from ouroboros.workflows.engines.engine_pool import EnginePool
 
     assert logs is not None, "several engines need a place for their logs"
     return EnginePool(model, config, end_tokens, sleeps, logs, adapter, shared_by, device_free)
@@ -91,7 +91,7 @@ def with_cache(config, model: Path):
 def import_libraries(config) -> None:
     """Imports what takes long of an engine, in this process."""
     if config.explorer.rollout_model.engine_type == "vllm":
-        from workflows.engines.vllm_engine import import_vllm
+        from ouroboros.workflows.engines.vllm_engine import import_vllm
 
         import_vllm(config.explorer.rollout_model.batch_invariant)
 
@@ -103,25 +103,25 @@ def open_one(model: Path, config, end_tokens: list[int], sleeps: bool, adapter) 
 
 
 def _vllm(*arguments) -> Engine:
-    from workflows.engines.vllm_engine import VllmEngine
+    from ouroboros.workflows.engines.vllm_engine import VllmEngine
 
     return VllmEngine(*arguments)
 
 
 def _transformers(*arguments) -> Engine:
-    from workflows.engines.transformers_engine import TransformersEngine
+    from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(*arguments)
 
 
 def _openai(*arguments) -> Engine:
-    from workflows.engines.openai_engine import OpenAIEngine
+    from ouroboros.workflows.engines.openai_engine import OpenAIEngine
 
     return OpenAIEngine(*arguments)
 
 
 def _scripted(*arguments) -> Engine:
-    from workflows.engines.scripted_engine import ScriptedEngine
+    from ouroboros.workflows.engines.scripted_engine import ScriptedEngine
 
     return ScriptedEngine(*arguments)
 

@@ -15,12 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import files
-from pipeline.store.errors import StageError
-from workflows.engines.remote import Remote, RequestFailed
-from workflows.protocol.engine import WAIT_SECONDS, Engine, Failed, Reply, Request
-from workflows.protocol.forced_calls import as_fields, as_text
-from workflows.protocol.hugging_face import import_transformers
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.engines.remote import Remote, RequestFailed
+from ouroboros.workflows.protocol.engine import WAIT_SECONDS, Engine, Failed, Reply, Request
+from ouroboros.workflows.protocol.forced_calls import as_fields, as_text
+from ouroboros.workflows.protocol.hugging_face import import_transformers
 
 END = "<|end of reply|>"
 TEMPLATE = "{{ {'messages': messages, 'tools': tools or []} | tojson }}"

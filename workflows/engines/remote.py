@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pipeline.store.errors import ConfigError, StageError
-from pipeline.store.secret_names import TAKEN_AS_SECRETS
+from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.store.secret_names import TAKEN_AS_SECRETS
 
 MINUTE = 60.0
 LONGEST_PAUSE = 60.0  # seconds before a request is repeated

@@ -8,7 +8,7 @@ the probe of the first weights fails, because its log-probs differ from the trai
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflows.protocol.engine import BatchEngine, Reply, Request
+from ouroboros.workflows.protocol.engine import BatchEngine, Reply, Request
 
 
 class ScriptedEngine(BatchEngine):

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.settings.config import resolve_dtype
-from pipeline.settings.routing import compares_routings
-from workflows.engines.guided import Masks
-from workflows.engines.host_weights import HostWeights
-from workflows.protocol.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
-from workflows.protocol.hugging_face import causal_model
-from workflows.protocol.kept import Kept, kept_of, truncate
-from workflows.protocol.prompts import read_tokenizer
+from ouroboros.pipeline.settings.config import resolve_dtype
+from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.workflows.engines.guided import Masks
+from ouroboros.workflows.engines.host_weights import HostWeights
+from ouroboros.workflows.protocol.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
+from ouroboros.workflows.protocol.hugging_face import causal_model
+from ouroboros.workflows.protocol.kept import Kept, kept_of, truncate
+from ouroboros.workflows.protocol.prompts import read_tokenizer
 
 CACHES = ("past_key_values", "cache_params")  # arguments and outputs of transformers' models; the second of Mamba
 PADDED = {"torch.float32": 1e-3}  # nats; largest change of a log-prob by padding; other dtypes: 0.1
@@ -58,7 +58,7 @@ class TransformersEngine(BatchEngine):
 
     def _routers(self):
         """Those of a model with experts, whose choices are in the replies; None without."""
-        from workflows.protocol.routing import Routers
+        from ouroboros.workflows.protocol.routing import Routers
 
         model = self.model
         while (inner := model.get_decoder()) is not model and inner is not None:

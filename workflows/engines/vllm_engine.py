@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.settings.config import longest_sequence, resolve_dtype
-from pipeline.settings.routing import compares_routings
-from pipeline.settings.truncation import truncates
-from pipeline.store.errors import ConfigError, StageError, SyncError
-from pipeline.store.recurrence import recurrent_layers
-from workflows.protocol.engine import (
+from ouroboros.pipeline.settings.config import longest_sequence, resolve_dtype
+from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.pipeline.settings.truncation import truncates
+from ouroboros.pipeline.store.errors import ConfigError, StageError, SyncError
+from ouroboros.pipeline.store.recurrence import recurrent_layers
+from ouroboros.workflows.protocol.engine import (
     DEAD_END,
     LIKELIEST,
     STOP_TEXT,
@@ -29,7 +29,7 @@ from workflows.protocol.engine import (
     Reply,
     Request,
 )
-from workflows.protocol.hugging_face import check_weights, has_text_alone, read_config
+from ouroboros.workflows.protocol.hugging_face import check_weights, has_text_alone, read_config
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -47,7 +47,7 @@ FIRST_PORT, PORTS, RANGES = 10000, 16, 1250
 SECOND_ROUTES = (0, 32)  # the release whose second model runner returns routed experts; in 0.26 the first one does
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 ASKED = "ouroboros"  # in extra_args of a request: (its key, top_k, top_p, min_p) for our logits processor
-PROCESSOR = "workflows.engines.vllm_truncation:TruncatedSampling"
+PROCESSOR = "ouroboros.workflows.engines.vllm_truncation:TruncatedSampling"
 METRICS = ("vllm:kv_cache_usage_perc", "vllm:num_preemptions")  # those of Pressure
 # A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
 # generator, which works for CUDA generators and raises for those of a CPU (details: docs/inside.md).
@@ -284,7 +284,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "generation_config": "vllm",  # ignore the model's own sampling defaults
         "max_logprobs": LIKELIEST,
         "logprobs_mode": "processed_logprobs",  # under the sampling distribution, temperature included
-        "worker_extension_cls": "workflows.engines.vllm_worker.WeightLoader",
+        "worker_extension_cls": "ouroboros.workflows.engines.vllm_worker.WeightLoader",
         "disable_log_stats": config.explorer.runner_concurrency != "auto",
         "seed": 0,
         "trust_remote_code": limits.trust_remote_code,

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 
-from pipeline.store.errors import ConfigError, nearest
+from ouroboros.pipeline.store.errors import ConfigError, nearest
 
 
 def tool_calls(name: str, tokenizer, text: str, tools: Sequence[dict]) -> tuple[str, list[tuple[str, str]]]:

@@ -12,8 +12,8 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from workflows.engines.vllm_engine import ASKED
-from workflows.protocol.kept import Kept, kept_of, truncate
+from ouroboros.workflows.engines.vllm_engine import ASKED
+from ouroboros.workflows.protocol.kept import Kept, kept_of, truncate
 
 LAST = 2**31 - 1  # behind every id
 

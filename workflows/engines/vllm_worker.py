@@ -3,10 +3,10 @@
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_runner` is vLLM's own.
 """
 
-from workflows.engines.host_weights import HostWeights
-from workflows.engines.kept_logprobs import keep
-from workflows.engines.vllm_past_loaders import PastLoaders
-from workflows.protocol.kept import Kept
+from ouroboros.workflows.engines.host_weights import HostWeights
+from ouroboros.workflows.engines.kept_logprobs import keep
+from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
+from ouroboros.workflows.protocol.kept import Kept
 
 IN_ORDER = ("qkv_proj", "gate_up_proj")  # layers of vLLM whose weight is that of its parts, one behind the other
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from workflows.protocol.tools import Environment
+from ouroboros.workflows.protocol.tools import Environment
 
 LARGEST, WHOLE = 1 << 16, 1 << 20  # bytes of a file that is read or written, and of all files
 MOST = 1000  # files and directories

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from operators.worlds.frozen_lake import Lake
-from workflows.protocol.tools import Environment
+from ouroboros.operators.worlds.frozen_lake import Lake
+from ouroboros.workflows.protocol.tools import Environment
 
 
 class FrozenLake(Environment):

@@ -1,6 +1,6 @@
 """Harbor tasks: an agent works in a shell, and the task's own tests/test.sh says what that was worth.
 
-    python -m workflows.environments.harbor DIR
+    python -m ouroboros.workflows.environments.harbor DIR
 
 runs the solution of every task, and nothing, and prints both rewards: a task whose solution has no reward of its own
 does not work here. DIR: a directory of tasks, or that of a stage `curate`, whose tasks have their images.
@@ -22,14 +22,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.store import tables
-from pipeline.store.errors import OuroError
-from pipeline.store.harbor import HarborTask, greeting, read_task, tasks_in, with_crlf
-from pipeline.store.images import Image, read_image
-from pipeline.store.records import Task
-from workflows.environments.sandbox import NO_CUSTOMS, PUT_BACK, Ended, Sandbox, require
-from workflows.protocol.tools import Environment, Situation, tool
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import OuroError
+from ouroboros.pipeline.store.harbor import HarborTask, greeting, read_task, tasks_in, with_crlf
+from ouroboros.pipeline.store.images import Image, read_image
+from ouroboros.pipeline.store.records import Task
+from ouroboros.workflows.environments.sandbox import NO_CUSTOMS, PUT_BACK, Ended, Sandbox, require
+from ouroboros.workflows.protocol.tools import Environment, Situation, tool
 
 MEGABYTES = 1024  # most that the files of an attempt take of the machine's memory
 RUN_FILES = ("BASH_ENV", "ENV", "LD_AUDIT", "LD_PRELOAD", "NODE_OPTIONS", "PERL5OPT", "PYTEST_ADDOPTS",

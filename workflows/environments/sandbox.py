@@ -23,9 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from pipeline.store.errors import ConfigError
-from pipeline.store.images import OWNER
-from workflows.environments import memory
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.images import OWNER
+from ouroboros.workflows.environments import memory
 
 TOOLS = ("bwrap", "unshare", "nsenter", "prlimit")
 NEEDED = ("Harbor tasks need Linux with user namespaces, bubblewrap (`apt-get install bubblewrap`) and util-linux: "

@@ -8,9 +8,9 @@ import json
 
 import duckdb  # here, so that it is loaded before attempts are forked: 0.04 s of each
 
-from operators.worlds.shop import SCHEMA, as_lines, connect
-from pipeline.store import read_only
-from workflows.protocol.tools import Environment
+from ouroboros.operators.worlds.shop import SCHEMA, as_lines, connect
+from ouroboros.pipeline.store import read_only
+from ouroboros.workflows.protocol.tools import Environment
 
 SECONDS, MEMORY = 5, "256MB"  # of a query
 ROWS, CHARACTERS = 50, 4000  # shown of its result

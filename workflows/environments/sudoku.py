@@ -2,8 +2,8 @@
 
 import json
 
-from operators.worlds import sudoku as rules
-from workflows.protocol.tools import Environment
+from ouroboros.operators.worlds import sudoku as rules
+from ouroboros.workflows.protocol.tools import Environment
 
 
 class Sudoku(Environment):

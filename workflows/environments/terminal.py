@@ -5,9 +5,9 @@ import os
 import tempfile
 import time
 
-from workflows.environments.harbor import OWN_LIMIT, Harbor
-from workflows.environments.sandbox import SHOWN
-from workflows.protocol.tools import tool
+from ouroboros.workflows.environments.harbor import OWN_LIMIT, Harbor
+from ouroboros.workflows.environments.sandbox import SHOWN
+from ouroboros.workflows.protocol.tools import tool
 
 PART = SHOWN * 3 // 4 // 1000 * 1000  # bytes of a file whose base64 is shown whole
 LARGEST = 64 * PART

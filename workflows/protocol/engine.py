@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.kept import Kept
 
 WAIT_SECONDS = 0.2
 LIKELIEST = 20  # tokens with their log-probs of `likeliest`

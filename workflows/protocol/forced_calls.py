@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.store.errors import DataError
 
 ANY_OBJECT = {"type": "object"}  # of response_format json_object
 NAME = re.compile(r'\s*\}?\s*[\[,]\s*\{\s*"name"\s*:\s*')  # from the call before it

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.store.errors import ModelError
-from pipeline.store.weights import HEAD, heads_differ
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.weights import HEAD, heads_differ
 
 ASSISTED = "transformers.generation.candidate_generator"
 # buffers that older releases stored and that are computed now; layers that predict further tokens, which none runs

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from pipeline.store.errors import ConfigError, StageError, masked
-from pipeline.store.foreign_text import is_encodable
-from workflows.protocol.engine import Reply, Request
-from workflows.protocol.trajectory import Trajectory
+from ouroboros.pipeline.store.errors import ConfigError, StageError, masked
+from ouroboros.pipeline.store.foreign_text import is_encodable
+from ouroboros.workflows.protocol.engine import Reply, Request
+from ouroboros.workflows.protocol.trajectory import Trajectory
 
 LAST = 16  # tokens of a prompt in which a tag that it opens is looked for
 
@@ -57,7 +57,7 @@ class Sampling:
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """The request of an agent that a call comes from; see pipeline.store.records.Call."""
+    """The request of an agent that a call comes from; see ouroboros.pipeline.store.records.Call."""
 
     api: str
     retokenized: bool
@@ -77,7 +77,7 @@ class Call:
 
 @dataclass(slots=True, frozen=True)
 class ToolUse:
-    """One call of a tool, and its result; see pipeline.store.records.ToolCall."""
+    """One call of a tool, and its result; see ouroboros.pipeline.store.records.ToolCall."""
 
     name: str
     arguments: str
@@ -89,7 +89,7 @@ class ToolUse:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one attempt; see pipeline.store.records.Experience for the statuses.
+    """The result of one attempt; see ouroboros.pipeline.store.records.Experience for the statuses.
 
     trajectory, response: of the only turn or of the last one, which is rewarded. earlier: those of the turns before;
     None where the workflow returned no turns. own_text: what the reward functions see of a response that includes
@@ -281,7 +281,7 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
 def check_failures(rows: Sequence, allowed: float) -> None:
     """Raises StageError when more than the share `allowed` of rows failed, over-long prompts excepted.
 
-    rows: of pipeline.store.records.Experience or Sample. Late ones do not count.
+    rows: of ouroboros.pipeline.store.records.Experience or Sample. Late ones do not count.
     """
     rows = [row for row in rows if row.status != LATE]
     failed = [row for row in rows if row.status in ("reward_failed", "workflow_failed")]

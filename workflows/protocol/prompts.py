@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.store.digests import missing, resolve
-from pipeline.store.errors import ConfigError, DataError, ModelError
-from pipeline.store.model_shape import json_object
-from workflows.protocol.hugging_face import import_transformers, read_config
-from workflows.protocol.template_trial import template_errors, try_template
+from ouroboros.pipeline.store.digests import missing, resolve
+from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError
+from ouroboros.pipeline.store.model_shape import json_object
+from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
+from ouroboros.workflows.protocol.template_trial import template_errors, try_template
 
 TEMPLATE = "chat_template.jinja"  # in a Hugging Face directory; overrides tokenizer_config.json
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
 
 SECONDS = 10  # of processor time for a template and one message
 LONGEST = 1_000_000  # characters of its text

@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.settings.arguments.mcp import McpServer
-from pipeline.store.errors import ConfigError
-from pipeline.store.user_errors import brief, load_dotted
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.settings.arguments.mcp import McpServer
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.user_errors import brief, load_dotted
 
 TOOLBOX = "toolbox"  # parameter of a workflow that calls tools
 KEY = "idempotency_key"  # parameter of a tool that gets it
@@ -237,7 +237,7 @@ def load_environment(name: str) -> type[Environment]:
     found = load_dotted(name)
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise ConfigError(f"workflow_args.environment_class: '{name}' is no class derived from "
-                          "workflows.tools.Environment; needed one.")
+                          "ouroboros.workflows.tools.Environment; needed one.")
     return found
 
 
@@ -254,7 +254,7 @@ def modules_of(named: Toolset | None) -> list[str]:
     if named is None:
         return []
     names = [*named.settings.tools, named.settings.environment_class]
-    of_servers = ["jsonschema", "workflows.attempts.mcp_client"] if named.listed else []
+    of_servers = ["jsonschema", "ouroboros.workflows.attempts.mcp_client"] if named.listed else []
     return [*(name.partition(":")[0] for name in names if name), *of_servers]
 
 

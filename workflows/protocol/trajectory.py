@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workflows.protocol.engine import Reply
-from workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.engine import Reply
+from ouroboros.workflows.protocol.kept import Kept
 
 
 @dataclass(slots=True)

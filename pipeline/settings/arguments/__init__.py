@@ -3,12 +3,12 @@
 A table binds names to models. Functions take their defaults from the models, and settings are judged by them.
 """
 
-from pipeline.settings.arguments.advantages import ADVANTAGES
-from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
-from pipeline.settings.arguments.losses import POLICY_LOSSES
-from pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES
-from pipeline.settings.arguments.selectors import SELECTORS
-from pipeline.settings.arguments.terms import AGGREGATIONS, ENTROPY_LOSSES, KL_ESTIMATORS
+from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
+from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
+from ouroboros.pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES
+from ouroboros.pipeline.settings.arguments.selectors import SELECTORS
+from ouroboros.pipeline.settings.arguments.terms import AGGREGATIONS, ENTROPY_LOSSES, KL_ESTIMATORS
 
 # last part of a setting that names a function -> the functions of ours
 TABLES = {

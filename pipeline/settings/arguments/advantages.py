@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Arguments, described
 
 
 class Asymre(Arguments):

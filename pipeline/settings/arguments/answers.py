@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from pipeline.settings.arguments.base import LONGEST, Arguments, described
-from pipeline.settings.arguments.judging import JudgeReward
-from pipeline.settings.arguments.mcp import McpServer, servers_of
+from ouroboros.pipeline.settings.arguments.base import LONGEST, Arguments, described
+from ouroboros.pipeline.settings.arguments.judging import JudgeReward
+from ouroboros.pipeline.settings.arguments.mcp import McpServer, servers_of
 
 THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
 
@@ -65,7 +65,8 @@ class ToolArguments(Arguments):
     """The tools of a workflow with a parameter `toolbox`."""
     tools: list[str] = Field([], description="functions, each as package.module:function")
     environment_class: str | None = Field(None, description=(
-        "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
+        "a class derived from ouroboros.workflows.tools.Environment, as package.module:Class; its public methods are "
+        "tools"))
     environment: list[str] = Field([], description="environment variables that tools see beside those of every program")
     tool_seconds: float = Field(30.0, ge=0.1, le=LONGEST, description=(
         "limit of one call, unless the tool declares its own, and of the start of an MCP server"))
@@ -102,8 +103,9 @@ class ToolWorkflow(ToolArguments):
 
 class TerminalAgent(ToolWorkflow):
     """The model works in a shell and edits files, until it answers: tasks of Harbor."""
-    environment_class: str | None = Field("workflows.environments.terminal:Terminal", description=(
-        "a class derived from workflows.tools.Environment, as package.module:Class; its public methods are tools"))
+    environment_class: str | None = Field("ouroboros.workflows.environments.terminal:Terminal", description=(
+        "a class derived from ouroboros.workflows.tools.Environment, as package.module:Class; its public methods are "
+        "tools"))
     max_rounds: int = Field(30, ge=1, description="most replies of an attempt")
     tool_seconds: float = Field(60.0, ge=0.1, le=LONGEST, description=(
         "limit of one command, unless less of the task's own time is left"))

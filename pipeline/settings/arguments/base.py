@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from pipeline.settings.arguments.users import Signature
-from pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_type
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_type
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
          "list_type": "a list", "dict_type": "a mapping of argument to value"}

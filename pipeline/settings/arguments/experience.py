@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Arguments, described
 
 
 class Shaping(Arguments):

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
-from pipeline.settings.arguments.base import LONGEST, Arguments
+from ouroboros.pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
+from ouroboros.pipeline.settings.arguments.base import LONGEST, Arguments
 
 FORMS = {"judge_url": (is_address, NEEDED_ADDRESS), "judge_key_env": (is_variable, NEEDED_VARIABLE)}
 

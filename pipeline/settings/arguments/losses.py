@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Arguments, described
 
 RATIO = ("logprobs", "old_logprobs", "advantages")
 MIXED = (*RATIO, "rows", "is_expert")

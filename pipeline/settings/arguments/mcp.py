@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.settings.arguments.addresses import is_address
+from ouroboros.pipeline.settings.arguments.addresses import is_address
 
 
 class McpServer(BaseModel):

@@ -4,8 +4,8 @@ import math
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.settings.arguments.base import Arguments, described
-from pipeline.settings.arguments.worlds import Folder, FrozenLake, Shop, Sudoku, Terminal
+from ouroboros.pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.worlds import Folder, FrozenLake, Shop, Sudoku, Terminal
 
 
 class Countdown(Arguments):

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Arguments, described
 
 
 class DifficultyBased(Arguments):

@@ -5,7 +5,7 @@ The arguments of every estimate are those of its term in the loss, or in the rew
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Arguments, described
 
 BOTH = ("logprobs", "ref_logprobs")
 

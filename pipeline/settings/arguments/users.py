@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.store.errors import Problem
 
 OF_A_BATCH = ("responses", "completions")  # a reward function with such a parameter receives all responses together
 FACTS = ("compares_groups", "chooses_rows")  # what a user's advantage may declare as attributes

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.settings.arguments.base import Arguments
+from ouroboros.pipeline.settings.arguments.base import Arguments
 
 MOST_BLANKS = {4: 10, 9: 50}  # of a sudoku; more leave one solution too rarely
 

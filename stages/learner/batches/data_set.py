@@ -3,15 +3,15 @@
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.job.selection import tasks_of_step
-from pipeline.job.syncs import Unasked
-from pipeline.job.tasksets import read_buffer
-from pipeline.settings.data import SHOWN
-from pipeline.settings.train_batch import given_batch
-from pipeline.store import records
-from pipeline.store.errors import DataError
-from stages.learner.engine.batch import Batch, Row
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.selection import tasks_of_step
+from ouroboros.pipeline.job.syncs import Unasked
+from ouroboros.pipeline.job.tasksets import read_buffer
+from ouroboros.pipeline.settings.data import SHOWN
+from ouroboros.pipeline.settings.train_batch import given_batch
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.engine.batch import Batch, Row
 
 OPERATOR = "chat_template"  # name in the table `rejected` of what finds rows that it cannot write
 

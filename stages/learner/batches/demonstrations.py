@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.job.context import Context
-from pipeline.store import records
-from pipeline.store.errors import DataError
-from stages.learner.batches.data_set import DataSet, rejected_rows
-from stages.learner.engine.batch import Row
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.data_set import DataSet, rejected_rows
+from ouroboros.stages.learner.engine.batch import Row
 
 
 class Demonstrations(DataSet):
@@ -30,8 +30,8 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
 
     Raises DataError when every one is over the limits, or more than buffer.max_rejected_ratio are rejected.
     """
-    from workflows.demonstrations import demonstrations
-    from workflows.protocol.prompts import load_tokenizer
+    from ouroboros.workflows.demonstrations import demonstrations
+    from ouroboros.workflows.protocol.prompts import load_tokenizer
 
     limits = context.config.model
     made = demonstrations(load_tokenizer(model, limits), tasks, context.config,

@@ -1,12 +1,12 @@
 """Demonstrations of an auxiliary buffer as off-policy rows, for the sample strategy mix."""
 
-from pipeline.job.context import Context
-from pipeline.job.tasksets import read_buffer
-from pipeline.settings.data import EXPERTS
-from pipeline.store.checkpoints import model_directory
-from pipeline.store.errors import DataError
-from stages.learner.batches.demonstrations import demonstration_rows
-from stages.learner.engine.batch import Row
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.tasksets import read_buffer
+from ouroboros.pipeline.settings.data import EXPERTS
+from ouroboros.pipeline.store.checkpoints import model_directory
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.demonstrations import demonstration_rows
+from ouroboros.stages.learner.engine.batch import Row
 
 # columns that every row needs; losses do not read these of demonstrations (operators/losses/mixture.py)
 UNREAD = dict.fromkeys(("advantages", "old_logprobs", "rollout_logprobs", "ref_logprobs"), 0.0)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.store import tables
-from pipeline.store.locations import same_step
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.locations import same_step
 
 DROPPED = "dropped"  # the status of a row that an operator dropped
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.job.tasksets import read_train
-from pipeline.store import records, tables
-from stages.learner.batches.data_set import DataSet
-from stages.learner.batches.rollouts import Rollouts
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.store import records, tables
+from ouroboros.stages.learner.batches.data_set import DataSet
+from ouroboros.stages.learner.batches.rollouts import Rollouts
 
 READ = 64  # tasks of each training set, or attempts of a step
 
@@ -35,8 +35,8 @@ def _recorded(experience: Path) -> Iterator[list[int]]:
 
 
 def _prompts(context: Context, model: Path) -> Iterator[list[int]]:
-    from workflows.protocol.prompts import load_tokenizer, prompt_tokens
-    from workflows.template_rows import task_prompts
+    from ouroboros.workflows.protocol.prompts import load_tokenizer, prompt_tokens
+    from ouroboros.workflows.template_rows import task_prompts
 
     config, tokenizer = context.config, load_tokenizer(model, context.config.model)
     sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.store import records
-from pipeline.store.errors import DataError
-from stages.learner.batches.data_set import DataSet, rejected_rows
-from stages.learner.engine.batch import Row
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.data_set import DataSet, rejected_rows
+from ouroboros.stages.learner.engine.batch import Row
 
 RESPONSES = ("chosen", "rejected")
 
@@ -19,8 +19,8 @@ class Preferences(DataSet):
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         """Pairs with a text over the limits are left out. Raises DataError when all are."""
-        from workflows.demonstrations import pairs
-        from workflows.protocol.prompts import load_tokenizer
+        from ouroboros.workflows.demonstrations import pairs
+        from ouroboros.workflows.protocol.prompts import load_tokenizer
 
         limits, rows = context.config.model, []
         made = pairs(load_tokenizer(model, limits), tasks, context.config)

@@ -7,12 +7,12 @@ generated them, so staleness grows, and importance ratios to the rollout policy 
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.job.schedule import Schedule
-from pipeline.job.syncs import Unasked
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
-from stages.learner.batches.rollouts import Rollouts
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.schedule import Schedule
+from ouroboros.pipeline.job.syncs import Unasked
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.rollouts import Rollouts
 
 
 class Recorded(Rollouts):

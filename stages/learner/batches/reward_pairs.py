@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from operators.curation import hash_share
-from operators.statistics import mean_interval
-from pipeline.job.context import Context
-from pipeline.job.progress import PAIRED
-from pipeline.settings.config import longest_sequence
-from pipeline.settings.data import SHOWN
-from pipeline.store import files, records, tables
-from pipeline.store.errors import DataError
-from stages.learner.batches.data_set import rejected_rows
-from stages.learner.batches.preferences import RESPONSES, Preferences
-from stages.learner.engine.batch import Row
-from stages.learner.scorer import Scorer
+from ouroboros.operators.curation import hash_share
+from ouroboros.operators.statistics import mean_interval
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.progress import PAIRED
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.settings.data import SHOWN
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.batches.data_set import rejected_rows
+from ouroboros.stages.learner.batches.preferences import RESPONSES, Preferences
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.scorer import Scorer
 
 
 class RewardPairs(Preferences):
@@ -22,9 +22,9 @@ class RewardPairs(Preferences):
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         """Pairs with a conversation over the limit are left out. Raises DataError when none is left to train on."""
-        from workflows.demonstrations import whole_pairs
-        from workflows.protocol.prompts import load_tokenizer
-        from workflows.reward_model import padding_or_end
+        from ouroboros.workflows.demonstrations import whole_pairs
+        from ouroboros.workflows.protocol.prompts import load_tokenizer
+        from ouroboros.workflows.reward_model import padding_or_end
 
         limits, shown = context.config.model, context.config.buffer.trainer_input.experience_buffer
         tokenizer = load_tokenizer(model, limits)

@@ -10,27 +10,27 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from operators.advantage import ADVANTAGES
-from operators.arguments import arguments
-from operators.choice import chosen_advantage
-from pipeline.job.context import Context
-from pipeline.job.schedule import Schedule, rft_schedule
-from pipeline.job.syncs import Unasked, syncs_of
-from pipeline.job.tasksets import read_train
-from pipeline.job.waiting import wait_for
-from pipeline.settings.routing import compares_routings
-from pipeline.settings.train_batch import train_batch
-from pipeline.settings.truncation import is_truncated
-from pipeline.store import records, routings, tables
-from pipeline.store.errors import DataError, StageError, nearest
-from stages.learner.batches.judged import DROPPED, judged
-from stages.learner.batches.sampling import Sampling
-from stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
-from stages.learner.objective import KLTerm, refuse_parameters
-from stages.learner.penalty import penalised, refuse_dense
-from stages.learner.replay import NOTHING, Replay
-from stages.learner.teacher import divergence
-from workflows.protocol.kept import Kept
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.choice import chosen_advantage
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
+from ouroboros.pipeline.job.syncs import Unasked, syncs_of
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.job.waiting import wait_for
+from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.pipeline.settings.train_batch import train_batch
+from ouroboros.pipeline.settings.truncation import is_truncated
+from ouroboros.pipeline.store import records, routings, tables
+from ouroboros.pipeline.store.errors import DataError, StageError, nearest
+from ouroboros.stages.learner.batches.judged import DROPPED, judged
+from ouroboros.stages.learner.batches.sampling import Sampling
+from ouroboros.stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
+from ouroboros.stages.learner.objective import KLTerm, refuse_parameters
+from ouroboros.stages.learner.penalty import penalised, refuse_dense
+from ouroboros.stages.learner.replay import NOTHING, Replay
+from ouroboros.stages.learner.teacher import divergence
+from ouroboros.workflows.protocol.kept import Kept
 
 # in files of older releases
 LACKING = ("SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens, NULL::DOUBLE[] AS token_rewards "

@@ -5,13 +5,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.arguments import arguments
-from operators.sampling import SAMPLE_STRATEGIES, oldest_version
-from pipeline.job.context import Context
-from pipeline.settings.train_batch import train_batch
-from pipeline.store.errors import StageError, pick
-from stages.learner.batches.experts import expert_rows
-from stages.learner.engine.batch import Row
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.sampling import SAMPLE_STRATEGIES, oldest_version
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.settings.train_batch import train_batch
+from ouroboros.pipeline.store.errors import StageError, pick
+from ouroboros.stages.learner.batches.experts import expert_rows
+from ouroboros.stages.learner.engine.batch import Row
 
 
 class Sampling:

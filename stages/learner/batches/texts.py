@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pipeline.job.context import Context
-from pipeline.settings.config import longest_sequence
-from pipeline.store import records
-from stages.learner.batches.data_set import DataSet
-from stages.learner.engine.batch import Row
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store import records
+from ouroboros.stages.learner.batches.data_set import DataSet
+from ouroboros.stages.learner.engine.batch import Row
 
 
 class Texts(DataSet):
@@ -16,7 +16,7 @@ class Texts(DataSet):
     advice = " to files of it, and format.prompt_key to its column."
 
     def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
-        from workflows.protocol.prompts import load_tokenizer
+        from ouroboros.workflows.protocol.prompts import load_tokenizer
 
         config = context.config.model
         return in_pieces(load_tokenizer(model, config), tasks, longest_sequence(config))

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeline.settings.lora import ADAPTER, WHOLE, adapter_problem
-from pipeline.store.digests import resolve
-from pipeline.store.errors import ModelError, nearest
-from stages.learner.engine.way import decoder
+from ouroboros.pipeline.settings.lora import ADAPTER, WHOLE, adapter_problem
+from ouroboros.pipeline.store.digests import resolve
+from ouroboros.pipeline.store.errors import ModelError, nearest
+from ouroboros.stages.learner.engine.way import decoder
 
 INNER = ".default."  # peft names adapters; ours has its default name
 FILE_PREFIX = "base_model.model."  # prefix of every name in an adapter's file

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.settings.trainer import attention_of
-from pipeline.store.errors import ConfigError
-from stages.learner.engine.continued import continued
-from stages.learner.engine.kernels import broken
-from stages.learner.engine.sharing import Segments
-from stages.learner.engine.ulysses import Sequence
+from ouroboros.pipeline.settings.trainer import attention_of
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.engine.continued import continued
+from ouroboros.stages.learner.engine.kernels import broken
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.ulysses import Sequence
 
 # attention -> its name in transformers; one that contains "flash" is taken for a kernel of transformers itself
 REGISTERED = {"flash_attn": "ouro_package", "varlen": "ouro_varlen", "padded": "ouro_padded"}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from pipeline.store import records
-from workflows.protocol.kept import Kept
+from ouroboros.pipeline.store import records
+from ouroboros.workflows.protocol.kept import Kept
 
 
 @dataclass(frozen=True, slots=True)

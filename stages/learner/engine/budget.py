@@ -6,7 +6,7 @@ The loss does not depend on the split into micro-batches, apart from rounding, s
 from collections.abc import Callable
 from typing import TypeVar
 
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.store.errors import StageError
 
 Made = TypeVar("Made")
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from pipeline.settings.trainer import KERNEL_ENTRIES
+from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES
 
 # a tile: positions, vocabulary entries, hidden entries per step of its product; with three stages 144 KiB of shared
 # memory. Of twelve choices on an H200 the fastest (647 TFLOP/s)

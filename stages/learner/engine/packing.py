@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operators.aggregation import token_weights, token_weights_by_kind
-from pipeline.store.errors import ConfigError
-from stages.learner.engine.batch import Row
-from stages.learner.engine.prefixes import MEASURED, NOTHING, Cost
-from stages.learner.engine.sharing import Prefixes, Segments
-from workflows.protocol.kept import Kept
+from ouroboros.operators.aggregation import token_weights, token_weights_by_kind
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.prefixes import MEASURED, NOTHING, Cost
+from ouroboros.stages.learner.engine.sharing import Prefixes, Segments
+from ouroboros.workflows.protocol.kept import Kept
 
 
 class Fill(Enum):

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.settings import config
-from pipeline.settings.trainer import compiles
-from pipeline.store.architecture import DOES, SCALES, text_part, unpacked, untrainable, windowed
-from pipeline.store.errors import ModelError
-from pipeline.store.recurrence import recurrent_layers
-from stages.learner.engine import attention, recurrent
-from stages.learner.engine.compiled import GRAPHS
-from stages.learner.engine.sharing import Segments
-from stages.learner.engine.tiled import tile
-from stages.learner.engine.ulysses import Sequence
-from stages.learner.engine.way import Way, choose, decoder, hidden_states, places
-from workflows.protocol.hugging_face import CAPPED, causal_model, set_exact_attention
-from workflows.protocol.routing import Routers
+from ouroboros.pipeline.settings import config
+from ouroboros.pipeline.settings.trainer import compiles
+from ouroboros.pipeline.store.architecture import DOES, SCALES, text_part, unpacked, untrainable, windowed
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.recurrence import recurrent_layers
+from ouroboros.stages.learner.engine import attention, recurrent
+from ouroboros.stages.learner.engine.compiled import GRAPHS
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.tiled import tile
+from ouroboros.stages.learner.engine.ulysses import Sequence
+from ouroboros.stages.learner.engine.way import Way, choose, decoder, hidden_states, places
+from ouroboros.workflows.protocol.hugging_face import CAPPED, causal_model, set_exact_attention
+from ouroboros.workflows.protocol.routing import Routers
 
 HEAD = "lm_head.weight"
 CAP = "final_logit_softcapping"
@@ -115,7 +115,7 @@ class Policy(Deterministic):
         divisor = (self.temperature if temperature is None else temperature) / self.factor
         fused = self.fused and chosen.dtype == torch.bfloat16  # not in the proof (stages/learner/separation.py)
         if fused and len(targets) and not isinstance(divisor, Tensor) and kept is ids is None:
-            from stages.learner.engine.head_kernel import Score
+            from ouroboros.stages.learner.engine.head_kernel import Score
 
             return Score.apply(chosen, self.model.get_output_embeddings().weight, targets, divisor, entropy_gradient)
         score = self.score if kept is ids is None else self._score  # their number differs from batch to batch

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.learner.engine.batch import Row
-from stages.learner.engine.packing import Fill, MicroBatch, pack
-from stages.learner.engine.ulysses import Sequence
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Fill, MicroBatch, pack
+from ouroboros.stages.learner.engine.ulysses import Sequence
 
 
 @dataclass(frozen=True)

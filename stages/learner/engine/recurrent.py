@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stages.learner.engine.kernels import broken
-from stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.kernels import broken
+from ouroboros.stages.learner.engine.sharing import Segments
 
 PACKAGE = re.compile(r'^@use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"', re.M)
 HANDED_ON = re.compile(r"\bseq_idx\b|\bcu_seq_lens_q\b")

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from stages.learner.engine.batch import Row
-from stages.learner.engine.prefixes import Cost, common_prefix, runs, worthwhile
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.prefixes import Cost, common_prefix, runs, worthwhile
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pipeline.store.host_memory import free_memory
+from ouroboros.pipeline.store.host_memory import free_memory
 
 RESERVE = 1.25  # times the size of the copies: host memory that must be free for them
 

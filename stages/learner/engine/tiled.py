@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.errors import ModelError
 
 GATED = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 

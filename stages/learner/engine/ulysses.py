@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.store.errors import ModelError
-from pipeline.store.model_shape import divides_heads
-from stages.learner.engine.sharing import Segments
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.model_shape import divides_heads
+from ouroboros.stages.learner.engine.sharing import Segments
 
 
 @dataclass(frozen=True)

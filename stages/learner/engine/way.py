@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipeline.settings.trainer import shares_prefixes
-from pipeline.store.errors import ModelError
-from stages.learner.engine import attention
-from stages.learner.engine.packing import Fill
-from stages.learner.engine.recurrent import Recurrent
-from stages.learner.engine.sharing import Segments
-from stages.learner.engine.ulysses import Part, Sequence, Whole
-from workflows.protocol.hugging_face import set_exact_attention
+from ouroboros.pipeline.settings.trainer import shares_prefixes
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine import attention
+from ouroboros.stages.learner.engine.packing import Fill
+from ouroboros.stages.learner.engine.recurrent import Recurrent
+from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.ulysses import Part, Sequence, Whole
+from ouroboros.workflows.protocol.hugging_face import set_exact_attention
 
 
 @dataclass

@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeline.store.errors import ModelError
-from stages.learner.engine.budget import Exhausted
-from stages.learner.engine.packing import MicroBatch
-from stages.learner.engine.process import Process
-from stages.learner.engine.recurrent import layers_of
-from stages.learner.engine.snapshot import Part
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine.budget import Exhausted
+from ouroboros.stages.learner.engine.packing import MicroBatch
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.recurrent import layers_of
+from ouroboros.stages.learner.engine.snapshot import Part
 
 
 class ZeroEngine:

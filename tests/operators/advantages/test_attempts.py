@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.advantage import ADVANTAGES
-from operators.advantages.group import asymre, dr_grpo, grpo, opmd, raft, rec, rloo
-from operators.advantages.token import ppo, reinforceplusplus, remax
-from pipeline.store.errors import DataError
-from stages.learner.objective import KLTerm
-from stages.learner.penalty import penalised
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.advantages.group import asymre, dr_grpo, grpo, opmd, raft, rec, rloo
+from ouroboros.operators.advantages.token import ppo, reinforceplusplus, remax
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.stages.learner.objective import KLTerm
+from ouroboros.stages.learner.penalty import penalised
 from tests.factories import advantage_batch
 from tests.golden.messages import refuses
 from tests.learner.test_penalty import table

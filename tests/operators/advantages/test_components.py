@@ -2,9 +2,9 @@
 
 import pytest
 
-from operators.advantages.components import gdpo
-from operators.advantages.token import reinforceplusplus_baseline
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.components import gdpo
+from ouroboros.operators.advantages.token import reinforceplusplus_baseline
+from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 
 

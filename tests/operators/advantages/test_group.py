@@ -7,8 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.advantages.group import asymre, dr_grpo, grpo, grpo_passk, maxrl, opmd, raft, rec, reinforce, rloo
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.group import (
+    asymre,
+    dr_grpo,
+    grpo,
+    grpo_passk,
+    maxrl,
+    opmd,
+    raft,
+    rec,
+    reinforce,
+    rloo,
+)
+from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 
 HALF = 1 / math.sqrt(2)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from operators.advantage import ADVANTAGES
-from operators.advantages.group import asymre, grpo, opmd, rec
-from operators.advantages.steps import gigpo, step_wise_grpo
-from operators.advantages.token import ppo, reinforceplusplus
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.advantages.group import asymre, grpo, opmd, rec
+from ouroboros.operators.advantages.steps import gigpo, step_wise_grpo
+from ouroboros.operators.advantages.token import ppo, reinforceplusplus
 from tests.factories import advantage_batch
 from tests.operators.advantages.test_group import ask
 

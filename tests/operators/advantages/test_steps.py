@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from operators.advantage import ADVANTAGES
-from operators.advantages.steps import gigpo, step_wise_grpo
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.advantages.steps import gigpo, step_wise_grpo
+from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 from tests.golden.messages import refuses
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from operators.advantages.action_tokens import whiten
-from operators.advantages.token import jsd, on_policy_distill, ppo, reinforceplusplus, remax
-from pipeline.store.errors import DataError
+from ouroboros.operators.advantages.action_tokens import whiten
+from ouroboros.operators.advantages.token import jsd, on_policy_distill, ppo, reinforceplusplus, remax
+from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 from tests.golden.messages import refuses
 

@@ -5,8 +5,18 @@ import math
 import pytest
 import torch
 
-from operators.losses.clipped import decoupled_ppo, gmpo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo
-from operators.losses.divergence import dppo_kl, dppo_tv
+from ouroboros.operators.losses.clipped import (
+    decoupled_ppo,
+    gmpo,
+    gspo,
+    gspo_token,
+    importance_sampling,
+    m2po,
+    ppo,
+    sapo,
+    sppo,
+)
+from ouroboros.operators.losses.divergence import dppo_kl, dppo_tv
 
 
 def tensor(*values):

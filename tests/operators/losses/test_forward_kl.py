@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from operators.losses.distillation import forward_kl_topk
+from ouroboros.operators.losses.distillation import forward_kl_topk
 
 
 def logs(*probabilities):

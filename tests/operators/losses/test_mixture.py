@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from operators.aggregation import token_weights_by_kind
-from operators.losses.mixture import chord_mu, mix, mix_chord
+from ouroboros.operators.aggregation import token_weights_by_kind
+from ouroboros.operators.losses.mixture import chord_mu, mix, mix_chord
 
 ROWS = torch.tensor([0, 1, 1, 2, 2, 2])
 EXPERT = ROWS == 2

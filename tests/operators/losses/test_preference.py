@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from operators.aggregation import token_weights
-from operators.losses.preference import dpo, ipo, kto, orpo, simpo
+from ouroboros.operators.aggregation import token_weights
+from ouroboros.operators.losses.preference import dpo, ipo, kto, orpo, simpo
 
 # log-ratios: pair 0 chosen 1 + 1, rejected -1; pair 1 chosen 0, rejected 0.5 + 0.5 + 0.5 + 0.5
 GAPS = [1.0, 1.0, -1.0, 0.0, 0.5, 0.5, 0.5, 0.5]

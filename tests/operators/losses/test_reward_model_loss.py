@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from operators.losses.reward import reward_model
+from ouroboros.operators.losses.reward import reward_model
 
 
 def losses(*scores, margins=None, **given):

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from operators.losses.demonstrations import sft, sft_is, sft_phi
-from operators.losses.weighted import cispo, opmd, rec, topr
+from ouroboros.operators.losses.demonstrations import sft, sft_is, sft_phi
+from ouroboros.operators.losses.weighted import cispo, opmd, rec, topr
 
 
 def tensor(*values):

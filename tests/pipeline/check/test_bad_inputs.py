@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.check.columns import file_problems
-from pipeline.check.data_sample import sample
-from pipeline.check.sources import sources
-from pipeline.job.holders import is_locked
-from pipeline.store import files
-from pipeline.store.data_files import open_files
-from pipeline.store.errors import ConfigError, DataError, ModelError, Problem, StageError
-from pipeline.store.model_shape import read_config
+from ouroboros.commands import cli
+from ouroboros.pipeline.check.columns import file_problems
+from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.sources import sources
+from ouroboros.pipeline.job.holders import is_locked
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.data_files import open_files
+from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError, Problem, StageError
+from ouroboros.pipeline.store.model_shape import read_config
 from tests.configs import changed
 from tests.golden.messages import refuses, wording
 from tests.models import safetensors
@@ -377,9 +377,9 @@ def test_weights_that_are_cut_or_no_numbers_start_neither_a_server_nor_an_attemp
 
 
 def test_a_copy_of_weights_needs_its_step(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pipeline.results.policies.choose_stage", lambda *_: None)
-    monkeypatch.setattr("pipeline.results.policies.single", lambda view: view)
-    monkeypatch.setattr("pipeline.results.sweep_view.find", lambda *_: None)
+    monkeypatch.setattr("ouroboros.pipeline.results.policies.choose_stage", lambda *_: None)
+    monkeypatch.setattr("ouroboros.pipeline.results.policies.single", lambda view: view)
+    monkeypatch.setattr("ouroboros.pipeline.results.sweep_view.find", lambda *_: None)
     assert cli.main(["weights", "base", "--out", str(tmp_path / "new")]) == 2
     assert "--out needs --step" in capsys.readouterr().err
 

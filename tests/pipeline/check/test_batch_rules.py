@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.batch_rules import batch_notes, unfillable_steps
-from pipeline.check.preflight import check
-from pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.check.batch_rules import batch_notes, unfillable_steps
+from ouroboros.pipeline.check.preflight import check
+from ouroboros.pipeline.compose.recipe import Recipe
 from tests.configs import changed, places
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from operators.formats import read_records
-from operators.generate import GENERATORS
-from pipeline.check.builtin_rewards import generator_problems
-from pipeline.check.data_sample import Sample
-from pipeline.check.samples import sources_here
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.data import TaskFormat
-from stages.judged_rows import replies, unjudgeable
+from ouroboros.operators.formats import read_records
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.pipeline.check.builtin_rewards import generator_problems
+from ouroboros.pipeline.check.data_sample import Sample
+from ouroboros.pipeline.check.samples import sources_here
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.data import TaskFormat
+from ouroboros.stages.judged_rows import replies, unjudgeable
+from ouroboros.workflows.environments.folder import Folder
+from ouroboros.workflows.environments.frozen_lake import FrozenLake
+from ouroboros.workflows.environments.shop import Shop
+from ouroboros.workflows.environments.sudoku import Sudoku
 from tests.configs import overridden
-from workflows.environments.folder import Folder
-from workflows.environments.frozen_lake import FrozenLake
-from workflows.environments.shop import Shop
-from workflows.environments.sudoku import Sudoku
 
 KEY = "buffer.explorer_input.default_reward_fn_type"
 OF_SET = "buffer.explorer_input.taskset.default_reward_fn_type"

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 import snakemake_executor_plugin_slurm as plugin
 
-from pipeline.check import cluster_rules
-from pipeline.job import slurm
-from pipeline.plan import requests
-from pipeline.run.snakefile import follow_steadily
-from pipeline.settings.config import Config
-from pipeline.settings.kinds import KINDS
+from ouroboros.commands.run.snakefile import follow_steadily
+from ouroboros.pipeline.check import cluster_rules
+from ouroboros.pipeline.job import slurm
+from ouroboros.pipeline.plan import requests
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.kinds import KINDS
 
 NODES = {"gpu": [slurm.Nodes(128, 512_000, 8, 2880)], "cpu": [slurm.Nodes(32, 64_000, 0, None)]}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose.recipe import effective
-from pipeline.settings.data import ExperienceBuffer, Taskset
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.settings.data import ExperienceBuffer, Taskset
 from tests.configs import broken, changed, check, element, places
 
 SOURCE, BUFFER = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"

@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from pipeline.check import data_sample
-from pipeline.check.data_sample import names, sample
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.check import data_sample
+from ouroboros.pipeline.check.data_sample import names, sample
+from ouroboros.pipeline.store.errors import DataError
 from tests.golden.messages import refuses, wording
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check import samples
-from pipeline.check.memory import GIB, training
-from pipeline.check.preflight import check
-from pipeline.check.stage_rules import unread
-from pipeline.check.teacher_rules import memory_problem, scoring, unfit_teachers
-from pipeline.compose.recipe import Recipe, effective
-from pipeline.plan.plan import make_plan
-from pipeline.settings.config import Config
-from pipeline.store.errors import ModelError
+from ouroboros.pipeline.check import samples
+from ouroboros.pipeline.check.memory import GIB, training
+from ouroboros.pipeline.check.preflight import check
+from ouroboros.pipeline.check.stage_rules import unread
+from ouroboros.pipeline.check.teacher_rules import memory_problem, scoring, unfit_teachers
+from ouroboros.pipeline.compose.recipe import Recipe, effective
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.errors import ModelError
 from tests.configs import changed, places
 from tests.golden.messages import refuses, wording
 from tests.pipeline.check.test_fit import rft

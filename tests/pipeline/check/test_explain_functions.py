@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from pipeline import cli
-from pipeline.check.explain import explain
-from pipeline.check.explain_functions import choices
-from pipeline.check.judge import compose
-from pipeline.settings.arguments import TABLES
-from pipeline.settings.arguments.terms import Kl
-from pipeline.store.errors import ConfigError
-from stages.learner.objective import KLTerm
+from ouroboros.commands import cli
+from ouroboros.pipeline.check.explain import explain
+from ouroboros.pipeline.check.explain_functions import choices
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.arguments.terms import Kl
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.stages.learner.objective import KLTerm
 from tests.configs import changed, composed
 from tests.golden.messages import refuses, wording
 
@@ -75,7 +75,8 @@ def test_a_users_function_is_told(tmp_path, monkeypatch):
 
 
 def test_nothing_heavy_is_imported():
-    code = ("import sys; from pipeline.cli import main; main(['config', 'explain', 'algorithm.policy_loss_fn_args']); "
+    code = ("import sys; from ouroboros.commands.cli import main; "
+            "main(['config', 'explain', 'algorithm.policy_loss_fn_args']); "
             "assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 

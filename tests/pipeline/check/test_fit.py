@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pipeline.check import fit
-from pipeline.check.memory import GIB, USABLE, training
-from pipeline.check.model_size import Sizes, named, question
-from pipeline.compose.recipe import effective
-from pipeline.job.devices import Gpus
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.settings.model import Model
-from pipeline.store.digests import StageModel
+from ouroboros.pipeline.check import fit
+from ouroboros.pipeline.check.memory import GIB, USABLE, training
+from ouroboros.pipeline.check.model_size import Sizes, named, question
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.store.digests import StageModel
 from tests.configs import changed, element
 from tests.golden.messages import wording
 from tests.sizes import LARGE, SMALL

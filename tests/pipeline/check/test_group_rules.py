@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.check.workload import described, workload
-from pipeline.compose.recipe import effective
+from ouroboros.pipeline.check.workload import described, workload
+from ouroboros.pipeline.compose.recipe import effective
 from tests.configs import changed, check, places
 from tests.golden.messages import wording
 

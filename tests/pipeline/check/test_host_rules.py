@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from pipeline.check import engine_rules, host_rules
-from pipeline.job.devices import Gpus
-from pipeline.settings.arguments.judging import JudgeReward
+from ouroboros.pipeline.check import engine_rules, host_rules
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.settings.arguments.judging import JudgeReward
 from tests.configs import changed
 
 CPU, ONE = Gpus(0, None, False), Gpus(1, 80.0, True)

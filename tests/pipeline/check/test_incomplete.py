@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import cli
-from pipeline.job import devices
-from pipeline.settings import monitors
+from ouroboros.commands import cli
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.settings import monitors
 from tests.golden.messages import wording
 
 TASKS = "data_processor.task_pipeline"

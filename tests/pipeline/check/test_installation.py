@@ -6,10 +6,10 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from pipeline.check import installation
-from pipeline.job import devices
-from pipeline.settings.config import Config
-from pipeline.store.files import CONF
+from ouroboros.pipeline.check import installation
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.files import CONF
 from tests.golden.messages import wording
 
 HOME = CONF.parent

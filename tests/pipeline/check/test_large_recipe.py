@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.check import fit
-from pipeline.check.judge import broken_rules, compose
-from pipeline.compose.recipe import Recipe, effective
-from pipeline.job.devices import Gpus
-from pipeline.job.shares import held_gpus
+from ouroboros.pipeline.check import fit
+from ouroboros.pipeline.check.judge import broken_rules, compose
+from ouroboros.pipeline.compose.recipe import Recipe, effective
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.job.shares import held_gpus
 from tests.sizes import LARGE
 
 EIGHT_NODES = [f"stages.rft.{key}" for key in ("cluster.node_num=8", "trainer.ranks=32",

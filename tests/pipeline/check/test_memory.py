@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.check.memory import GIB, activations, head, kernel, layer_tokens, recomputes, rollout, training
-from pipeline.settings.config import Config
+from ouroboros.pipeline.check.memory import GIB, activations, head, kernel, layer_tokens, recomputes, rollout, training
+from ouroboros.pipeline.settings.config import Config
 from tests.configs import changed
 from tests.sizes import SMALL, TOY, P
 

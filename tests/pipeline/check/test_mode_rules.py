@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.judge import rules_of_stage
-from pipeline.check.mode_rules import partly_measured, unfit_order
-from pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.check.judge import rules_of_stage
+from ouroboros.pipeline.check.mode_rules import partly_measured, unfit_order
+from ouroboros.pipeline.compose.recipe import Recipe
 from tests import plans
 from tests.configs import changed, check, overridden, places
 from tests.plans import reads

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.check import named_functions, preflight, recorded_rules
-from pipeline.check.judge import compose, judged
-from pipeline.check.user_code import imported
-from pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.check import named_functions, preflight, recorded_rules
+from ouroboros.pipeline.check.judge import compose, judged
+from ouroboros.pipeline.check.user_code import imported
+from ouroboros.pipeline.compose.recipe import Recipe
 from tests.configs import overridden, places
 from tests.golden.messages import wording
 
@@ -14,7 +14,7 @@ MODULES = {"mine/__init__.py": "", "mine/tools.py": "def compare(batch):\n    re
 import functools
 import duckdb
 import pyarrow.compute as pc
-from operators.advantages.group import grpo
+from ouroboros.operators.advantages.group import grpo
 from mine import tools
 
 SQL = "SELECT experience_id, reward - avg(reward) OVER (PARTITION BY group_id) AS advantage FROM batch"

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from pipeline.check import preflight, user_code
-from pipeline.check.named_functions import wrong_arguments
-from pipeline.check.references import wrong_code
-from pipeline.check.user_code import imported
-from pipeline.compose.recipe import effective
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.check import preflight, user_code
+from ouroboros.pipeline.check.named_functions import wrong_arguments
+from ouroboros.pipeline.check.references import wrong_code
+from ouroboros.pipeline.check.user_code import imported
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden
 from tests.golden.messages import refuses, wording
 

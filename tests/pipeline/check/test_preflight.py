@@ -1,7 +1,6 @@
 """`ouro config check`: what it tells, and what it does not load."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.check import preflight, samples
-from pipeline.check.report import WIDTH
-from pipeline.job import devices
-from pipeline.store.errors import ConfigError, Problem, StageError
-from pipeline.store.files import CONF
+from ouroboros.commands import cli
+from ouroboros.pipeline.check import preflight, samples
+from ouroboros.pipeline.check.report import WIDTH
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.store.errors import ConfigError, Problem, StageError
 from tests.configs import changed, places
 from tests.golden.messages import refuses, wording
 from tests.models import safetensors
@@ -184,15 +182,15 @@ def test_a_run_counts_its_models_where_the_memory_of_a_gpu_is_known(model, monke
     """In a process of its own, once however many points of a sweep have the same models."""
     asked = []
     samples.answered.cache_clear()
-    monkeypatch.setattr(samples, "ask", lambda request, module="stages.preview": (
+    monkeypatch.setattr(samples, "ask", lambda request, module="ouroboros.stages.preview": (
         asked.append(module) or answered(request["models"])))
     tight = changed({**model, **GPU, "cluster.gpu_memory_gib": 8.0})
     for _ in range(2):
         with refuses(ConfigError, "trainer"):
             preflight.judged_plan(tight)
-    assert asked == ["stages.preview"]
+    assert asked == ["ouroboros.stages.preview"]
     preflight.judged_plan(changed(model))
-    assert asked == ["stages.preview"]
+    assert asked == ["ouroboros.stages.preview"]
 
 
 # --------------------------------------------------------------------------------------------------------- memory, disk
@@ -311,16 +309,15 @@ def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     assert error.value.problems == ["x", "y"]
 
 
-HEAVY = ("torch", "transformers", "vllm", "deepspeed", "datasets", "data_juicer", "mlflow", "duckdb", "operators",
-         "workflows", "stages")
+HEAVY = ("torch", "transformers", "vllm", "deepspeed", "datasets", "data_juicer", "mlflow", "duckdb",
+         "ouroboros.operators", "ouroboros.workflows", "ouroboros.stages")
 
 
 def test_nothing_heavy_is_loaded_to_judge_a_run():
     """Under 1.5 s: torch alone takes 1.2."""
-    program = ("import sys\nfrom pipeline import cli\ncode = cli.main(['config', 'check', '--no-data'])\n"
+    program = ("import sys\nfrom ouroboros.commands import cli\ncode = cli.main(['config', 'check', '--no-data'])\n"
                f"print([name for name in {HEAVY!r} if name in sys.modules])\nsys.exit(code)")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
-                          env=os.environ | {"PYTHONPATH": str(CONF.parent)})
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -343,7 +340,7 @@ def test_a_preview_that_dies_says_so(monkeypatch):
     Path(source).write_text('{"question": "1", "answer": "2"}\n')
     with pytest.raises(StageError) as caught:  # its message ends with a traceback
         preflight.check(changed({f"{TASKS}.generator": None, f"{TASKS}.inputs": [source]}), data=True)
-    assert "`python -m stages.preview`" in str(caught.value)
+    assert "`python -m ouroboros.stages.preview`" in str(caught.value)
     assert "code 1:" in str(caught.value)
 
 

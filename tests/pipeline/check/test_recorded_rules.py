@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.recorded_rules import directories, unfit_rows
-from pipeline.compose.recipe import Recipe
-from pipeline.store import records, tables
+from ouroboros.pipeline.check.recorded_rules import directories, unfit_rows
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.store import records, tables
 from tests.configs import broken, changed, places
 from tests.factories import row
 from tests.golden.messages import wording

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check import preflight, reward_call
-from pipeline.cli import main
-from pipeline.store.errors import ConfigError
+from ouroboros.commands.cli import main
+from ouroboros.pipeline.check import preflight, reward_call
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import overridden
 from tests.golden.messages import refuses, wording
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.settings.arguments.users import batch_parameters
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.settings.arguments.users import batch_parameters
 from tests.configs import broken, changed, check, places
 
 SOURCE = "buffer.explorer_input"

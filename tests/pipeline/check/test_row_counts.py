@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators.generate import GENERATORS
-from pipeline.check import row_counts
-from pipeline.check.row_counts import most_rows
-from pipeline.check.workload import described, workload
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.pipeline.check import row_counts
+from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.check.workload import described, workload
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 

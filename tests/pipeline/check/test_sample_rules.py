@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.check.judge import compose, rules_of_stage
-from pipeline.check.named_functions import wrong_arguments
-from pipeline.compose.recipe import effective
-from pipeline.job.schedule import Schedule
-from pipeline.plan.plan import make_plan
+from ouroboros.pipeline.check.judge import compose, rules_of_stage
+from ouroboros.pipeline.check.named_functions import wrong_arguments
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.job.schedule import Schedule
+from ouroboros.pipeline.plan.plan import make_plan
 from tests.configs import broken, changed, problems_of
 from tests.golden.messages import wording
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check.judge import judged
-from pipeline.check.preflight import check
-from pipeline.check.teacher_rules import unfit_models
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.config import AuxiliaryModel, Config
-from pipeline.settings.setting import plain
-from pipeline.store.digests import StageModel
+from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.check.preflight import check
+from ouroboros.pipeline.check.teacher_rules import unfit_models
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.config import AuxiliaryModel, Config
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.digests import StageModel
 from tests.configs import changed, element
 from tests.plans import SFT, planned
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipeline.bridges.recipe import write
-from pipeline.check import preflight
-from pipeline.check.judge import compose
-from pipeline.check.stage_rules import unread
-from pipeline.compose.recipe import Recipe
-from pipeline.run.planning import checked_plan
-from pipeline.settings.setting import plain
+from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.run.planning import checked_plan
+from ouroboros.pipeline.check import preflight
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.stage_rules import unread
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.setting import plain
 from tests.bridges import from_trinity
 from tests.configs import changed, check, places
 from tests.golden.messages import wording

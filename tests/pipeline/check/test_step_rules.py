@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.check.step_rules import evaluated_versions, step_notes
+from ouroboros.pipeline.check.step_rules import evaluated_versions, step_notes
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 

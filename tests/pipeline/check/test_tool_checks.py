@@ -7,13 +7,13 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from pipeline.check import server_call, user_code
-from pipeline.check.named_functions import wrong_arguments
-from pipeline.check.user_code import WORLD
-from pipeline.settings.arguments.users import Signature
-from pipeline.settings.config import users_code
-from pipeline.store.files import HOME
-from stages.own_code import takes
+from ouroboros.pipeline.check import server_call, user_code
+from ouroboros.pipeline.check.named_functions import wrong_arguments
+from ouroboros.pipeline.check.user_code import WORLD
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.settings.config import users_code
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.stages.own_code import takes
 from tests import toolkit
 from tests.configs import overridden, places
 from tests.golden.messages import wording
@@ -35,7 +35,7 @@ def test_the_environment_that_a_workflow_has_by_default_is_asked_what_it_lacks(t
     functions, [wrong] = user_code.imported([settings])
     assert functions == {}
     assert "bwrap" in wrong
-    assert user_code.imported([settings], known="'workflows.environments.terminal:Terminal'") == ({}, [])
+    assert user_code.imported([settings], known="'ouroboros.workflows.environments.terminal:Terminal'") == ({}, [])
 
 
 class Idle(toolkit.Counter.__bases__[0]):

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from pipeline.check.named_functions import wrong_arguments
-from pipeline.check.preflight import check
-from pipeline.check.turn_rules import unfit_turns
-from pipeline.check.workload import disk, row_bytes
-from pipeline.compose.recipe import Recipe
-from pipeline.store.errors import Problem
+from ouroboros.pipeline.check.named_functions import wrong_arguments
+from ouroboros.pipeline.check.preflight import check
+from ouroboros.pipeline.check.turn_rules import unfit_turns
+from ouroboros.pipeline.check.workload import disk, row_bytes
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.store.errors import Problem
 from tests.configs import changed, overridden, places
 from tests.sizes import SMALL
 

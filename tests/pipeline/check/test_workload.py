@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.workload import Disk, Workload, counted, described, disk, row_bytes, workload
-from pipeline.compose.recipe import Recipe, effective
-from pipeline.job.schedule import rft_schedule
+from ouroboros.pipeline.check.workload import Disk, Workload, counted, described, disk, row_bytes, workload
+from ouroboros.pipeline.compose.recipe import Recipe, effective
+from ouroboros.pipeline.job.schedule import rft_schedule
 from tests.configs import changed
 from tests.golden.messages import wording
 from tests.sizes import TIED, TOY

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.compose import axes
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import problems_of
 
 

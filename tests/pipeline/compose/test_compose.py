@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose.conf_files import groups
-from pipeline.compose.recipe import effective
-from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
-from pipeline.settings.config import walk
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.conf_files import groups
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.config import walk
 from tests.configs import broken, changed, check, composed, places, problems_of
 
 # -------------------------------------------------------------------------------------------------------- accepted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.check.judge import compose
+from ouroboros.pipeline.check.judge import compose
 from tests.configs import broken, problems_of, refused
 
 

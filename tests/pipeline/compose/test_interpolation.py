@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.run.sweep import make_sweep
-from pipeline.settings.setting import at
-from pipeline.store.errors import ConfigError
+from ouroboros.commands.run.sweep import make_sweep
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import broken, problems_of
 from tests.golden.messages import refuses
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.check.judge import compose
-from pipeline.compose.origins import origin
+from ouroboros.commands import cli
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.origins import origin
 
 NAMES = ["project (1)", "Übung", "[x]", "{a", "a,b", "a=b", "it's", 'b"\'"c', "#h", "a;b", "${x}", "日本語",
          "new\nline", "back\\", "-dash", "x~", "50%"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose.origins import DEFAULT, origin, stage_origin
-from pipeline.compose.recipe import entries
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.origins import DEFAULT, origin, stage_origin
+from ouroboros.pipeline.compose.recipe import entries
 
 
 def found(key: str, *overrides: str) -> str:

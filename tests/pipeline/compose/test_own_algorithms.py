@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check import named_functions, preflight
-from pipeline.check.judge import compose
-from pipeline.check.user_code import imported
-from pipeline.compose.recipe import effective
-from pipeline.job import devices
-from pipeline.plan.plan import make_plan
-from pipeline.run.sweep import make_sweep
-from pipeline.settings import algorithms
-from pipeline.settings.algorithm import Algorithm
-from pipeline.settings.columns import columns, wrong_parameters
-from pipeline.store.errors import ConfigError, Problem
+from ouroboros.commands.run.sweep import make_sweep
+from ouroboros.pipeline.check import named_functions, preflight
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.user_code import imported
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings import algorithms
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.columns import columns, wrong_parameters
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 from tests.golden.messages import wording
 
 PARTS = '''"""Parts of an algorithm."""

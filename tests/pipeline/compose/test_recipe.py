@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.compose.recipe import Recipe
-from pipeline.settings.config import Config
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.config import Config
 from tests.configs import changed
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}

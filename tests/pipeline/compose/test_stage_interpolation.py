@@ -3,10 +3,10 @@
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.check.judge import compose, judged
-from pipeline.compose.interpolation import resolved
-from pipeline.compose.recipe import effective
-from pipeline.compose.stage_interpolation import in_stages
+from ouroboros.pipeline.check.judge import compose, judged
+from ouroboros.pipeline.compose.interpolation import resolved
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.compose.stage_interpolation import in_stages
 
 RUN = {"seed": 1, "buffer": {"batch_size": 16, "train_batch_size": "${buffer.batch_size}", "total_steps": 4}}
 

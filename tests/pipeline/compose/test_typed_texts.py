@@ -2,12 +2,12 @@
 
 import pytest
 
-from pipeline.check.judge import judged
-from pipeline.compose import axes, yaml_files
-from pipeline.compose.recipe import effective
-from pipeline.run.sweep import make_sweep
-from pipeline.settings.setting import at
-from pipeline.store.errors import ConfigError
+from ouroboros.commands.run.sweep import make_sweep
+from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.compose import axes, yaml_files
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import problems_of
 
 TEXTS = ["1e5", "12e4567", "0123", "1_000", "1.50", "7", "0x1f", "0o17", "nan", "NaN", "1.0", "2026-11-25", "1" * 40]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose import yaml_files
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose import yaml_files
 from tests.configs import problems_of
 from tests.golden.messages import wording
 

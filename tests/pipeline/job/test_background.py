@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.job.background import Background
+from ouroboros.pipeline.job.background import Background
 from tests.golden.messages import refuses
 
 

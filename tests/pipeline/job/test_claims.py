@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job import claims, devices
-from pipeline.job.claims import claimed
-from pipeline.settings.kinds import KINDS
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.job import claims, devices
+from ouroboros.pipeline.job.claims import claimed
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store.errors import StageError
 from tests.golden.messages import refuses, wording
 
 LOG = logging.getLogger("test")
@@ -148,8 +148,8 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
 HOLD = """
 import logging, sys, time
 from types import SimpleNamespace as Nest
-from pipeline.job import claims, devices
-from pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.job import claims, devices
+from ouroboros.pipeline.settings.kinds import KINDS
 devices.torch_has_cuda = lambda: True
 settings = Nest(cluster=Nest(gpu_per_node=None), trainer=Nest(ranks=4))
 with claims.claimed(KINDS["train"], settings, sys.argv[1], logging.getLogger()):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.job import devices
-from pipeline.job.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
-from pipeline.settings.config import Cluster
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.job.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
+from ouroboros.pipeline.settings.config import Cluster
 
 
 def cluster(per_node=None, gib=None, nodes=1):

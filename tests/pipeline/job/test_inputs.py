@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.check import named_functions, preflight, references, samples
-from pipeline.check.judge import compose
-from pipeline.check.sources import sources
-from pipeline.compose.recipe import effective
-from pipeline.settings import algorithms
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.settings.data import AuxiliaryBuffer, Taskset
-from pipeline.settings.kinds import PATHS, ROWS
-from pipeline.settings.train_batch import REPLAY
-from pipeline.store.errors import Problem
-from pipeline.store.model_shape import plain_config
+from ouroboros.pipeline.check import named_functions, preflight, references, samples
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.sources import sources
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.settings import algorithms
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer, Taskset
+from ouroboros.pipeline.settings.kinds import PATHS, ROWS
+from ouroboros.pipeline.settings.train_batch import REPLAY
+from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.model_shape import plain_config
 from tests.configs import changed, element, overridden, places
 from tests.golden.messages import wording
 from tests.sizes import QWEN2
@@ -56,6 +56,7 @@ def test_an_empty_directory_of_rows_is_told_once(tmp_path, monkeypatch):
     values = {f"{TASKS}.generator": None, f"{TASKS}.inputs": ["rows"]}
     line = f"{TASKS}.inputs.0: rows is an empty directory; needed data files in it."
     assert absent(values) == [line]
+    samples.answered.cache_clear()
     answered = Answer()
     monkeypatch.setattr(samples, "subprocess", SimpleNamespace(run=answered))
     assert [found for found in preflight.check(changed(values), data=True).problems if "rows" in found] == [line]

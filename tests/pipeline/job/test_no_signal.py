@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from pipeline.job.no_signal import no_signals
-from pipeline.results import findings
-from pipeline.results.query import ask, session
-from pipeline.results.view import Node, state
-from pipeline.settings.kinds import ONLINE
-from pipeline.store import tables
-from pipeline.store.records import Experience, Step
+from ouroboros.pipeline.job.no_signal import no_signals
+from ouroboros.pipeline.results import findings
+from ouroboros.pipeline.results.query import ask, session
+from ouroboros.pipeline.results.view import Node, state
+from ouroboros.pipeline.settings.kinds import ONLINE
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.records import Experience, Step
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import wording

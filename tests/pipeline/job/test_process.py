@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.job.context import advised, commit, open_stage, repeat_command, run_stage
-from pipeline.job.waiting import wait_for
-from pipeline.run.snakefile import load_plan
-from pipeline.settings.config import Config
-from pipeline.store import files
-from pipeline.store.errors import DataError, ModelError, StageError
+from ouroboros.commands.run.snakefile import load_plan
+from ouroboros.pipeline.job.context import advised, commit, open_stage, repeat_command, run_stage
+from ouroboros.pipeline.job.waiting import wait_for
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import DataError, ModelError, StageError
 from tests.golden.messages import refuses, wording
 
 
@@ -69,7 +69,7 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(stage, monkeypatch
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     wording(shown, "tasks")
-    assert f"{sys.executable} -m stages.tasks {stage}" in shown
+    assert f"{sys.executable} -m ouroboros.stages.tasks {stage}" in shown
     wording((stage / "stage.error").read_text(), "empty")
     assert "Traceback" not in shown
     assert not files.is_complete(stage)
@@ -160,7 +160,7 @@ def test_a_model_of_the_user_needs_no_manifest(stage, tmp_path):
 
 def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
     """The second finds the stage made and does nothing."""
-    program = ("import time\nfrom pipeline.job.context import run_stage\n"
+    program = ("import time\nfrom ouroboros.pipeline.job.context import run_stage\n"
                "def work(context):\n    time.sleep(0.5)\n    open(context.directory / 'made', 'a').write('x')\n"
                "run_stage(work, 'doc')")
     both = [subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.PIPE, text=True)
@@ -173,8 +173,8 @@ def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
 
 GUARDED = """
 import os, signal, subprocess, sys, time
-from pipeline.job import guard, watchdog
-from pipeline.job.context import run_stage
+from ouroboros.pipeline.job import guard, watchdog
+from ouroboros.pipeline.job.context import run_stage
 guard.LIMIT_SECONDS, watchdog.LEAST_SECONDS = {limit}, {stopped}
 def formats(row):
     subprocess.Popen(["sleep", "{seconds}"])
@@ -236,10 +236,10 @@ def test_a_stage_reads_its_settings_alone_and_arguments_stay_dicts():
 
 
 def test_again_is_a_command_one_can_type(stage):
-    assert repeat_command(stage) == f"{sys.executable} -m stages.tasks {stage}"
+    assert repeat_command(stage) == f"{sys.executable} -m ouroboros.stages.tasks {stage}"
     apart = stage.with_name("with a space")
     files.write_json(apart / "stage.json", {"kind": "tasks"})
-    assert repeat_command(apart).endswith(f"stages.tasks '{apart}'")
+    assert repeat_command(apart).endswith(f"ouroboros.stages.tasks '{apart}'")
 
 
 def test_the_commit_is_one():

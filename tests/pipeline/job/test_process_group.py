@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pipeline.job import process_group
-from pipeline.job.process_group import run_group
+from ouroboros.pipeline.job import process_group
+from ouroboros.pipeline.job.process_group import run_group
 
 SLEEPS = "import time; time.sleep(60)"
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pipeline.job.context import open_log
-from pipeline.job.progress import Progress, duration, row_words, step_line, thousands
-from pipeline.store.records import Rollout, Score, Step
+from ouroboros.pipeline.job.context import open_log
+from ouroboros.pipeline.job.progress import Progress, duration, row_words, step_line, thousands
+from ouroboros.pipeline.store.records import Rollout, Score, Step
 from tests.factories import row
 from tests.golden.messages import wording
 
@@ -85,7 +85,7 @@ def test_other_work_is_counted_in_its_own_unit(tmp_path, monkeypatch):
 
 def test_time_left_is_judged_by_this_life_of_the_stage(tmp_path, monkeypatch):
     clock = iter([60.0, 62.0])  # a minute to start
-    monkeypatch.setattr("pipeline.job.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("ouroboros.pipeline.job.progress.time.monotonic", lambda: next(clock))
     progress = Progress(open_log(tmp_path / "stage.log", "rft", "INFO"), 110, "steps", "rft", done=100)
     progress._move_to(101)
     assert progress.left_seconds() is None

@@ -5,8 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job.schedule import Schedule, first_explored, reaches, rft_schedule, rollout_schedule, task_order
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.job.schedule import (
+    Schedule,
+    first_explored,
+    reaches,
+    rft_schedule,
+    rollout_schedule,
+    task_order,
+)
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
 from tests.golden.messages import refuses
 

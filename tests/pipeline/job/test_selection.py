@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from pipeline.job.schedule import task_order
-from pipeline.job.selection import Selector, redraw, select, tasks_of_step
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.job.schedule import task_order
+from ouroboros.pipeline.job.selection import Selector, redraw, select, tasks_of_step
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 

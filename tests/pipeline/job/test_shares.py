@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job import devices, shares
-from pipeline.job.shares import answering_environment, deal_cores, share_cores, share_gpus
-from pipeline.settings.config import Config
-from pipeline.settings.kinds import KINDS
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.job import devices, shares
+from ouroboros.pipeline.job.shares import answering_environment, deal_cores, share_cores, share_gpus
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 EIGHT = list("abcdefgh")

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from pipeline.job import syncs, waiting
-from pipeline.job.schedule import Schedule
-from pipeline.settings.explorer import depends_on_time
-from pipeline.settings.kinds import KINDS
-from pipeline.store import files, records, tables, versions
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.job import syncs, waiting
+from ouroboros.pipeline.job.schedule import Schedule
+from ouroboros.pipeline.settings.explorer import depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import files, records, tables, versions
+from ouroboros.pipeline.store.errors import StageError
 from tests.configs import overridden, problems_of
 from tests.factories import row
 from tests.golden.messages import refuses

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from pipeline.job.claims import claimed_cores
-from pipeline.job.context import run_stage
-from pipeline.job.shares import cores
-from pipeline.job.threads import RECORD, record_threads, recorded_threads, thread_environment
-from pipeline.store import files
+from ouroboros.pipeline.job.claims import claimed_cores
+from ouroboros.pipeline.job.context import run_stage
+from ouroboros.pipeline.job.shares import cores
+from ouroboros.pipeline.job.threads import RECORD, record_threads, recorded_threads, thread_environment
+from ouroboros.pipeline.store import files
 from tests.golden.messages import wording
 
 SET_BY_SNAKEMAKE = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.job import tracking
-from pipeline.job.metrics import score_metrics, step_metrics
-from pipeline.settings import monitors
-from pipeline.settings.config import Config
-from pipeline.settings.monitors import check_monitor
-from pipeline.store.errors import ConfigError
-from pipeline.store.records import Score, Step
+from ouroboros.pipeline.job import tracking
+from ouroboros.pipeline.job.metrics import score_metrics, step_metrics
+from ouroboros.pipeline.settings import monitors
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.monitors import check_monitor
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.records import Score, Step
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import refuses, wording
@@ -61,7 +61,7 @@ def test_every_number_of_a_step_is_tracked():
     """Whoever adds a column to Step decides here that it has a metric."""
     from dataclasses import fields
 
-    from pipeline.job.metrics import STEP_METRICS
+    from ouroboros.pipeline.job.metrics import STEP_METRICS
 
     named = {f.name for f in fields(Step)} - {"stage", "step"}
     assert named - set(STEP_METRICS.values()) == {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.data import Taskset
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.settings.data import Taskset
+from ouroboros.pipeline.store.errors import DataError
 from tests.configs import composed, element
 from tests.golden.messages import refuses
 from tests.plans import AFTER_SFT, EVALS, identities, identities_of_default, planned, re_run

@@ -9,17 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import cli
-from pipeline.check import preflight, samples
-from pipeline.plan import hub, repositories
-from pipeline.results.difference import frozen
-from pipeline.run.invoke import snakemake_command
-from pipeline.run.planning import checked_plan
-from pipeline.run.sweep import make_sweep
-from pipeline.store.checkpoints import model_name
-from pipeline.store.digests import HubPath, digest_input, digest_tree
-from pipeline.store.errors import ConfigError, OuroError, StageError
-from stages.model import character_tokenizer
+from ouroboros.commands import cli
+from ouroboros.commands.run.planning import checked_plan
+from ouroboros.commands.run.sweep import make_sweep
+from ouroboros.pipeline.check import preflight, samples
+from ouroboros.pipeline.plan import hub, repositories
+from ouroboros.pipeline.results.difference import frozen
+from ouroboros.pipeline.store.checkpoints import model_name
+from ouroboros.pipeline.store.digests import HubPath, digest_input, digest_tree
+from ouroboros.pipeline.store.errors import ConfigError, OuroError, StageError
+from ouroboros.stages.model import character_tokenizer
 from tests.configs import changed
 from tests.damage import flip
 from tests.golden.messages import refuses, wording
@@ -202,12 +201,12 @@ def test_what_exists_is_a_path_and_so_is_what_begins_like_one(served, config, tm
 def test_a_configuration_without_ids_is_left_alone_and_imports_no_hub():
     code = """if True:
         import sys
-        from pipeline.plan import hub
-        from pipeline import cli
-        from pipeline.check.judge import compose
+        from ouroboros.pipeline.plan import hub
+        from ouroboros.commands import cli
+        from ouroboros.pipeline.check.judge import compose
         config = compose(["recipe=countdown"])
         assert hub.located(config) == (config, [])
-        from pipeline.plan.plan import make_plan
+        from ouroboros.pipeline.plan.plan import make_plan
         hub.fetch_missing(make_plan(config).stages)
         assert "huggingface_hub" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -315,10 +314,10 @@ def test_a_stage_never_asks(served, config, tmp_path):
     plan.freeze()
     served.requests.clear()
     tasks = next(s for s in plan.stages if s.kind == "tasks")
-    code = ("import os, sys; from stages import tasks; from pipeline.job.context import run_stage; sys.argv[1:] = "
+    code = ("import os, sys; from ouroboros.stages import tasks; "
+            "from ouroboros.pipeline.job.context import run_stage; sys.argv[1:] = "
             f"[{tasks.directory!r}]; run_stage(tasks.work, ''); assert os.environ['HF_HUB_OFFLINE'] == '1'")
-    environment = {**os.environ, "PYTHONPATH": str(Path(snakemake_command.__code__.co_filename).parents[1])}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True)
     manifest = json.loads(Path(tasks.manifest).read_text())
     assert manifest["rows"] == 8
     assert manifest["hub"] == list(tasks.hub)
@@ -329,7 +328,7 @@ def test_a_stage_never_asks(served, config, tmp_path):
 
 
 def test_difference_shows_ids_and_not_the_cache(served, config):
-    from pipeline.results.difference import _planned
+    from ouroboros.pipeline.results.difference import _planned
 
     sha = served.push("org/m", model())
     assert _planned("x", config()).stages is None

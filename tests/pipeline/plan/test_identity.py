@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.digests import digest_tree
-from pipeline.store.errors import ConfigError, DataError, ModelError
+from ouroboros.pipeline.store.digests import digest_tree
+from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError
 from tests.golden.messages import refuses
 from tests.plans import AFTER_SFT, ALL, EVALS, identities, planned, re_run
 

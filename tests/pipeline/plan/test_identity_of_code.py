@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan import identity
-from pipeline.run.outcome import made_again
-from pipeline.settings.config import AuxiliaryModel
-from pipeline.store import digests
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.commands.run.outcome import made_again
+from ouroboros.pipeline.plan import identity
+from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.store import digests
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.configs import element
 from tests.golden.messages import refuses
 from tests.plans import AFTER_SFT, EVALS, identities, planned

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan import requests
-from pipeline.plan.plan import make_plan
-from pipeline.store import checkpoints, files
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.plan import requests
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import checkpoints, files
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import changed
 from tests.golden.messages import refuses
 from tests.plans import ALL, EVALS, SFT, identities, planned, re_run, reads

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import cli
-from pipeline.compose.recipe import effective
-from pipeline.results.alternatives import alternatives
-from pipeline.settings.kinds import ONLINE
-from pipeline.settings.setting import plain
-from pipeline.store.errors import ConfigError
-from pipeline.store.files import write_json
+from ouroboros.commands import cli
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.results.alternatives import alternatives
+from ouroboros.pipeline.settings.kinds import ONLINE
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.files import write_json
 from tests.configs import changed
 from tests.golden.messages import wording
 
@@ -156,8 +156,8 @@ def test_the_command_refuses_what_it_cannot_replay(tmp_path, monkeypatch, capsys
 
 
 def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, capsys):
-    from pipeline.results import counterfactual, sweep_view
-    from pipeline.results.view import Node, View
+    from ouroboros.pipeline.results import counterfactual, sweep_view
+    from ouroboros.pipeline.results.view import Node, View
 
     shown = View("toy/one", tmp_path, [Node("rft", ONLINE, tmp_path)])
     monkeypatch.setattr(sweep_view, "find", lambda root, *names: shown)
@@ -173,7 +173,7 @@ def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, ca
 
 
 def test_a_sweep_is_not_replayed(monkeypatch, capsys):
-    from pipeline.results import sweep_view
+    from ouroboros.pipeline.results import sweep_view
 
     entry = SimpleNamespace(view=SimpleNamespace(run="toy/one-seed=1"))
     monkeypatch.setattr(sweep_view, "find", lambda root: SimpleNamespace(run="toy/one", entries=[entry]))

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.results import charts
+from ouroboros.pipeline.results import charts
 from tests.golden.messages import wording
 
 

@@ -8,14 +8,14 @@ import re
 import pytest
 import yaml
 
-from pipeline import cli
-from pipeline.results import compare_charts, page, sweep_view
-from pipeline.results.compare import answer, compared, rounded
-from pipeline.results.compare_page import picture
-from pipeline.results.query import Answer
-from pipeline.run import failure
-from pipeline.store import files
-from pipeline.store.errors import DataError
+from ouroboros.commands import cli
+from ouroboros.commands.run import failure
+from ouroboros.pipeline.results import compare_charts, page, sweep_view
+from ouroboros.pipeline.results.compare import answer, compared, rounded
+from ouroboros.pipeline.results.compare_page import picture
+from ouroboros.pipeline.results.query import Answer
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import DataError
 from tests.fake_run import FakeRun
 from tests.golden.messages import refuses, wording
 
@@ -155,8 +155,8 @@ def rows(*points: tuple[dict, float | None]):
     """Rows of compared runs, made up."""
     from pathlib import Path
 
-    from pipeline.results.compare import Row
-    from pipeline.store.records import Score
+    from ouroboros.pipeline.results.compare import Row
+    from ouroboros.pipeline.store.records import Score
     from tests.factories import row
 
     def scores(value):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline import cli
-from pipeline.results.difference import difference_lines, differing, flatten, is_how, side
-from pipeline.run.planning import make_checked_plan
-from pipeline.store.errors import ConfigError, DataError
+from ouroboros.commands import cli
+from ouroboros.commands.run.planning import make_checked_plan
+from ouroboros.pipeline.results.difference import difference_lines, differing, flatten, is_how, side
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import refuses, wording
 
 
@@ -99,7 +99,7 @@ def test_a_frozen_configuration_that_is_gone_is_named(tmp_path):
 
 
 def test_a_sweep_has_no_configuration_of_its_own(tmp_path):
-    from pipeline.run.sweep import make_sweep
+    from ouroboros.commands.run.sweep import make_sweep
 
     make_sweep([f"checkpoint_root_dir={tmp_path}", "name=s", "seed=1,2"]).freeze()
     with refuses(DataError, "ouroboros/s-seed=1, ouroboros/s-seed=2"):

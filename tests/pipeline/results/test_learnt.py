@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.results import compare, learnt, view
-from pipeline.store import files, tables
-from pipeline.store.records import Experience, Sample, Score
+from ouroboros.commands import cli
+from ouroboros.pipeline.results import compare, learnt, view
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.records import Experience, Sample, Score
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import wording

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.results import logs
-from pipeline.store.errors import DataError
+from ouroboros.commands import cli
+from ouroboros.pipeline.results import logs
+from ouroboros.pipeline.store.errors import DataError
 from tests.golden.messages import wording
 
 STAGE = ("2026-11-22 10:00:01,000 INFO started: process 1\n2026-11-22 10:00:05,000 WARNING warning: slow\n"

@@ -6,10 +6,10 @@ import shutil
 import pytest
 import yaml
 
-from pipeline.results import model_export
-from pipeline.results.view import open_view
-from pipeline.store import files
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.results import model_export
+from ouroboros.pipeline.results.view import open_view
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import DataError
 from tests.golden.messages import refuses
 
 COMMIT = "0123456789ab" + "0" * 28

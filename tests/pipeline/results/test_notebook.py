@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import ouroboros
-from pipeline.run import invoke
-from pipeline.store.errors import ConfigError, DataError, QueryError, StageError
-from pipeline.store.files import HOME
+from ouroboros.commands.run import invoke
+from ouroboros.pipeline.store.errors import ConfigError, DataError, QueryError, StageError
+from ouroboros.pipeline.store.files import HOME
 
 PAGE = (HOME / "docs" / "notebook.md").read_text()
 BLOCKS = re.findall(r"(<!-- not run.*-->\n)?```python\n(.*?)```", PAGE, re.S)

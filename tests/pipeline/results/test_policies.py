@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pipeline.cli import main
-from pipeline.job.policies import kept, opened, rebuild, scorable
-from pipeline.results import policies, sweep_view
-from pipeline.results.view import Node
-from pipeline.run import invoke
-from pipeline.run.planning import make_checked_plan
-from pipeline.run.snakefile import make_plan_or_sweep
-from pipeline.settings.kinds import ONLINE
-from pipeline.settings.lora import ADAPTER
-from pipeline.store import checkpoints, files, hashes, tensor_files, versions
-from pipeline.store.errors import DataError, ModelError
-from pipeline.store.tensor_files import Stored
+from ouroboros.commands.cli import main
+from ouroboros.commands.run import invoke
+from ouroboros.commands.run.planning import make_checked_plan
+from ouroboros.commands.run.snakefile import make_plan_or_sweep
+from ouroboros.pipeline.job.policies import kept, opened, rebuild, scorable
+from ouroboros.pipeline.results import policies, sweep_view
+from ouroboros.pipeline.results.view import Node
+from ouroboros.pipeline.settings.kinds import ONLINE
+from ouroboros.pipeline.settings.lora import ADAPTER
+from ouroboros.pipeline.store import checkpoints, files, hashes, tensor_files, versions
+from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.pipeline.store.tensor_files import Stored
 from tests.fake_run import FakeRun
 from tests.golden.messages import refuses, wording
 

@@ -8,11 +8,11 @@ import re
 import duckdb
 import pytest
 
-from pipeline import cli
-from pipeline.results import query
-from pipeline.results.questions import QUESTIONS
-from pipeline.store.files import CONF
-from pipeline.store.tables import LOCATIONS
+from ouroboros.commands import cli
+from ouroboros.pipeline.results import query
+from ouroboros.pipeline.results.questions import QUESTIONS
+from ouroboros.pipeline.store.files import CONF
+from ouroboros.pipeline.store.tables import LOCATIONS
 from tests.fake_run import FakeRun
 from tests.golden.messages import wording
 

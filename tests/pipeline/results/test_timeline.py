@@ -2,8 +2,8 @@
 
 import json
 
-from pipeline import cli
-from pipeline.store import records, tables
+from ouroboros.commands import cli
+from ouroboros.pipeline.store import records, tables
 from tests.factories import row
 
 

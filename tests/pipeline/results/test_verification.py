@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from pipeline import cli
-from pipeline.results import sweep_view, verification
-from pipeline.store import checkpoints, files, hashes, records, tables
+from ouroboros.commands import cli
+from ouroboros.pipeline.results import sweep_view, verification
+from ouroboros.pipeline.store import checkpoints, files, hashes, records, tables
 from tests.damage import cut_short, flip
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -107,7 +107,7 @@ def test_a_run_of_an_older_release_has_no_verdict(run):
 
 
 def test_it_imports_neither_torch_nor_vllm(run):
-    program = ("import sys; from pipeline import cli; cli.main(['verify', '--root', sys.argv[1]]); "
+    program = ("import sys; from ouroboros.commands import cli; cli.main(['verify', '--root', sys.argv[1]]); "
                "sys.exit(len({'torch', 'vllm', 'transformers'} & set(sys.modules)))")
     done = subprocess.run([sys.executable, "-c", program, str(run.root)], cwd=files.HOME, check=False,
                           capture_output=True)
@@ -155,7 +155,7 @@ def test_a_killed_gc_leaves_no_half_directory_and_the_next_one_deletes_the_rest(
     files.write_json(nobodys / "stage.json", {})
     files.write_json(nobodys / files.MANIFEST, {})
     killed = run.root.parent / "killed"
-    command = [sys.executable, "-m", "pipeline.cli", "gc", "--delete", "--root", str(run.root)]
+    command = [sys.executable, "-m", "ouroboros", "gc", "--delete", "--root", str(run.root)]
     subprocess.run(command, cwd=files.HOME, check=False, capture_output=True,
                    env=shimmed(run.root, point=f"ouro|unlink|{kind}|1|self|0", killed=killed))
     assert killed.exists(), "it was not killed"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.job.activity import Activity
-from pipeline.results import sweep_view, unreferenced, view
-from pipeline.settings.kinds import KINDS
-from pipeline.store import files, tables
-from pipeline.store.errors import DataError, StageError
-from pipeline.store.files import HOME
-from pipeline.store.records import Image, Rollout
+from ouroboros.commands import cli
+from ouroboros.pipeline.job.activity import Activity
+from ouroboros.pipeline.results import sweep_view, unreferenced, view
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import DataError, StageError
+from ouroboros.pipeline.store.files import HOME
+from ouroboros.pipeline.store.records import Image, Rollout
 from tests.damage import flip
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -105,7 +105,7 @@ def test_a_file_system_without_locks_is_named(tmp_path):
     run.view()
     stage = view.open_view(run.path).stages[0].directory
     (stage / ".lock").touch()
-    done = subprocess.run([sys.executable, "-m", "pipeline.cli", "status", "--root", str(tmp_path)], cwd=HOME,
+    done = subprocess.run([sys.executable, "-m", "ouroboros", "status", "--root", str(tmp_path)], cwd=HOME,
                           capture_output=True, text=True, check=False, env=shimmed(tmp_path, no_flock=errno.ENOLCK))
     assert done.returncode == 2
     wording(done.stderr, stage / '.lock', "No", "available")

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from pipeline.check.fit import adapter_words
-from pipeline.check.references import missing, wrong_adapters
-from pipeline.check.workload import disk
-from pipeline.compose.recipe import effective
-from pipeline.plan.plan import make_plan
-from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
+from ouroboros.pipeline.check.fit import adapter_words
+from ouroboros.pipeline.check.references import missing, wrong_adapters
+from ouroboros.pipeline.check.workload import disk
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
 from tests.configs import changed, check, lora, places
 from tests.golden.messages import wording
 from tests.models import safetensors

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.judge import judged
-from pipeline.settings.arguments.base import bound as limit
-from pipeline.settings.config import Config, walk
+from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.settings.arguments.base import bound as limit
+from ouroboros.pipeline.settings.config import Config, walk
 
 BEYOND = {"ge": -1, "gt": 0, "le": 1}  # what added to a bound is outside it
 

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from operators import advantage, aggregation, entropy, generate, kl, loss, priority, reward, sampling
-from operators.catalogue import CHOSEN
-from pipeline.settings import arguments
-from pipeline.settings.arguments.answers import ToolArguments
-from pipeline.settings.arguments.base import choices, problems
-from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import Signature
+from ouroboros.operators import advantage, aggregation, entropy, generate, kl, loss, priority, reward, sampling
+from ouroboros.operators.catalogue import CHOSEN
+from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings.arguments.answers import ToolArguments
+from ouroboros.pipeline.settings.arguments.base import choices, problems
+from ouroboros.pipeline.settings.arguments.terms import Kl
+from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.workflows import rewards, single_turn
 from tests.golden.messages import wording
-from workflows import rewards, single_turn
 
 # part -> (the functions, how many parameters from the first their caller gives; None: those of `columns`)
 FUNCTIONS = {
@@ -208,6 +208,6 @@ def test_choices_are_those_of_the_type():
 
 
 def test_declared_arguments_import_nothing_heavy():
-    code = ("import sys; import pipeline.settings.arguments; "
-            "assert not {'torch', 'pyarrow', 'numpy', 'operators'} & set(sys.modules)")
+    code = ("import sys; import ouroboros.pipeline.settings.arguments; "
+            "assert not {'torch', 'pyarrow', 'numpy', 'ouroboros.operators'} & set(sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,14 +4,14 @@ import inspect
 
 import pytest
 
-from pipeline.settings.explorer import BY_THEMSELVES, asks_by_itself, because_of_time, depends_on_time
-from pipeline.settings.kinds import KINDS
-from pipeline.settings.setting import plain
-from pipeline.store.signatures import parameters_of
+from ouroboros.pipeline.settings.explorer import BY_THEMSELVES, asks_by_itself, because_of_time, depends_on_time
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store.signatures import parameters_of
+from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.single_turn import WORKFLOWS, load_workflow
 from tests.configs import overridden
 from tests.golden.messages import wording
-from workflows.attempts.isolated import Isolated
-from workflows.single_turn import WORKFLOWS, load_workflow
 
 SECTION = "buffer.explorer_input"
 CODE = """
@@ -52,9 +52,9 @@ def test_ours_are_those_with_processes_of_their_own():
     names = {"model", "endpoint", "toolbox"}
     assert {name for name, function in WORKFLOWS.items() if names & inspect.signature(function).parameters.keys()} == (
         set(BY_THEMSELVES))
-    assert isinstance(load_workflow("react_workflow", {"tools": ["workflows.calculator:product"]}), Isolated)
-    assert isinstance(load_workflow("workflows.calculator:calculate"), Isolated)
-    assert asks_by_itself("workflows.calculator:calculate")
+    assert isinstance(load_workflow("react_workflow", {"tools": ["ouroboros.workflows.calculator:product"]}), Isolated)
+    assert isinstance(load_workflow("ouroboros.workflows.calculator:calculate"), Isolated)
+    assert asks_by_itself("ouroboros.workflows.calculator:calculate")
 
 
 @pytest.mark.parametrize(("words", "rft", "evaluate"), [

@@ -6,8 +6,8 @@ import jsonschema
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.settings.editor_schema import editor_schema
-from pipeline.store.files import CONF
+from ouroboros.pipeline.settings.editor_schema import editor_schema
+from ouroboros.pipeline.store.files import CONF
 
 SCHEMA = json.loads((CONF / "schema.json").read_text(encoding="utf-8"))
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pipeline.check import engine_rules
-from pipeline.job.devices import Gpus
-from pipeline.settings.config import Config
-from pipeline.settings.explorer import OWN_ENGINE_ARGS
+from ouroboros.pipeline.check import engine_rules
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.explorer import OWN_ENGINE_ARGS
+from ouroboros.workflows.engines.vllm_engine import _arguments
 from tests.configs import changed, check, lora, overridden
-from workflows.engines.vllm_engine import _arguments
 
 KEY = "explorer.rollout_model.extra_engine_args"
 

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.bridges.page import page
-from pipeline.bridges.source import read_yaml
-from pipeline.check.judge import judged
-from pipeline.settings import guide
-from pipeline.settings.config import walk
-from pipeline.settings.guide_always import ALWAYS
-from pipeline.settings.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
-from pipeline.settings.guide_refused import REFUSED, TRANSLATED
-from pipeline.settings.setting import plain
+from ouroboros.commands.bridges.page import page
+from ouroboros.commands.bridges.source import read_yaml
+from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.settings import guide
+from ouroboros.pipeline.settings.config import walk
+from ouroboros.pipeline.settings.guide_always import ALWAYS
+from ouroboros.pipeline.settings.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
+from ouroboros.pipeline.settings.guide_refused import REFUSED, TRANSLATED
+from ouroboros.pipeline.settings.setting import plain
 from tests.golden.messages import wording
 
 ROOT = Path(__file__).resolve().parents[3]
-EVERY_KEY = Path(__file__).parents[1] / "bridges" / "sources" / "every_key.yaml"
+EVERY_KEY = Path(__file__).parents[2] / "commands" / "bridges" / "sources" / "every_key.yaml"
 
 
 def is_here(key: str) -> bool:

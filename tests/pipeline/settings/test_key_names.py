@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.settings.key_names import nearest_key
+from ouroboros.pipeline.settings.key_names import nearest_key
 from tests.golden.messages import wording
 
 TASKSET = "buffer.explorer_input.taskset"

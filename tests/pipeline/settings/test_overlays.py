@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.check.judge import compose
-from pipeline.compose.recipe import before, effective, entries
-from pipeline.settings import algorithms
-from pipeline.settings.config import Algorithm
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import before, effective, entries
+from ouroboros.pipeline.settings import algorithms
+from ouroboros.pipeline.settings.config import Algorithm
 from tests.configs import broken, composed
 
 

@@ -2,19 +2,19 @@
 
 import pytest
 
-from operators.advantage import ADVANTAGES
-from operators.entropy import ENTROPY_LOSSES
-from operators.generate import GENERATORS
-from operators.kl import KL_ESTIMATORS
-from operators.loss import POLICY_LOSSES
-from operators.reward import REWARDS
-from pipeline.settings.config import REWARDS as REWARD_NAMES
-from pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
-from pipeline.settings.config import walk
-from pipeline.settings.setting import about
+from ouroboros.operators.advantage import ADVANTAGES
+from ouroboros.operators.entropy import ENTROPY_LOSSES
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.operators.kl import KL_ESTIMATORS
+from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.operators.reward import REWARDS
+from ouroboros.pipeline.settings.config import REWARDS as REWARD_NAMES
+from ouroboros.pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
+from ouroboros.pipeline.settings.config import walk
+from ouroboros.pipeline.settings.setting import about
+from ouroboros.workflows.rewards import OPENED
+from ouroboros.workflows.single_turn import WORKFLOWS
 from tests.configs import changed, check, composed, places
-from workflows.rewards import OPENED
-from workflows.single_turn import WORKFLOWS
 
 COMPONENTS = "rft: algorithm.advantage_fn_args.gdpo_reward_keys"
 OPERATORS = "rft: data_processor.experience_pipeline.operators"

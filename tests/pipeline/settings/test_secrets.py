@@ -7,16 +7,15 @@ import sys
 
 import pytest
 
-from pipeline.check.explain import show
-from pipeline.check.judge import compose
-from pipeline.compose import axes
-from pipeline.job.context import open_stage
-from pipeline.plan.plan import Plan, make_plan
-from pipeline.settings import secrets
-from pipeline.settings.config import walk
-from pipeline.store.errors import ConfigError, masked
-from pipeline.store.files import HOME
-from pipeline.store.secret_names import TAKEN_AS_SECRETS
+from ouroboros.pipeline.check.explain import show
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.job.context import open_stage
+from ouroboros.pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.config import walk
+from ouroboros.pipeline.store.errors import ConfigError, masked
+from ouroboros.pipeline.store.secret_names import TAKEN_AS_SECRETS
 from tests.configs import changed, problems_of, refused
 from tests.golden.messages import refuses
 
@@ -225,11 +224,12 @@ def test_the_value_of_a_secret_that_a_shell_filled_in_is_refused(monkeypatch):
 
 
 def test_the_environment_of_a_process_in_proc_shows_no_secret_and_its_own_is_the_same():
-    script = ("import ctypes, json, os; from pipeline.store.secret_names import conceal_secrets; conceal_secrets(); "
+    script = ("import ctypes, json, os; "
+              "from ouroboros.pipeline.store.secret_names import conceal_secrets; conceal_secrets(); "
               "get = ctypes.CDLL(None).getenv; get.restype = ctypes.c_char_p; "
               "print(json.dumps([open('/proc/self/environ').read(), dict(os.environ), get(b'DOOR_KEY').decode()]))")
     given = {"DOOR_KEY": "sesame-open", "ADDRESS": "http://me:sesame-open@host", "A_TOKEN": "1", "RANK": "1",
-             "EMPTY_KEY": "", "PATH": os.environ["PATH"], "PYTHONPATH": str(HOME)}
+             "EMPTY_KEY": "", "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, check=True)
     shown, own, got = json.loads(done.stdout)
     assert "sesame" not in shown

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from pipeline.settings.train_batch import (
+from ouroboros.pipeline.settings.train_batch import (
     RATIO,
     TrainBatch,
     divided,
@@ -13,7 +13,7 @@ from pipeline.settings.train_batch import (
     taken_groups,
     train_batch,
 )
-from pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.config import Config
-from pipeline.settings.truncation import truncates
-from pipeline.store import files
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.truncation import truncates
+from ouroboros.pipeline.store import files
 from tests.plans import planned
 
 

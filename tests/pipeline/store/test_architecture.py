@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from pipeline.check import preflight
-from pipeline.check.references import untrainable_models
-from pipeline.compose.recipe import effective
-from pipeline.job.devices import Gpus
-from pipeline.store.architecture import unpacked, untrainable
+from ouroboros.pipeline.check import preflight
+from ouroboros.pipeline.check.references import untrainable_models
+from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.store.architecture import unpacked, untrainable
 from tests.configs import changed, places
 from tests.golden.messages import wording
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.store import checkpoints, files, records, recovery, tables, versions
-from pipeline.store.errors import ModelError
+from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, versions
+from ouroboros.pipeline.store.errors import ModelError
 from tests.factories import row
 from tests.golden.messages import refuses
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import cli
-from pipeline.job.context import run_stage
-from pipeline.results import learnt, view
-from pipeline.run import outcome
-from pipeline.settings.kinds import KINDS
-from pipeline.store import consistency, files, hashes, records, recovery, tables
-from pipeline.store.errors import DataError, StageError
+from ouroboros.commands import cli
+from ouroboros.commands.run import outcome
+from ouroboros.pipeline.job.context import run_stage
+from ouroboros.pipeline.results import learnt, view
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import consistency, files, hashes, records, recovery, tables
+from ouroboros.pipeline.store.errors import DataError, StageError
 from tests.damage import cut_short, flip
 from tests.factories import row
 from tests.fake_run import FakeRun

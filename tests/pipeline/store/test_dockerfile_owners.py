@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.store.dockerfile_owners import owners
-from pipeline.store.harbor import read_task
+from ouroboros.pipeline.store.dockerfile_owners import owners
+from ouroboros.pipeline.store.harbor import read_task
 from tests.harbor_kit import write_task
 
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.store import dockerfiles
-from pipeline.store.dockerfile_text import instructions
-from pipeline.store.harbor import read_task
-from pipeline.store.images import environments
+from ouroboros.pipeline.store import dockerfiles
+from ouroboros.pipeline.store.dockerfile_text import instructions
+from ouroboros.pipeline.store.harbor import read_task
+from ouroboros.pipeline.store.images import environments
 from tests.harbor_kit import write_task
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import files
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import StageError
 from tests.golden.messages import refuses
 
 
@@ -190,7 +190,7 @@ def test_a_model_that_lies_in_some_other_store_is_no_stage(directory, root, insi
 
 HOLD = """
 import sys, time
-from pipeline.store import files
+from ouroboros.pipeline.store import files
 with files.locked(sys.argv[1], print):
     print("held", flush=True)
     time.sleep(60)

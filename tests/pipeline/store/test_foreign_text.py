@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from pipeline.store import files, records, tables
-from pipeline.store.data_files import parsed
-from pipeline.store.foreign_text import DEEPEST, escaped, escaped_all, flaw
-from pipeline.store.secret_names import masked
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.data_files import parsed
+from ouroboros.pipeline.store.foreign_text import DEEPEST, escaped, escaped_all, flaw
+from ouroboros.pipeline.store.secret_names import masked
 from tests.configs import broken, places, problems_of
 from tests.factories import row
 from tests.golden.messages import refuses

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.check.data_sample import sample
-from pipeline.check.harbor_rules import facts, remarks
-from pipeline.check.judge import compose
-from pipeline.check.row_counts import most_rows
-from pipeline.job.activity import Activity
-from pipeline.plan.plan import make_plan
-from pipeline.store import tables
-from pipeline.store.errors import DataError
-from pipeline.store.harbor import read_task, tasks_in
-from pipeline.store.records import RawTask
-from stages import tasks as tasks_stage
-from stages.sampled_rows import unusable, warnings
+from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.harbor_rules import facts, remarks
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.job.activity import Activity
+from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.harbor import read_task, tasks_in
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.stages import tasks as tasks_stage
+from ouroboros.stages.sampled_rows import unusable, warnings
 from tests.golden.messages import refuses, wording
 from tests.harbor_kit import FILES, shapes_of_tasks, write_shape, write_task
 

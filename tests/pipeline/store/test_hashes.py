@@ -8,10 +8,10 @@ import pyarrow.dataset
 import pytest
 import xxhash
 
-from pipeline.job.inputs import require_intact
-from pipeline.settings.kinds import KINDS
-from pipeline.store import files, hashes, records, tables
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.job.inputs import require_intact
+from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.store import files, hashes, records, tables
+from ouroboros.pipeline.store.errors import DataError
 from tests.damage import cut_short, flip
 from tests.factories import row
 from tests.golden.messages import refuses

@@ -1,4 +1,4 @@
-"""Where processes of ours find modules: our four packages before anything of the user's."""
+"""Where processes of ours find modules: ours are in one package, and every other name is the user's."""
 
 import os
 import subprocess
@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store import launch
-from pipeline.store.files import HOME
-
-USER = "import sys\nprint(sys.argv)\nraise SystemExit('the module of the user')\n"
+from ouroboros.pipeline.store import files, launch
 
 
 @pytest.fixture
@@ -24,50 +21,42 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_ours_come_first_and_then_the_project(project):
-    assert launch.python_path().split(os.pathsep) == [str(HOME), str(project / "here"), str(project / "there")]
+def test_the_project_comes_first(project):
+    assert launch.python_path().split(os.pathsep) == [str(project / "here"), str(project / "there")]
 
 
 def test_a_path_that_is_handed_on_does_not_grow(project, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", launch.python_path())
-    assert launch.python_path().count(os.pathsep) == 2
+    assert launch.python_path().count(os.pathsep) == 1
 
 
-@pytest.mark.parametrize("name", ["pipeline.py", "stages.py", "workflows/__init__.py"])
-def test_no_module_of_the_user_replaces_ours(project, name):
-    shadow = project / "here" / name
-    shadow.parent.mkdir(exist_ok=True)
-    shadow.write_text(USER)
-    package = shadow.parent.name if "/" in name else shadow.stem
-    code = f"import {package}, mine; print({package}.__file__, mine.__file__)"
+@pytest.mark.parametrize("name", ["pipeline.py", "stages.py", "operators.py", "workflows/__init__.py"])
+def test_a_package_of_the_user_may_have_any_of_our_names(project, name):
+    mine = project / "here" / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("")
+    package = mine.parent.name if "/" in name else mine.stem
+    code = (f"import {package}, ouroboros.{package}, sys; print({package}.__file__, ouroboros.{package}.__file__)")
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True,
                           env=os.environ | {"PYTHONPATH": launch.python_path()})
-    ours, users = map(Path, done.stdout.split())
-    assert ours.is_relative_to(HOME)
-    assert users == project / "here" / "mine.py"
-    (problem,) = launch.hidden_modules()
-    assert str(shadow) in problem
-
-
-def test_modules_with_other_names_and_folders_of_data_are_no_problem(project):
-    (project / "here" / "stages").mkdir()
-    (project / "here" / "stages" / "notes.txt").write_text("")
+    users, ours = map(Path, done.stdout.split())
+    assert users == mine
+    assert ours.resolve() == files.HOME / package / "__init__.py"
     assert [*launch.hidden_modules()] == []
-    (project / "there" / "operators.py").write_text("")
-    assert len([*launch.hidden_modules()]) == 1
+
+
+@pytest.mark.parametrize("package", ["pipeline", "stages", "operators", "workflows"])
+def test_no_other_name_of_ours_stands_on_the_path_of_a_program(project, package):
+    done = subprocess.run([sys.executable, "-P", "-c", f"import ouroboros, {package}"], capture_output=True, text=True,
+                          check=False, env=os.environ | {"PYTHONPATH": launch.python_path()})
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: No module named '{package}'"
 
 
 def test_modules_in_the_place_of_pythons_own_or_a_librarys_are_named(project):
-    for name in ("types.py", "torch.py", "tools.py", "reward.py", "test.py"):
+    for name in ("types.py", "torch.py", "tools.py", "reward.py", "test.py", "ouroboros.py"):
         Path(name).touch()
-    assert [one.partition(" ")[0].rpartition("/")[2] for one in launch.hidden_modules()] == ["torch.py", "types.py"]
-
-
-def test_packages_of_a_checkout_hide_only_what_the_recipe_names(project):
-    (project / "here" / "tests").mkdir()
-    (project / "here" / "tests" / "__init__.py").write_text("")
-    assert [*launch.hidden_modules(["mine:score"])] == []
-    assert len([*launch.hidden_modules(["tests.rewards:score"])]) == 1
+    assert [one.partition(" ")[0].rpartition("/")[2] for one in launch.hidden_modules()] == [
+        "ouroboros.py", "torch.py", "types.py"]
 
 
 def test_another_checkout_is_one_problem(project):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.store import model_engine
+from ouroboros.pipeline.store import model_engine
 
 LISTED = frozenset({"LlamaForCausalLM", "Qwen3NextForCausalLM", "Gemma3ForConditionalGeneration"})
 READ = model_engine._listed

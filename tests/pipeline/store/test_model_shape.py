@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pipeline.settings.model import Model
-from pipeline.store.errors import ModelError
-from pipeline.store.model_shape import (
+from ouroboros.pipeline.settings.model import Model
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.model_shape import (
     absent_model,
     plain_config,
     read_config,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.job import devices
-from pipeline.store.errors import UNSAID, ConfigError, Problem
+from ouroboros.commands import cli
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.store.errors import UNSAID, ConfigError, Problem
 from tests.golden.messages import wording
 
 FULL = Problem("trainer.ranks", "needed at least 1.", "Raise it.", found=0, stages=["sft", "rft"], file="r.yaml",

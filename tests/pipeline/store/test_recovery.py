@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from pipeline.store import checkpoints, files, hashes, records, recovery, tables, versions
-from pipeline.store.errors import StageError
+from ouroboros.pipeline.store import checkpoints, files, hashes, records, recovery, tables, versions
+from ouroboros.pipeline.store.errors import StageError
 from tests.damage import cut_short, flip
 from tests.factories import row
 from tests.golden.messages import refuses, wording

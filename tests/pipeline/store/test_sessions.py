@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline.store import sessions, tables
+from ouroboros.pipeline.store import sessions, tables
 
 
 @pytest.mark.parametrize(("opened", "threads"), [(lambda: sessions.new(1), 1), (lambda: sessions.new(3), 3),

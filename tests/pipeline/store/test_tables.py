@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.store import records, tables
-from pipeline.store.errors import DataError
+from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.workflows.protocol.kept import Kept
 from tests.factories import row
 from tests.golden.messages import refuses, wording
-from workflows.protocol.kept import Kept
 
 TASKS = [row(records.Task, task_id="t1", row=0, split="train", question="1 2 = 3", answer="{}"),
          row(records.Task, task_id="t2", row=1, split="sft", question="ü", answer="{}", solution="1+2")]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pipeline.store.errors import ConfigError
-from pipeline.store.user_errors import brief, load_dotted, users_traceback
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.user_errors import brief, load_dotted, users_traceback
 from tests.golden.messages import refuses, wording
 
 MINE = """\

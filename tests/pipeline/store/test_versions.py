@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pipeline.store import checkpoints, files, tensor_files, versions
-from pipeline.store.errors import ModelError
-from pipeline.store.tensor_files import Stored
-from pipeline.store.versions import Held
+from ouroboros.pipeline.store import checkpoints, files, tensor_files, versions
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.tensor_files import Stored
+from ouroboros.pipeline.store.versions import Held
 from tests.golden.messages import refuses
 
 PROBE = {"tokens": [1, 2], "logprobs": [-0.5]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.store.weights import weights_problem
+from ouroboros.pipeline.store.weights import weights_problem
 from tests.golden.messages import wording
 from tests.models import safetensors
 

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from pipeline.bridges.source import read_yaml
-from pipeline.compose import yaml_files
-from pipeline.settings.algorithms import own, parts
-from pipeline.store.digests import digest_meaning
-from pipeline.store.errors import ConfigError
-from pipeline.store.yaml_aliases import MOST, load
+from ouroboros.commands.bridges.source import read_yaml
+from ouroboros.pipeline.compose import yaml_files
+from ouroboros.pipeline.settings.algorithms import own, parts
+from ouroboros.pipeline.store.digests import digest_meaning
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.yaml_aliases import MOST, load
 from tests.configs import refused
 from tests.golden.messages import refuses
 

@@ -1,6 +1,6 @@
 """The workflow of this project: a guess, a hint, a second guess."""
 
-from workflows.trajectory import Trajectory
+from ouroboros.workflows.trajectory import Trajectory
 
 
 def guess_twice(prompt: list[int], task):

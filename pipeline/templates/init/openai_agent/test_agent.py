@@ -24,7 +24,7 @@ def test_the_agent_looks_up_the_price_and_answers(tmp_path):
     """The first task of data/train.jsonl: 2 plums, at 3 cents each."""
     replies = tmp_path / "replies.json"
     replies.write_text(json.dumps(['[price(fruit="plum")]', "They cost 6"]), encoding="utf-8")
-    shown = subprocess.run([sys.executable, "-m", "pipeline.cli", "debug", "workflow", "project", "--script", replies],
+    shown = subprocess.run([sys.executable, "-m", "ouroboros", "debug", "workflow", "project", "--script", replies],
                            capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "reward 1 (accuracy=1)" in shown.stdout

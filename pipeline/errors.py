@@ -1,5 +1,0 @@
-"""Documented path of the errors that a caller may catch: `from pipeline.errors import StageError`."""
-
-from pipeline.store.errors import ConfigError, DataError, ModelError, OuroError, QueryError, StageError, SyncError
-
-__all__ = ["ConfigError", "DataError", "ModelError", "OuroError", "QueryError", "StageError", "SyncError"]

@@ -1,0 +1,79 @@
+"""Removes arguments unknown to their function from a recipe: of the algorithm, of workflows, of rewards."""
+
+from collections.abc import Iterator
+
+from ouroboros.commands.bridges.translation import Entry, Path, Translation, places
+from ouroboros.pipeline.check.named_functions import PARTS, part_taker, reward_taker, workflow_taker
+from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, parts
+from ouroboros.pipeline.settings.arguments.base import Taker, unknown
+from ouroboros.pipeline.store.errors import ConfigError
+
+SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
+
+
+def leave_out_unknown(made: Translation) -> None:
+    """Removes every argument that no stage's function has; the reason lists the arguments it has."""
+    _of_sets(made)
+    for path in list(made.entries):
+        scope, inner = (path[:2], path[2:]) if path[0] == "stages" else ((), path)
+        if len(inner) < 3 or inner[0] != SECTION or not str(inner[1]).endswith("_args"):
+            continue
+        part = str(inner[1]).removesuffix("_args")
+        whys = [_why(name, [taker], str(inner[2])) for name, taker in _functions(made, part, scope)]
+        if whys and all(whys):
+            made.withdraw(path, whys[0])
+
+
+def _of_sets(made: Translation) -> None:
+    """Does the same for the workflows and rewards of sets, if a set names ours."""
+    for path in list(made.entries):
+        size = next((i for i, part in enumerate(path) if part in ("workflow_args", "reward_fn_args")), len(path) - 1)
+        if size == len(path) - 1 or SOURCE[1] not in path[:size]:
+            continue
+        of_set, is_workflow = path[:size], path[size] == "workflow_args"
+        name = _of_set(made, of_set, "default_workflow_type" if is_workflow else "default_reward_fn_type")
+        if name is None and not is_workflow:
+            made.withdraw(path, "no reward function is named that takes it: there a workflow brings one.")
+            continue
+        names = [name or "simple_workflow"] if not isinstance(name, list) else name
+        found = [(workflow_taker if is_workflow else reward_taker)(str(n), {}) for n in names]
+        if why := _why(", ".join(map(str, names)), found, str(path[size + 1])):
+            if not is_workflow and made.entries[path].value is not None:
+                made.lack("reward", ".".join(map(str, path[size:])))
+            made.withdraw(path, why)
+
+
+def _of_set(made: Translation, of_set: Path, name: str) -> object:
+    """Returns the name set by a set, or by the section explorer_input; an evaluation set's workflow has its own key."""
+    section = of_set[:of_set.index(SOURCE[1]) + 1]
+    of_all = "default_eval_workflow_type" if name == "default_workflow_type" and "eval_tasksets" in of_set else name
+    named = [place for path in ((*of_set, name), (*section, of_all), (*section, name)) for place in places(path)]
+    return next((made.entries[place].value for place in named if place in made.entries
+                 and made.entries[place].value is not None), None)
+
+
+def _why(name: str, takers: list[Taker | None], argument: str) -> str | None:
+    return next(iter(unknown(name, takers, [argument])), None)
+
+
+def _functions(made: Translation, part: str, scope: Path) -> Iterator[tuple[str, Taker | None]]:
+    """Returns (name, parameters) of a component's function in a stage, or in every stage; None if unknown."""
+    stages = sorted({path[:2] for path in made.entries if path[0] == "stages"}, key=str)
+    for one in [scope] if scope else stages or [()]:
+        name = _function(made, part, one)
+        yield str(name), part_taker(part, name, {}) if name and part in PARTS else None
+
+
+def _function(made: Translation, part: str, stage: Path) -> str | None:
+    """Returns the function of a component: the configured one, or the algorithm's own."""
+    def given(name: str) -> object:
+        of_all = (SECTION, name)
+        return made.entries.get((*stage, *of_all), made.entries.get(of_all, Entry(None))).value
+
+    algorithm_type, named = str(given("algorithm_type")), given(part)
+    if algorithm_type in DEMONSTRATED:
+        return None
+    try:
+        return parts(algorithm_type).get(part) if named is None else named
+    except ConfigError:
+        return None

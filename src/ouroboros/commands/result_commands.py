@@ -1,0 +1,148 @@
+"""Commands of `ouro` that ask what complete stages hold: sql, report, compare, replay."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from ouroboros.commands.config_commands import HERE, PATH, names, names_or_keys, words
+from ouroboros.commands.process_commands import name_and_overrides
+from ouroboros.pipeline.store.errors import DataError, QueryError, StageError
+
+FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
+RUNS = words("runs", "[RUN]...", names)
+
+
+class _Sql(click.Command):
+    def parse_args(self, context, args):
+        """Accepts a question that begins with a comment: no option has a blank or line break in its name."""
+        return super().parse_args(context, [f" {a}" if a[:1] == "-" and a.partition("=")[0].split()[1:] else a
+                                            for a in args])
+
+
+@click.command(cls=_Sql)
+@click.argument("question")
+@RUNS
+@HERE
+@click.option("--all", "every", is_flag=True, help="all runs; the column `run` tells them apart")
+@FORMAT
+@click.option("--out", type=PATH, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
+@click.option("--with", "joined", multiple=True, metavar="name=FILE",
+              help="a view over a parquet, csv, json or jsonl file of yours, to join with")
+@click.option("--timeout", type=click.IntRange(1, 1_000_000), default=600, metavar="SECONDS",
+              help="end a question that runs longer; default: 600")
+def sql(question, runs, root, every, form, out, joined, timeout):
+    """Ask the tables of runs or sweeps one read-only question.
+
+    QUESTION is SQL over images, raw, tasks, rejected, experience, curated, selection, profile, rollouts, calls,
+    tool_calls, feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or name; default: the
+    latest.
+    """
+    from ouroboros.pipeline.results import query, sweep_view
+    from ouroboros.pipeline.results.view import views
+    from ouroboros.pipeline.store.files import is_complete
+
+    named = [] if every else [sweep_view.find(root, name) for name in runs or [None]]
+    shown = views(root) if every else [run for one in named for run in sweep_view.runs_of(one)]
+    if wrong := [word for word in joined if not all(word.partition("=")[::2])]:
+        raise QueryError(f"--with {wrong[0]}: needed name=FILE, such as --with labels=labels.csv")
+    tables = {name: Path(os.path.expanduser(file)) for name, _, file in (word.partition("=") for word in joined)}
+    session = query.session(shown, tables)
+    query.require_read_only(session, question)
+    with query.time_limit(session, timeout):
+        text = (f"{query.export(session, question, out)} rows written to {out}" if out else
+                query.show(query.ask(session, question), form))
+    for one in shown:
+        if missing := [s.name for s in one.stages if not is_complete(s.directory)]:
+            print(f"ouro: {one.run} is not complete; its tables lack what is still to come of {', '.join(missing)}",
+                  file=sys.stderr)
+    if text:
+        print(text)
+
+
+@click.command()
+@RUNS
+@HERE
+@click.option("--open", "browse", is_flag=True, help="open it in a browser")
+def report(runs, root, browse):
+    """Print where the report of a run or sweep is.
+
+    RUN is project/name or name; default: the latest. The report of a sweep compares its points.
+    """
+    import webbrowser
+
+    from ouroboros.pipeline.results import sweep_view
+
+    for name in runs or [None]:
+        shown = sweep_view.find(root, name)
+        if not shown.report.exists():
+            raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status "
+                             f"{shown.run}` shows how far it is; `ouro run` with the same overrides completes it.")
+        print(shown.report)
+        if browse and not webbrowser.open(shown.report.resolve().as_uri()):
+            print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
+
+
+@click.command()
+@words("names", "[RUN | SWEEP]...", names)
+@HERE
+@click.option("--metric", metavar="NAME", help="default: sampled_accuracy, or sampled_reward without accuracies")
+@FORMAT
+def compare(names, root, metric, form):
+    """Compare runs or the points of a sweep by their scores.
+
+    Shows what differs between them, the best first, and of named ones how much better each is than the first named,
+    where both answered the same tasks. Default: the points of the latest sweep; without sweeps, all runs.
+    """
+    from ouroboros.pipeline.results import query, sweep_view
+    from ouroboros.pipeline.results.compare import answer, compared, metric_of, paired, rounded
+    from ouroboros.pipeline.results.compare_page import write
+    from ouroboros.pipeline.store.files import near
+
+    known = [] if names else sweep_view.known(root)
+    sweeps = [one for one in known if isinstance(one, sweep_view.SweepView)]
+    shown = [sweep_view.find(root, name) for name in names] or sweeps[:1] or known
+    if twice := [one.run for one in shown if [other.run for other in shown].count(one.run) > 1]:
+        raise DataError(f"{twice[0]} is named twice; needed different runs or sweeps.")
+    if not shown:
+        raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
+    rows = compared(shown, metric := metric or metric_of(shown))
+    found = answer(rows, metric)
+    print(query.show(rounded(found) if form == "table" else found, form))
+    if names and form == "table":
+        for line in paired([run for one in shown for run in sweep_view.runs_of(one)], metric):
+            print(line)
+    if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
+        write(shown[0], rows, metric)
+        print(f"picture: {near(shown[0].report)}", file=sys.stderr)
+
+
+@click.command()
+@words("given", "[RUN | algorithm=NAME | algorithm.KEY=VALUE]...", names_or_keys)
+@HERE
+@click.option("--step", type=int, help="trainer step; default: the last one whose weights are there")
+@click.option("--stage", metavar="NAME", help="default: the last that trains on rollouts")
+@FORMAT
+def replay(given, root, step, stage, form):
+    """Apply other algorithms to a stored train batch.
+
+    Shows advantages, loss and gradient under each, and runs no rollout. A key may have several values, as in a sweep.
+    """
+    from ouroboros.pipeline.results import counterfactual, sweep_view
+
+    name, overrides = name_and_overrides(root, given)
+    shown = sweep_view.find(root, *name)
+    if not isinstance(shown, sweep_view.View):
+        raise DataError(f"{shown.run} is a sweep; name one of its points: "
+                        f"{', '.join(entry.view.run for entry in shown.entries)}.")
+    chosen = counterfactual.choose_stage(shown, stage)
+    request = counterfactual.prepare(shown, chosen, step, overrides)
+    print(f"stage {chosen.name}: trainer step {request['step']} is computed again, in a process that loads the model "
+          "first", file=sys.stderr, flush=True)
+    found = counterfactual.ask(request)
+    title = f"{shown.run}, stage {chosen.name}, trainer step {request['step']}"
+    print("\n".join([title, *counterfactual.proof_lines(found["proof"]), ""]),
+          file=sys.stdout if form == "table" else sys.stderr)
+    print(counterfactual.table(found["rows"], form))
+    return 0 if counterfactual.is_faithful(found["proof"]) else 1

@@ -1,0 +1,38 @@
+"""Composes, checks and plans a run, without reading data."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.report import warn
+from ouroboros.pipeline.check.stage_rules import unread, unusable_root, without_data
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.plan import hub
+from ouroboros.pipeline.plan.plan import Plan, make_plan
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.monitors import check_monitor
+from ouroboros.pipeline.store.errors import ConfigError
+
+Planner = Callable[..., Plan]  # (configuration, on_warning=warn); on_warning: receives the warnings, one line each
+SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # set when `ouro run` prints the summary, so that the Snakefile does not
+
+
+def checked_plan(config: Config, on_warning: Callable[[str], None] = warn, ask: bool = True) -> Plan:
+    """Returns the plan of a configuration; checks that its monitor is installed (not after hours) and that it names
+    data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
+
+    ask: whether to query the hub for what is neither pinned nor cached."""
+    config, unlocated = hub.located(config, ask)
+    recipe = Recipe(config)
+    check_monitor(config.monitor.monitor_type, config.monitor.monitor_args)
+    if problems := unlocated + without_data(recipe) + unusable_root(config.checkpoint_root_dir):
+        raise ConfigError("\n  ".join(problems), problems)
+    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(recipe):
+        on_warning(line)
+    return make_plan(config)
+
+
+def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
+    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for its problems."""
+    return replace(plan_of(compose(overrides)), overrides=tuple(overrides))

@@ -1,0 +1,110 @@
+"""What the page says of runs: their states, stages, scores, and the machine."""
+
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ouroboros.commands.web import curves
+from ouroboros.commands.web.rollouts import KEYS
+from ouroboros.pipeline.results import view
+from ouroboros.pipeline.results.query import plain
+from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import OuroError
+
+LOOK = 0.2
+RECENT = 20  # steps whose median says how long the next ones take
+
+
+def runs(root: Path) -> list[dict[str, Any]]:
+    """Returns every run, the one launched last first: `run`, `launched` (seconds since 1970), `stages`, `complete`, and
+    `state`: running, complete, failed or waiting."""
+    return [_brief(one) for one in view.views(root)]
+
+
+def _brief(run: View) -> dict[str, Any]:
+    word, complete = view.state_of_run(run)
+    return {"run": run.run, "launched": run.launched / 1e9, "stages": len(run.stages), "complete": complete,
+            "state": word}
+
+
+def run(shown: View) -> dict[str, Any]:
+    """Returns the stages of a run in executable order, with what they read and how far they are."""
+    planned = files.read_json(shown.path / "plan.json")["stages"]
+    names = {one["directory"]: one["name"] for one in planned}
+    inputs = {one["name"]: sorted({names[place] for place in one["inputs"].values() if place in names})
+              for one in planned}
+    return {"run": shown.run, "stages": [_stage(one, inputs.get(one.name, [])) for one in shown.stages]}
+
+
+def _stage(stage: Node, inputs: list[str]) -> dict[str, Any]:
+    found = view.state(stage)
+    word, _, reached = found.state.partition(", ")
+    return {"name": stage.name, "kind": stage.kind.name, "inputs": inputs, "state": word, "reached": reached,
+            "seconds": found.seconds, "latest": found.latest, "problem": found.problem, "warning": found.warning,
+            "note": found.note, "doing": list(found.doing), "directory": str(stage.directory),
+            "process": found.process and str(found.process), **(_pace(stage) if word == "running" else {}),
+            "tables": [table for table in KEYS if (stage.directory / table).is_dir()]}
+
+
+def _pace(stage: Node) -> dict[str, Any]:
+    """Returns `step_seconds`, the median of the last steps, and `left_seconds`, of the steps that are left."""
+    each, total = _step_seconds(stage), stage.directory / "total.json"
+    if each is None or not total.exists():
+        return {}
+    done = curves.read(stage.directory, "steps").steps[-1]
+    return {"step_seconds": each, "left_seconds": each * (files.read_json(total)["total_steps"] - done)}
+
+
+def _step_seconds(stage: Node) -> float | None:
+    seconds = curves.read(stage.directory, "steps").columns.get("seconds", [])[-RECENT:]
+    return median(seconds) if seconds else None
+
+
+def paces(root: Path) -> dict[str, dict[str, Any]]:
+    """Returns of each name of a stage the `run` that had its steps last, and `step_seconds`, their median there; files
+    that cannot be read are passed over, as they do not concern a recipe."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in view.views(root)[:RECENT]:
+        for stage in run.stages:
+            with suppress(OuroError, OSError):
+                if stage.name not in found and (seconds := _step_seconds(stage)) is not None:
+                    found[stage.name] = {"run": run.run, "step_seconds": seconds}
+    return found
+
+
+def scores(shown: View) -> list[dict[str, Any]]:
+    """Returns every score of a run, those on the way of a training stage too: the columns of `scores`, and `of`, the
+    stage that evaluated."""
+    return [{"of": stage.name} | {name: plain(getattr(score, name)) for name in score.__slots__}
+            for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")
+            for score in tables.read_scores(stage.directory, step)]
+
+
+def machine() -> dict[str, Any]:
+    """Returns what this machine has and uses, in GiB and shares: CPUs, memory, each GPU that NVIDIA's tool lists. CPUs
+    are measured for LOOK seconds, as without an interval psutil compares with the last call of the same thread, and a
+    request has a thread for itself."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return {"cpus": psutil.cpu_count(), "cpu_used": psutil.cpu_percent(LOOK) / 100, "memory_gib": memory.total / 2**30,
+            "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": _gpus()}
+
+
+def _gpus() -> list[dict[str, Any]]:
+    import shutil
+    import subprocess
+
+    if not (tool := shutil.which("nvidia-smi")):
+        return []
+    asked = "--query-gpu=name,utilization.gpu,memory.used,memory.total"
+    try:
+        done = subprocess.run([tool, asked, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=5,
+                              check=True)
+        lines = [line.split(", ") for line in done.stdout.splitlines()]
+        return [{"name": name, "used": float(used) / 100, "memory_used_gib": float(taken) / 1024,
+                 "memory_gib": float(total) / 1024} for name, used, taken, total in lines]
+    except (subprocess.SubprocessError, OSError, ValueError):  # a driver that does not answer, or says [N/A]
+        return []

@@ -1,0 +1,80 @@
+"""Every workflow that Trinity-RFT 0.6.0 registers: which works here, and what takes the place of the others."""
+
+import importlib
+import re
+
+import pytest
+
+from ouroboros.commands.bridges import tables
+from ouroboros.operators.generate import GENERATORS
+from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
+from ouroboros.pipeline.store.files import CONF
+from tests.bridges import from_trinity, left_out_of_trinity, written
+
+KEY = "buffer.explorer_input.default_workflow_type"
+SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workflow math_boxed_workflow
+async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
+on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow"""
+ABSENT = """math_ruler_workflow async_math_ruler_workflow math_trainable_ruler_workflow rubric_judge_workflow
+rubric_judge_openai_workflow simple_mm_workflow async_simple_mm_workflow agentscope_workflow_adapter
+agentscope_workflow_adapter_v1 agentscope_react_workflow as_react_workflow agentscope_react_math_workflow
+agentscopev0_react_math_workflow agentscope_v1_react_search_workflow email_search_workflow alfworld_workflow
+step_wise_alfworld_workflow RAFT_alfworld_workflow RAFT_reflect_alfworld_workflow sciworld_workflow webshop_workflow
+intercode_sql_workflow frozen_lake_workflow sudoku_workflow"""
+
+
+def test_all_37_are_known():
+    assert len(f"{SIMPLE} {ABSENT}".split()) == 37
+    assert set(tables.workflows()) == {*SIMPLE.split(), *ABSENT.split()}
+    assert all(("to" in group) != ("instead" in group) for group in tables.workflows().values())
+
+
+@pytest.mark.parametrize("name", SIMPLE.split())
+def test_single_turns_are_simple_workflows(name):
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}}}}}")
+    found = written(made)
+    assert found[KEY] == "simple_workflow"
+    own = (name.startswith(("math_", "async_math_")) and "_rm_" not in name) or "distill" in name
+    assert found.get("buffer.explorer_input.default_reward_fn_type") == ("accuracy_reward" if own else None)
+    differs = any(one in name for one in ("eval", "_rm_", "tool_call"))
+    assert any(said.startswith(f"{name} (simple_workflow): ") for said in made.chosen) == differs
+
+
+@pytest.mark.parametrize("name", ABSENT.split())
+def test_others_stay_refused_and_the_report_says_what_to_use(name):
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}}}}}")
+    assert written(made)[KEY] == name
+    (said,) = [one for one in made.chosen if one.startswith(f"{name} (none here): ")]
+    assert not any("Trinity-RFT's classes" in one for one in made.chosen)
+    assert KEY in {problem.key for problem in judged([f"{KEY}={name}"])[1]}
+    for workflow in re.findall(r"\b\w+_workflow\b", said.partition(": ")[2]):
+        assert workflow in WORKFLOWS
+    for module, of_module in re.findall(r"(workflows\.environments\.\w+):(\w+)", said):
+        assert hasattr(importlib.import_module(module), of_module)
+    for recipe in re.findall(r"\(recipe (\w+)\)", said):
+        assert (CONF / "recipe" / f"{recipe}.yaml").is_file()
+    assert set(re.findall(r"generator=(\w+)", said)) <= set(GENERATORS)
+    assert set(re.findall(r"default_reward_fn_type=(\w+)", said)) <= set(REWARDS)
+
+
+def test_a_set_and_a_stage_name_workflows_too():
+    made = from_trinity("""
+buffer: {explorer_input: {taskset: {path: /d, default_workflow_type: math_eval_workflow}}}
+stages: [{stage_name: a, buffer: {explorer_input: {taskset: {default_workflow_type: sudoku_workflow}}}}]""")
+    found = written(made)
+    assert found["buffer.explorer_input.taskset.default_workflow_type"] == "simple_workflow"
+    assert "sudoku_workflow" in found.values()
+    assert [one.partition(" ")[0] for one in made.chosen if "(none here)" in one] == ["sudoku_workflow"]
+
+
+def test_a_workflow_that_nobody_knows_is_code_of_the_user():
+    made = from_trinity("buffer: {explorer_input: {default_workflow_type: my_registered_workflow}}")
+    assert written(made)[KEY] == "my_registered_workflow"
+    assert any(said.startswith("my_registered_workflow: code for") for said in made.chosen)
+
+
+def test_arguments_of_a_workflow_that_is_another_here_are_left_out():
+    text = ("buffer: {explorer_input: {taskset: {path: /d, default_workflow_type: tool_call_workflow, "
+            "workflow_args: {max_rounds: 3}}}}")
+    assert set(left_out_of_trinity(text)) == {"buffer.explorer_input.taskset.workflow_args.max_rounds"}

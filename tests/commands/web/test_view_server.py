@@ -1,0 +1,334 @@
+"""The server of `ouro view`: who is let in, what addresses answer, and that a page from disk has the same."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from pathlib import Path
+
+import psutil
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from ouroboros.commands import cli
+from ouroboros.commands.web import app as web
+from ouroboros.commands.web import curves, export, overview, question
+from ouroboros.commands.web.app import App
+from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.errors import QueryError
+from ouroboros.workflows.endpoint import server
+from ouroboros.workflows.endpoint.guard import Impatient
+from tests.fake_run import FakeRun
+
+RUN = "toy/first"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    run = FakeRun(tmp_path_factory.mktemp("view")).whole()
+    run.interim(0.5, 0.6)
+    run.view()
+    return run.root
+
+
+HEADERS = {"authorization": "Bearer secret"}
+
+
+def visitor(root, **given):
+    return TestClient(App(root, "secret").asgi(), base_url="http://localhost:9000", **given)
+
+
+@pytest.fixture
+def stranger(root):
+    return visitor(root)
+
+
+@pytest.fixture
+def client(root):
+    return visitor(root, headers=HEADERS)
+
+
+def asked(client, name: str, **given):
+    answer = client.get(f"/api/{name}", params=given)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_every_answer_needs_the_token_which_no_cookie_takes_to_other_ports(stranger):
+    for path in ("/", "/?token=secret"):
+        answer = stranger.get(path, follow_redirects=False)
+        assert (answer.status_code, answer.headers.get("set-cookie")) == (200, None)
+    for name in ("runs", "machine", "run", "scores", "rows", "row", "search"):
+        assert stranger.get(f"/api/{name}").status_code == 403
+        assert stranger.get(f"/api/{name}", headers={"authorization": "Bearer other"}).status_code == 403
+    assert stranger.get("/api/runs?token=secret", headers={"cookie": "ouro-view-8000=secret"}).status_code == 403
+    assert stranger.post("/api/sql", json={"runs": [RUN], "question": "SELECT 1"}).status_code == 403
+    assert stranger.get("/api/runs", headers=HEADERS).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [
+    {"host": "evil.example"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"},
+])
+def test_pages_of_others_are_refused(client, headers):
+    question = {"runs": [RUN], "question": "SELECT 1"}
+    assert client.post("/api/sql", json=question, headers=headers).status_code in (400, 403)
+    assert client.get("/api/runs", headers=headers).status_code in (400, 403)
+
+
+def test_no_script_but_its_own_runs_on_the_page(client):
+    answer = client.get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for file in re.findall(r'(?:src|href)="(static/[^"]+)"', answer.text):
+        assert client.get(f"/{file}").status_code == 200
+    assert "innerHTML" not in "".join(client.get(f"/static/{name}").text for name in ("view.js", "rollouts.js"))
+    assert client.get("/static/..%2Fapp.py").status_code == 404
+
+
+def test_runs_and_their_stages(client):
+    (one,) = asked(client, "runs")
+    assert (one["run"], one["stages"], one["complete"], one["state"]) == (RUN, 8, 7, "waiting")
+    stages = {stage["name"]: stage for stage in asked(client, "run", run=RUN)["stages"]}
+    assert stages["rft"]["inputs"] == ["curate", "sft"]
+    assert (stages["rft"]["state"], stages["rft"]["tables"]) == ("complete", ["experience"])
+    assert stages["report"]["state"] == "waiting"
+
+
+def test_runs_are_compared_by_the_last_evaluation_of_the_first(tmp_path):
+    FakeRun(tmp_path, RUN).whole().view()
+    FakeRun(tmp_path, "toy/second").whole().view()
+    client = visitor(tmp_path, headers=HEADERS)
+    (line,) = asked(client, "differences", run=[RUN, "toy/second"])
+    assert line.startswith("toy/second against toy/first: ")
+    assert asked(client, "differences", run=RUN) == []
+
+
+def test_scores_have_the_stage_that_evaluated(client):
+    found = {(one["of"], one["metric"]): one["value"] for one in asked(client, "scores", run=RUN)}
+    assert found["evaluate_rft", "sampled_accuracy"] == 0.81
+
+
+def test_a_curve_by_step_and_by_seconds(client):
+    by_step = {one["stage"]: one for one in asked(client, "curves", run=RUN, column="lr")}
+    assert (by_step["rft"]["x"], by_step["rft"]["y"]) == ([1, 2, 3, 4], [4e-4] * 4)
+    by_seconds = {one["stage"]: one for one in asked(client, "curves", run=RUN, column="lr", axis="seconds")}
+    assert by_seconds["sft"]["x"] == pytest.approx([0.45, 0.9, 1.35, 1.8])
+    by_tokens = {one["stage"]: one for one in asked(client, "curves", run=RUN, column="lr", axis="tokens")}
+    assert by_tokens["rft"]["x"] == [12500, 25000, 37500, 50000]  # 3,500 rolled out and 9,000 trained
+    assert asked(client, "curves", run=RUN, column="absent") == []
+    assert client.get("/api/curves", params={"run": RUN, "column": "lr", "axis": "days"}).status_code == 400
+
+
+def test_the_pace_of_stages_is_that_of_the_last_run_that_had_them(root):
+    found = overview.paces(root)
+    assert found["sft"] == {"run": RUN, "step_seconds": pytest.approx(0.45)}
+    assert set(found) == {"sft", "rft"}
+
+
+def test_steps_that_come_later_are_added_to_a_curve(tmp_path):
+    run = FakeRun(tmp_path, steps=2)
+    run.data()
+    run.sft()
+    stage = tmp_path / "store" / run.stages[-1]["directory"].rpartition("/")[2]
+    assert curves.read(stage, "steps").steps == [1, 2]
+    run._step(stage, 3, loss=7.0)
+    made = curves.read(stage, "steps")
+    assert (made.steps, made.columns["loss"][-1]) == ([1, 2, 3], 7.0)
+    for step in (2, 3):  # a stage that goes on from the checkpoint of step 1 makes them again
+        tables.step_file(stage, "steps", step).unlink()
+        run._step(stage, step, loss=9.0)
+    made = curves.read(stage, "steps")
+    assert (made.steps, made.columns["loss"]) == ([1, 2, 3], [pytest.approx(1.98), 9.0, 9.0])
+
+
+def test_rows_of_a_stage_and_a_search(client):
+    found = asked(client, "rows", run=RUN, stage="rft", train_step=2)
+    assert {one["step"] for one in found["rows"]} == {2}
+    lines = client.get("/api/search", params={"run": RUN, "stage": "rft", "text": "<SCRIPT>"}).text.splitlines()
+    assert sum("row" in json.loads(line) for line in lines) == 4
+    samples = asked(client, "rows", run=RUN, stage="evaluate_rft", table="samples", accuracy="1")
+    assert [one["task_id"] for one in samples["rows"]] == ["t2", "t3"]
+
+
+@pytest.mark.parametrize(("address", "given"), [
+    ("run", {}), ("run", {"run": "toy/none"}), ("rows", {"run": RUN, "stage": "none"}),
+    ("rows", {"run": RUN, "stage": "rft", "table": "steps"}), ("rows", {"run": RUN, "stage": "rft", "start": "x"}),
+    ("rows", {"run": RUN, "stage": "rft", "train_step": "x"}),
+    ("rows", {"run": RUN, "stage": "rft", "train_step": "9" * 5000}),
+    ("rows", {"run": RUN, "stage": "rft", "steps": "9" * 5000}),
+    ("rows", {"run": RUN, "stage": "rft", "start": f"1:{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "row": f"1:{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "id": f"a/{'9' * 5000}"}),
+    ("row", {"run": RUN, "stage": "rft", "row": "1:99"}),
+    ("search", {"run": RUN, "stage": "rft"}),
+])
+def test_an_address_that_asks_for_nothing(client, address, given):
+    answer = client.get(f"/api/{address}", params=given)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_no_row_is_of_a_step_of_5000_digits(client):
+    for name, value in (("group_id", "9" * 5000), ("experience_id", f"rft/{'9' * 5000}/t1/0")):
+        assert asked(client, "rows", run=RUN, stage="rft", **{name: value})["rows"] == []
+
+
+@pytest.mark.parametrize("body", [
+    b"no json", b"[]", b'{"runs": 1}', b'{"runs": "toy/first", "question": "SELECT 1"}', b'{"runs": [["toy/first"]]}',
+    b'{"runs": [], "question": "SELECT \'\\ud800\'"}', b"[" * 200_000, b'{"runs": ' + b"[" * 150 + b"]" * 150 + b"}",
+    b'{"runs": [NaN]}', b'{"runs": [], "runs": [], "question": "SELECT 1"}', b"\xff"])
+def test_what_is_no_question(client, body):
+    answer = client.post("/api/sql", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_requests_are_limited_as_those_of_ouro_serve(client, monkeypatch):
+    monkeypatch.setattr(server, "LARGEST", 1000)
+    assert client.post("/api/sql", json={"runs": [], "question": " " * 1001}).status_code == 413
+    parts = (b" " * 400 for _ in range(9))  # chunks without a length
+    assert client.post("/api/sql", content=parts, headers={"content-type": "application/json"}).status_code == 413
+    assert client.post("/api/sql", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+
+
+def test_connections_and_slow_headers_are_limited_as_those_of_ouro_serve(root, monkeypatch):
+    made = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: made.append(self.config))
+    web.serve(root, 0, lambda _: None)
+    assert made[0].http is Impatient
+    assert made[0].timeout_graceful_shutdown == web.GRACE_SECONDS
+
+
+def test_sql_gives_the_first_rows(client):
+    question = "SELECT range AS n, CASE WHEN range = 1 THEN 'nan'::DOUBLE END AS x FROM range(5000)"
+    found = client.post("/api/sql", json={"runs": [RUN], "question": question}).json()
+    assert (found["columns"], len(found["rows"]), found["more"]) == (["n", "x"], 1000, True)
+    assert found["rows"][1] == [1, None]
+
+
+@pytest.mark.parametrize(("asks", "told"), [
+    ("DROP VIEW steps", "DROP"), ("SELECT * FROM read_csv('/etc/passwd')", "Permission"),
+    ("SELECT repeat('x', 200000000)", "of memory"), ("SELECT repeat('x', 8000001)", "8.0 MB"),
+    ("SELECT repeat('x', 90000) FROM range(100)", "9.0 MB")])
+def test_what_sql_refuses(root, asks, told, monkeypatch):
+    monkeypatch.setattr(question, "ADDRESSES", 300 << 20)
+    with pytest.raises(QueryError, match=told):
+        question.answered(str(root), [RUN], asks)
+
+
+def test_lists_that_nest_too_deep_are_refused(root, monkeypatch):
+    nested = reduce(lambda inner, _: [inner], range(5000), 1)
+    monkeypatch.setattr(question.query, "ask", lambda *_: question.query.Answer(["x"], [(nested,)]))
+    with pytest.raises(QueryError, match="nest too deep"):
+        question.answered(str(root), [RUN], "SELECT 1")
+
+
+def test_a_question_that_takes_too_long_or_whose_process_dies_is_refused_and_leaves_no_process(monkeypatch, tmp_path):
+    for lasts, told in (("sleep 100", "0.2 s"), ("kill -SEGV $$", "-11")):
+        monkeypatch.setattr(question, "SECONDS", 0.2 if "sleep" in lasts else 60)
+        written = f"echo $$ > {tmp_path / 'process'}; exec 2>/dev/null; {lasts.replace('sleep', 'exec sleep')}"
+        monkeypatch.setattr(question.launch, "command", lambda _, written=written: ["sh", "-c", written])
+        with pytest.raises(QueryError, match=told):
+            asyncio.run(question.answer(tmp_path, [], "SELECT 1"))
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "process").read_text()), 0)
+
+
+def test_two_questions_are_answered_at_the_same_time(client, monkeypatch):
+    asked = {"runs": [], "question": "SELECT 1"}
+
+    async def answer(*_):
+        inner = TestClient(client.app, base_url="http://localhost:9000", headers=HEADERS)
+        found = await asyncio.to_thread(inner.post, "/api/sql", json=asked)
+        return {"status": found.status_code, "found": found.json()}
+
+    monkeypatch.setattr(question, "answer", answer)
+    first = client.post("/api/sql", json=asked).json()
+    assert (first["status"], first["found"]["status"]) == (200, 400)
+    assert "questions" in first["found"]["found"]["error"]
+    assert client.post("/api/sql", json=asked).json()["status"] == 200
+
+
+def test_names_of_files_that_are_no_unicode_are_answered(monkeypatch, client):
+    monkeypatch.setattr(web.overview, "runs", lambda _: [{"run": "a/\udcff"}])
+    assert asked(client, "runs") == [{"run": "a/\udcff"}]
+
+
+def test_a_page_for_the_disk_has_the_answers_of_the_server(client, root, tmp_path):
+    assert cli.main(["view", RUN, "--root", str(root), "--export", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page/static/data.js").read_text()
+    assert "</script" not in text
+    data = json.loads(text.removeprefix("window.OURO_DATA = ").removesuffix(";\n"))
+    assert data["api/curves?run=toy%2Ffirst&column=loss&axis=step"] == asked(client, "curves", run=RUN, column="loss",
+                                                                             axis="step")
+    assert str(root) not in text
+    rows = data["rows toy/first rft experience"]
+    assert {one["trained_in"][0] for one in rows} == {1, 2, 3, 4}
+    key = f"api/row?run=toy%2Ffirst&stage=rft&table=experience&row={rows[0]['row'].replace(':', '%3A')}"
+    assert data[key]["row"]["experience_id"] == rows[0]["experience_id"]
+    assert '<script src="static/data.js">' in (tmp_path / "page/index.html").read_text()
+    assert cli.main(["view", RUN, "--root", str(root), "--export", str(tmp_path / "page")]) == 2
+
+
+def test_a_page_for_the_disk_writes_addresses_as_a_browser_does():
+    """`new URLSearchParams({run: "a~b*c d/é"}).toString()` in Chromium."""
+    assert export.address("run", run="a~b*c d/é") == "api/run?run=a%7Eb*c+d%2F%C3%A9"
+
+
+def test_there_is_no_such_run(tmp_path):
+    assert cli.main(["view", "absent", "--root", str(tmp_path)]) == 2
+    assert cli.main(["view", "--root", str(tmp_path), "--export", str(tmp_path / "page")]) == 2
+
+
+def test_the_load_is_that_of_the_machine_whichever_thread_asks(monkeypatch):
+    """A first call of psutil in a thread has nothing to compare with, and answers 0. Another process is busy."""
+    monkeypatch.setattr(psutil, "_last_cpu_times", {})  # a thread may have the number of one before it
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        with ThreadPoolExecutor() as pool:
+            used = pool.submit(overview.machine).result()["cpu_used"]
+        busy.kill()
+    assert 0 < used <= 1
+
+
+GRAPH = """
+const made = (name, given, ...children) => ({name, given, children, append(...more) { this.children.push(...more); },
+                                             setAttribute() {}});
+globalThis.document = {createElementNS: () => made("a", null)};
+globalThis.Ouro = {h: made, draw: made, duration: String};
+const stages = JSON.parse(process.argv[1]).map(([name, kind, inputs]) => ({name, kind, inputs, state: "waiting"}));
+const [drawing] = eval(require("fs").readFileSync(0, "utf8") + "; OuroCharts")
+  .stages(stages, null, () => "").children;
+const boxes = drawing.children.filter((one) => one.name === "a").map((one) => one.children[1].given);
+const lines = drawing.children.filter((one) => one.name === "path.edge").map((one) => one.given.d);
+console.log(JSON.stringify([boxes, lines]));
+"""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_no_line_of_the_graph_runs_behind_a_box():
+    """evaluate_base and evaluate_sft are as high as evaluate_rft, which is between them and the report."""
+    stages = [("curate", "curate", []), ("model", "model", []), ("evaluate_base", "evaluate", ["curate", "model"]),
+              ("sft", "train", ["curate", "model"]), ("evaluate_sft", "evaluate", ["sft"]), ("rft", "rft", ["sft"]),
+              ("evaluate_rft", "evaluate", ["rft"])]
+    stages.append(("report", "report", [name for name, _, _ in stages]))
+    script = (Path(overview.__file__).parent / "static" / "charts.js").read_text()
+    done = subprocess.run(["node", "-e", GRAPH, json.dumps(stages)], input=script, capture_output=True, text=True,
+                          check=True)
+    boxes, lines = json.loads(done.stdout)
+    assert (len(boxes), len(lines)) == (8, 10)
+    behind = []
+    for line in lines:
+        x, y = map(float, re.match(r"M(\S+) ([\d.]+)", line).groups())
+        for kind, given in re.findall(r"([CH])([^A-Z]*)", line):
+            numbers = [*map(float, given.split())]
+            x, y, before = (numbers[-2], numbers[-1], x) if kind == "C" else (numbers[0], y, x)
+            behind += [(line, box) for box in boxes if kind == "H" and box["y"] < y < box["y"] + box["height"]
+                       and before < box["x"] + box["width"] / 2 < x]
+    assert behind == []
