@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from benchmarks import house
 from ouroboros.pipeline.settings import config
-from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.store.files import HOME
 
 # kinds of stages whose name is no other word; `tasks`, `model`, `train` and `report` have further meanings

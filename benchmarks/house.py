@@ -15,6 +15,8 @@ import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Collection
+from itertools import permutations
 from pathlib import Path
 
 import grimp
@@ -49,9 +51,14 @@ def module(path: str) -> str:
     return ".".join(("ouroboros", *parts) if parts[0] in LINKED else parts[1:])
 
 
+def place(module: str, names: Collection[str]) -> str:
+    """The longest of the names that a module is, or is inside of."""
+    return max((n for n in names if f"{module}.".startswith(f"{n}.")), key=len, default="ouroboros")
+
+
 def layer(module: str, layer_of: dict[str, int]) -> int:
     """The layer of a module, 0 the highest."""
-    return layer_of[max((n for n in layer_of if f"{module}.".startswith(f"{n}.")), key=len, default="ouroboros")]
+    return layer_of[place(module, layer_of)]
 
 
 def import_graph(graph: grimp.ImportGraph | None = None) -> nx.DiGraph:
@@ -66,13 +73,23 @@ def import_graph(graph: grimp.ImportGraph | None = None) -> nx.DiGraph:
 
 def layers() -> dict[str, int]:
     """The layer of each package or module in the first import contract; 0 is the highest."""
-    contract = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
-    named = {name.strip(): at for at, line in enumerate(contract["layers"]) for name in re.split("[|:]", line)}
+    named = {name.strip(): at for at, line in enumerate(_floors()) for name in re.split("[|:]", line)}
     return {"ouroboros": 0} | named  # what is in no layer: the Python interface
 
 
-def structure(files: nx.DiGraph, layer_of: dict[str, int]) -> dict[str, list]:
-    """Items for each of LIMITS: rooms, their longest chain, edges between them, upward edges, cycles."""
+def apart() -> set[tuple[str, str]]:
+    """Pairs of names on one floor of which neither imports the other."""
+    return {pair for line in _floors() for pair in permutations(map(str.strip, line.split("|")), 2)}
+
+
+def _floors() -> list[str]:
+    return tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+
+
+def structure(files: nx.DiGraph, layer_of: dict[str, int],
+              apart: Collection[tuple[str, str]] = ()) -> dict[str, list]:
+    """Items for each of LIMITS: rooms, their longest chain, edges between them, edges that go upward or from one to
+    another of two that are apart, cycles."""
     def between_rooms(edges) -> nx.DiGraph:
         graph = nx.DiGraph((room(a), room(b)) for a, b in edges if room(a) != room(b))
         graph.add_nodes_from(map(room, files))
@@ -82,7 +99,8 @@ def structure(files: nx.DiGraph, layer_of: dict[str, int]) -> dict[str, list]:
         return [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
 
     rooms = between_rooms(files.edges)
-    upward = sorted((a, b) for a, b in files.edges if layer(b, layer_of) < layer(a, layer_of))
+    upward = sorted((a, b) for a, b in files.edges if layer(b, layer_of) < layer(a, layer_of)
+                    or (place(a, layer_of), place(b, layer_of)) in apart)
     downwards = nx.condensation(between_rooms(set(files.edges).difference(upward)))
     return {"rooms": sorted(rooms), "floors": nx.dag_longest_path(downwards),
             "arrows between rooms": sorted(rooms.edges), "upward arrows": upward,
@@ -102,7 +120,7 @@ def measured() -> dict[str, list | int]:
     """Items, or how many, for each of LIMITS. Half a minute: an override is followed through two commands."""
     from benchmarks import walk
 
-    found, journeys = structure(import_graph(), layers()), walk.journeys()
+    found, journeys = structure(import_graph(), layers(), apart()), walk.journeys()
     naming = [path for path in product() if f'"{EXAMPLE}"' in (HOME / path).read_text(encoding="utf-8")]
     return found | {
         "lines of Python, tests and benchmarks apart": product().total(),

@@ -1,25 +1,25 @@
 """Generates the second half of docs/algorithms.md: `python -m ouroboros.operators.catalogue`.
 
-Names come from the tables, arguments and defaults from the signatures, texts from the docstrings, so the page always
-matches the code. A test compares them.
+Names come from the tables, arguments and defaults from classes or signatures, texts from the docstrings, so the page
+always matches the code. A test compares them.
 """
 
 import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from ouroboros.operators import advantage, correction, entropy, kl, loss, priority, sampling, selection, shaping
+from ouroboros.operators import advantage, correction, entropy, kl, priority, sampling, selection, shaping
 from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from ouroboros.operators.arguments import needed_columns
+from ouroboros.pipeline.settings.arguments.users import needed_columns
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.store.files import CONF
 
-CHOSEN = "chosen"  # a column that a loss makes by itself where it is not given one (operators/selection.py)
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
          "sample_strategy")
 ESTIMATES = "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`"
 FAMILIES = {
     "Advantages: `algorithm.advantage_fn`": advantage.ADVANTAGES,
-    "Policy losses: `algorithm.policy_loss_fn`": loss.POLICY_LOSSES,
+    "Policy losses: `algorithm.policy_loss_fn`": POLICY_LOSSES,
     "Loss aggregation: `algorithm.loss_agg_mode`": AGGREGATIONS,
     "Weights of tokens": {f.__name__: f for f in (token_weights, token_weights_by_kind)},
     ESTIMATES: kl.KL_ESTIMATORS,
@@ -76,8 +76,9 @@ def _part(name: str, function: Callable, table: dict[str, Callable]) -> str:
     first = next(other for other, f in table.items() if f is function)
     if first != name:
         return f"### `{name}`\n\nAnother name of `{first}`.\n"
-    own = [f"`{p.name}={p.default!r}`" for p in inspect.signature(function).parameters.values()
-           if p.default is not inspect.Parameter.empty and p.name != CHOSEN]
+    defaults = function().model_dump() if inspect.isclass(function) else {
+        p.name: p.default for p in inspect.signature(function).parameters.values() if p.default is not p.empty}
+    own = [f"`{key}={value!r}`" for key, value in defaults.items()]
     taken = ", ".join(f"`{column}`" for column in needed_columns(function))
     said = "; ".join([f"takes {taken}"] * bool(taken) + [f"arguments {', '.join(own)}"] * bool(own))
     lines = [f"### `{name}`", "", f"{said[0].upper()}{said[1:]}.", "", "```text", inspect.getdoc(function), "```", ""]

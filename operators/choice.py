@@ -1,10 +1,11 @@
-"""Parts of an algorithm by name: a function from our tables, or the user's `package.module:function`.
+"""Parts of an algorithm by name: one of our tables, or the user's `package.module:function` or `package.module:Class`.
 
 Results of user functions are validated, because a number of the wrong shape would be broadcast and trained on. Ours are
 covered by tests.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
+from ouroboros.operators.arguments import arguments
+from ouroboros.pipeline.settings.arguments.base import Arguments
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.store.errors import ConfigError, DataError, pick
 from ouroboros.pipeline.store.user_calls import calling
 from ouroboros.pipeline.store.user_errors import load_dotted
@@ -53,25 +57,38 @@ def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callabl
     return checked
 
 
-def chosen_loss(table: dict[str, Callable], name: str, key: str) -> Callable:
-    """As `chosen`; raises ConfigError when a user function's result is not (loss [N], statistics of [N])."""
-    return _per_token(table, name, key, lambda found: isinstance(found, tuple) and len(found) == 2 and
+def chosen_loss(name: str, given: dict[str, Any]) -> Callable:
+    """The loss that algorithm.policy_loss_fn names, with arguments `given`: an instance of its class, or the user's
+    function.
+
+    Calling the user's raises ConfigError when the result is not (loss [N], statistics of [N]).
+    """
+    key = "algorithm.policy_loss_fn"
+    found = _with_arguments("policy_loss_fn", name, given)
+    return _per_token(found, name, key, lambda found: isinstance(found, tuple) and len(found) == 2 and
                       isinstance(found[1], dict) and [found[0], *found[1].values()],
                       "(loss [N], {name of a statistic: [N]}), one number a token", learns=True)
 
 
 def chosen_estimate(table: dict[str, Callable], name: str, key: str) -> Callable:
     """As `chosen`, for functions that return one number per token: KL estimates, entropy losses."""
-    return _per_token(table, name, key, lambda found: [found], "a tensor [N], one number a token")
+    return _per_token(chosen(table, name, key), name, key, lambda found: [found], "a tensor [N], one number a token")
 
 
-def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callable, needed: str,
+def _with_arguments(part: str, name: str, given: dict[str, Any]) -> Callable:
+    """The function that the setting `part` of an algorithm names, with arguments `given` merged over its defaults."""
+    found, key = chosen(TABLES[part], name, f"algorithm.{part}"), f"algorithm.{part}_args"
+    if inspect.isclass(found) and issubclass(found, Arguments):
+        return found.bind(name, given, key)
+    return functools.partial(found, **arguments(part, name, found, given, key))
+
+
+def _per_token(function: Callable, name: str, key: str, tensors: Callable, needed: str,
                learns: bool = False) -> Callable:
     """The function; a user's with a check that each of `tensors(result)` has the shape of a column.
 
     learns: the first tensor must have a gradient where one is required.
     """
-    function = chosen(table, name, key)
     if ":" not in name:
         return function
 

@@ -81,8 +81,8 @@ def _prepared(name: str, given: dict[str, Any], resolve: Callable[[str], Path]) 
         path = given.get("config_path")
         recipe = read_recipe(resolve(path)) if path else inline_recipe(given["operators"], [])
     else:
-        return [partial(OPERATORS[name], **EXPERIENCE[name].bind(name, given, KEY))]
-    calls = EXPERIENCE[DATA_JUICER].bind(name, given, KEY)["num_process"] if name == DATA_JUICER else CALLS
+        return [partial(OPERATORS[name], **dict(EXPERIENCE[name].bind(name, given, KEY)))]
+    calls = EXPERIENCE[DATA_JUICER].bind(name, given, KEY).num_process if name == DATA_JUICER else CALLS
     return [partial(juicer.run, operator, calls=calls) for operator in juicer.build(recipe, TEXT)]
 
 

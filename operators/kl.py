@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ouroboros.operators.arguments import needed_columns
 from ouroboros.operators.choice import chosen_estimate
 from ouroboros.operators.losses.ratio import MOST
+from ouroboros.pipeline.settings.arguments.users import needed_columns
 
 
 def none(logprobs: Tensor) -> Tensor:

@@ -1,16 +1,13 @@
 """Tokens that a loss selects over the whole batch of an optimizer step, before it is cut into micro-batches.
 
 function(columns..., **arguments) -> [N], over all action tokens of the rows; columns are those of losses
-(operators/loss.py) and `entropy`. The learner makes them by a forward of their own, with the weights just before the
-update, so that which tokens teach depends neither on micro-batches nor on ranks.
+(operators/losses) and `entropy`. A loss that chooses for itself has such a function as its method `choose`. The learner
+calls them with a forward for them alone, with the weights just before the update, so that which tokens teach depends
+neither on micro-batches nor on ranks.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-from ouroboros.operators.losses import clipped, covariance
 
 
 def of_high_entropy(entropy: Tensor, quantile: float) -> Tensor:
@@ -27,11 +24,3 @@ def of_high_entropy(entropy: Tensor, quantile: float) -> Tensor:
     low, share = int(place), place - int(place)
     bound = ordered[low] if not share else ordered[low] + share * (ordered[low + 1] - ordered[low])
     return entropy.detach().double() >= bound
-
-
-# loss -> what chooses its tokens; the result is its column `chosen`
-SELECTIONS: dict[str, Callable[..., Tensor]] = {
-    "clip_cov": covariance.drawn,
-    "kl_cov": covariance.highest,
-    "m2po": clipped.within_second_moment,
-}

@@ -274,7 +274,7 @@ class Trainer:
         lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
         if "prox_logprobs" in self.objective.row_columns:
             self.estimates.add_proximal(batch.rows)
-        if self.objective.estimates:
+        if self.objective.declared.estimates_kl:
             kl = mismatched.estimated_kl(self.actor, batch.rows)
             if kl is None:
                 self.context.log.warning("step %d: all pairs of the train batch have one prompt, so the KL of "

@@ -1,9 +1,14 @@
 """Rows for tests: a record with plain defaults, of which a test states only the columns it is about."""
 
 import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+
+from ouroboros.pipeline.settings.arguments.base import Arguments
 
 OFF = {"top_p": 1.0}  # 0 would keep nothing
 
@@ -49,3 +54,13 @@ def advantage_batch(**columns: list) -> pa.Table:
 
 
 TEXT = [3 + number * number % 13 for number in range(64)]  # token ids that every tokenizer of tests has
+
+
+def called(model: type[Arguments]) -> Callable:
+    """A loss or an advantage as one function: of its columns or its batch, with its arguments by name."""
+    def function(*given: Any, **named: Any) -> Any:
+        own = {name: named.pop(name) for name in model.model_fields if name in named}
+        return model(**own)(*given, **named)
+
+    function.__signature__ = inspect.signature(partial(model.__call__, None))
+    return function

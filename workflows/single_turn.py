@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.job import own_process
-from ouroboros.pipeline.settings.arguments import WORKFLOWS as DECLARED
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from ouroboros.pipeline.settings.arguments.base import problems
 from ouroboros.pipeline.settings.arguments.users import Signature, provided
+from ouroboros.pipeline.settings.declared import WORKFLOWS as DECLARED
 from ouroboros.pipeline.store.errors import ConfigError, pick
 from ouroboros.pipeline.store.user_errors import load_dotted
 from ouroboros.workflows.attempts.child import ENDPOINT, MODEL

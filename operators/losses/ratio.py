@@ -1,22 +1,42 @@
-"""Shared by losses: ratios that cannot overflow, sums and means over rows, statistics.
+"""Shared by losses: ratios that cannot overflow and their bounds, sums and means over rows, statistics.
 
 A row is one sequence; rows are never split over micro-batches, so a sum over a row does not depend on the split.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from pydantic import Field
+
+from ouroboros.pipeline.settings.arguments.base import Loss
+from ouroboros.pipeline.store.lazy import Tensor, torch
 
 MOST = 20.0  # exp(20) = 5e8: far outside every trust region, and finite in float32 after any product
+OF_RESPONSES = "seq-mean-token-mean"  # the aggregation of losses whose objective is a mean over responses
+Losses = tuple[Tensor, dict[str, Tensor]]  # the loss of each token, and statistics, [N] each
+
+
+class Clip(Loss):
+    """The bounds 1 - low and 1 + high of a ratio."""
+    clip_range: float = Field(0.2, ge=0, description="both bounds, unless they are set apart")
+    clip_range_low: float | None = Field(None, ge=0, description="the ratio is clipped at 1 - this; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="the ratio is clipped at 1 + this; null: clip_range")
+
+    @property
+    def ranges(self) -> tuple[float, float]:
+        """(low, high)."""
+        return (self.clip_range if self.clip_range_low is None else self.clip_range_low,
+                self.clip_range if self.clip_range_high is None else self.clip_range_high)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """(1 - low, 1 + high)."""
+        low, high = self.ranges
+        return 1.0 - low, 1.0 + high
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """log(pi / pi_old) clamped to +-20, [N], so that exp is finite for impossible tokens."""
     return (logprobs - old_logprobs).clamp(-MOST, MOST)
-
-
-def clip_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """(1 - low, 1 + high); a bound that is None is clip_range."""
-    return 1.0 - (clip_range if low is None else low), 1.0 + (clip_range if high is None else high)
 
 
 def row_vector(values: Tensor, rows: Tensor) -> Tensor:

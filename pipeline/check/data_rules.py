@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
 from ouroboros.pipeline.settings.arguments.worlds import World
 from ouroboros.pipeline.settings.config import Config
@@ -58,7 +58,7 @@ def _of_turns(c: Config) -> Iterator[Problem]:
     if c.stages:
         return
     pool, given = c.data_processor.task_pipeline, c.buffer.trainer_input
-    talks = pool.generator in arguments.GENERATORS and issubclass(arguments.GENERATORS[pool.generator], World)
+    talks = pool.generator in declared.GENERATORS and issubclass(declared.GENERATORS[pool.generator], World)
     buffers = [(SHOWN, given.experience_buffer)] if c.algorithm.algorithm_type == "sft" else []
     for key, one in buffers + [(f"{EXPERTS}.{name}", one) for name, one in given.auxiliary_buffers.items()]:
         place, every = f"{key}.format.enable_concatenated_multi_turn", one.format.enable_concatenated_multi_turn

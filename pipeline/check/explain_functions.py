@@ -7,12 +7,12 @@ from ouroboros.pipeline.check.named_functions import ON_ROLLOUTS, part_taker, re
 from ouroboros.pipeline.check.user_code import Functions, named
 from ouroboros.pipeline.compose.recipe import effective, entries
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES
-from ouroboros.pipeline.settings.arguments import TABLES
-from ouroboros.pipeline.settings.arguments.base import Taker, bounds, unknown
+from ouroboros.pipeline.settings.arguments.base import Taker, Term, bounds, unknown
 from ouroboros.pipeline.settings.arguments.base import choices as choices_of
 from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.errors import ConfigError, shown
 
@@ -85,7 +85,7 @@ def _described(taker: Taker | None, given: dict[str, Any]) -> list[str]:
         return [f"    {name}, here {shown(given[name])}" for name in (taker.names() if taker else ()) if name in given]
     fields = taker.model_fields
     lines = [f"  is         {taker.summary()}",
-             *([f"  is given   {', '.join(taker.columns)}"] if taker.columns else []),
+             *([f"  is given   {', '.join(taker.columns)}"] if issubclass(taker, Term) and taker.columns else []),
              "  arguments" + ("" if fields else "  none")]
     values = {name: f"{name}={'(needed)' if one.is_required() else shown(one.default)}"
               + (f", here {shown(given[name])}" if name in given else "") for name, one in fields.items()}

@@ -10,11 +10,11 @@ from ouroboros.pipeline.check import explain_functions
 from ouroboros.pipeline.check.explain import bounds, shown, type_name
 from ouroboros.pipeline.check.workload import counted, workload
 from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
-from ouroboros.pipeline.settings.arguments import TABLES
 from ouroboros.pipeline.settings.arguments.base import Arguments
 from ouroboros.pipeline.settings.arguments.base import bounds as argument_bounds
 from ouroboros.pipeline.settings.arguments.base import choices as argument_choices
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.key_names import general
 from ouroboros.pipeline.settings.schema import default
 from ouroboros.pipeline.settings.secrets import mask

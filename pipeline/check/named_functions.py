@@ -7,7 +7,7 @@ from typing import Any
 from ouroboros.pipeline.check.builtin_rewards import generator_problems
 from ouroboros.pipeline.check.sources import rewards, tasksets
 from ouroboros.pipeline.check.user_code import Functions
-from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
@@ -106,7 +106,7 @@ def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
 def loss_columns(algorithm: Algorithm, functions: Functions) -> Sequence[str] | None:
     """Returns the columns that the policy loss takes; None where unknown."""
     name = algorithm.policy_loss_fn or ""
-    ours, own = arguments.POLICY_LOSSES.get(name), functions.get(name)
+    ours, own = declared.POLICY_LOSSES.get(name), functions.get(name)
     return ours.columns if ours else own.required if own else None
 
 
@@ -115,20 +115,20 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
     pipeline = config.data_processor.task_pipeline
     if name := pipeline.generator:
         key = "data_processor.task_pipeline.generator_args"
-        yield key, name, [arguments.GENERATORS.get(name)], pipeline.generator_args
+        yield key, name, [declared.GENERATORS.get(name)], pipeline.generator_args
     explorer = config.buffer.explorer_input
     yield from _parts(config.algorithm, functions)
     yield from _on_experience(config, functions)
     replay = config.buffer.trainer_input.experience_buffer.replay_buffer
     if replay.enable:
-        taker = arguments.PRIORITIES.get(replay.priority_fn)
+        taker = declared.PRIORITIES.get(replay.priority_fn)
         yield f"{REPLAY}.priority_fn_args", replay.priority_fn, [taker], replay.priority_fn_args
     for key, taskset, workflow in _attempted(config):
         names = reward_functions(taskset, explorer)
         takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
-        takers += arguments.REWARDS.values() if _by_row(config, taskset, "reward_fn_key") else ()
+        takers += declared.REWARDS.values() if _by_row(config, taskset, "reward_fn_key") else ()
         yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset.reward_fn_args
-        more = arguments.WORKFLOWS.values() if _by_row(config, taskset, "workflow_key") else ()
+        more = declared.WORKFLOWS.values() if _by_row(config, taskset, "workflow_key") else ()
         yield f"{key}.workflow_args", workflow, [
             workflow_taker(workflow, functions), *[ToolArguments] * _takes_tools(workflow, functions), *more
         ], taskset.workflow_args
@@ -168,7 +168,7 @@ def _cut_prefixes(config: Config, functions: Functions) -> list[Problem]:
 
 
 def _takes_tools(workflow: str, functions: Functions) -> bool:
-    own, ours = functions.get(workflow), arguments.WORKFLOWS.get(workflow)
+    own, ours = functions.get(workflow), declared.WORKFLOWS.get(workflow)
     return "toolbox" in own.names() if own else bool(ours) and issubclass(ours, ToolArguments)
 
 
@@ -233,7 +233,7 @@ def loss_note(config: Config, functions: Functions) -> Problem | None:
 
 
 def _chooses_rows(advantage: str | None, functions: Functions) -> bool:
-    ours, own = arguments.ADVANTAGES.get(advantage or ""), functions.get(advantage or "")
+    ours, own = declared.ADVANTAGES.get(advantage or ""), functions.get(advantage or "")
     return ours.chooses_rows if ours else bool(own and own.facts.get("chooses_rows"))
 
 
@@ -285,16 +285,16 @@ def _used(algorithm: Algorithm) -> list[str]:
 def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
     """Returns the `*_args` schema of an algorithm component; it is the same for every KL estimator."""
     if part in ("kl_loss_fn", "kl_penalty_fn"):
-        return arguments.KL_ESTIMATORS.get(name, Kl)
+        return declared.KL_ESTIMATORS.get(name, Kl)
     own = functions.get(name)
-    return replace(own, required=()) if own else arguments.TABLES[part].get(name)
+    return replace(own, required=()) if own else declared.TABLES[part].get(name)
 
 
 def reward_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a reward function's parameters except those its caller supplies."""
     own = functions.get(name)
     if not own:
-        return arguments.REWARDS.get(name)
+        return declared.REWARDS.get(name)
     return own.without(TOKENS, *(batch_parameters(own.required) or own.names()[:2]))
 
 
@@ -306,7 +306,7 @@ def _optional(taker: Taker | None) -> Taker | None:
 def workflow_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a workflow's parameters except the prompt and the task, which its caller supplies."""
     own = functions.get(name)
-    return own.without(*provided(own)) if own else arguments.WORKFLOWS.get(name)
+    return own.without(*provided(own)) if own else declared.WORKFLOWS.get(name)
 
 
 SINGLE = "simple_workflow"

@@ -41,7 +41,7 @@ def _problems(content: dict[str, Any]) -> list[Problem]:
 # required components of an algorithm on rollouts, and how to disable each
 NEEDED = {
     "advantage_fn": "a name of operators/advantage.py, or package.module:function",
-    "policy_loss_fn": "a name of operators/loss.py, or package.module:function",
+    "policy_loss_fn": "a name of operators/losses, or package.module:function",
     "kl_loss_fn": "none, or a name of operators/kl.py",
     "kl_penalty_fn": "none, or a name of operators/kl.py",
     "entropy_loss_fn": "none, default, or package.module:function",

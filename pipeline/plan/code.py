@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
-from ouroboros.pipeline.settings.arguments import POLICY_LOSSES, TABLES
+from ouroboros.pipeline.settings.arguments.base import Loss
 from ouroboros.pipeline.settings.config import Config, users_code
 from ouroboros.pipeline.settings.data import ReplayBuffer
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.kinds import PATHS, Kind
 from ouroboros.pipeline.settings.setting import leaves, own_name, values_of
 from ouroboros.pipeline.store.definitions import digest_definitions, start_of, uses_of_file
@@ -18,10 +19,10 @@ from ouroboros.pipeline.store.digests import code_files
 from ouroboros.pipeline.store.files import HOME
 from ouroboros.pipeline.store.project_imports import is_installed
 
-# last part of a setting -> the tables with the functions that it may name
+# last part of a setting -> the tables with the functions that it may name; none: its classes, or no code of their own
 NAMED = {
     "advantage_fn": ("operators.advantage:ADVANTAGES",),
-    "policy_loss_fn": ("operators.loss:POLICY_LOSSES",),
+    "policy_loss_fn": (),
     "kl_loss_fn": ("operators.kl:KL_ESTIMATORS",),
     "kl_penalty_fn": ("operators.kl:KL_ESTIMATORS",),
     "entropy_loss_fn": ("operators.entropy:ENTROPY_LOSSES",),
@@ -48,7 +49,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
     "operators.formats": lambda settings: _reads_files(settings),
     "operators.task_priority": lambda settings: _has_priority(settings),
-    "operators.selection": lambda settings: _chooses_tokens(settings.algorithm),
+    "operators.selection": lambda settings: settings.algorithm.top_entropy_quantile < 1,
     "operators.priority": lambda settings: _replay(settings).enable,
     "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
@@ -83,9 +84,10 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
         starts += ROWS[settings.algorithm.algorithm_type]
         named += [("policy_loss_fn", "sft")] * (settings.algorithm.algorithm_type in DEMONSTRATED)
     named += _of_rows(settings, {own_name(key) for key, _ in leaves(used)})
-    starts += [f"{table}[{name}]" for key, name in named for table in NAMED[key]]
+    starts += [start for key, name in named for start in _definitions(key, name)]
     tables = {table for tables in NAMED.values() for table in tables}
-    defaults = {f"{key}={name}": made for key, name in named if (made := _defaults(key, name)) or NAMED[key]}
+    defaults = {f"{key}={name}": made for key, name in named
+                if (made := _defaults(key, name)) or _definitions(key, name)}
     starts += _behind([*(name for _, name in users_code(used)),
                        *filter(None, (made.get("environment_class") for made in defaults.values()))])
     return [digest_definitions(starts, stops | tables, HOME), defaults]
@@ -119,6 +121,14 @@ def _of_rows(settings: Config, used: set[str]) -> list[tuple[str, str]]:
     return found
 
 
+def _definitions(key: str, name: str) -> list[str]:
+    """Returns the definitions behind a name of ours: its class with the formula, or its entries in tables."""
+    model = TABLES.get(key, {}).get(name)
+    if model and issubclass(model, Loss):
+        return [f"{model.__module__}:{model.__name__}"]
+    return [f"{table}[{name}]" for table in NAMED[key]]
+
+
 def _defaults(key: str, name: str) -> dict[str, Any]:
     """Returns the default arguments of a function of ours; none for `none`, whatever its table declares."""
     fields = {} if name == "none" or name not in TABLES.get(key, {}) else TABLES[key][name].model_fields
@@ -132,12 +142,6 @@ def _has_priority(settings: Config) -> bool:
 
 def _replay(settings: Config) -> ReplayBuffer:
     return settings.buffer.trainer_input.experience_buffer.replay_buffer
-
-
-def _chooses_tokens(algorithm) -> bool:
-    own = POLICY_LOSSES.get(algorithm.policy_loss_fn)
-    return algorithm.algorithm_type not in GIVEN and (
-        algorithm.top_entropy_quantile < 1 or bool(own and own.chooses_tokens))
 
 
 def _reads_files(settings: Config) -> bool:

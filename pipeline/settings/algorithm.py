@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from ouroboros.pipeline.settings import algorithms, arguments
+from ouroboros.pipeline.settings import algorithms, declared
 from ouroboros.pipeline.settings.setting import Section, rule, section, setting
 from ouroboros.pipeline.store.errors import Problem
 
-KL_ESTIMATORS, ADVANTAGES = tuple(arguments.KL_ESTIMATORS), tuple(arguments.ADVANTAGES)
-POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(arguments.POLICY_LOSSES), tuple(arguments.SAMPLE_STRATEGIES)
+KL_ESTIMATORS, ADVANTAGES = tuple(declared.KL_ESTIMATORS), tuple(declared.ADVANTAGES)
+POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(declared.POLICY_LOSSES), tuple(declared.SAMPLE_STRATEGIES)
 
 
 class Optimizer(Section):
@@ -133,13 +133,13 @@ class Algorithm(Section):
     advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
                                        names=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
-    policy_loss_fn: str | None = setting(None, "name in operators/loss.py; null: the algorithm's own",
+    policy_loss_fn: str | None = setting(None, "name in operators/losses; null: the algorithm's own",
                                          names=POLICY_LOSSES)
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
     loss_agg_mode: str | None = setting(
         None, "how the loss of tokens becomes one number, over the whole train batch; null: the algorithm's "
         "own, else as the policy loss's paper has it; seq-mean-token-sum-norm divides by model.max_response_tokens",
-        choices=tuple(arguments.AGGREGATIONS))
+        choices=tuple(declared.AGGREGATIONS))
     kl_loss_fn: str | None = setting(
         None, "KL to the reference, the model that the stage begins with, as a part of the loss; name in "
         "operators/kl.py; null: the algorithm's own", names=KL_ESTIMATORS)
@@ -152,7 +152,7 @@ class Algorithm(Section):
                                         names=KL_ESTIMATORS)
     kl_penalty_fn_args: dict[str, Any] = setting({}, "arguments of kl_penalty_fn, the same as those of kl_loss_fn")
     entropy_loss_fn: str | None = setting(None, "entropy bonus; name in operators/entropy.py",
-                                          names=tuple(arguments.ENTROPY_LOSSES))
+                                          names=tuple(declared.ENTROPY_LOSSES))
     entropy_loss_fn_args: dict[str, Any] = setting({}, "arguments of entropy_loss_fn; entropy_coef 0.0; the entropy is "
                                                        "reported in any case")
     bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
-from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
+from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.settings.setting import Section
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.files import CONF

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.arguments.base import problems
 from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE, SHAPING, UNFIT, Shaping
 from ouroboros.pipeline.settings.arguments.rows import PRIORITY_WEIGHTS
@@ -26,7 +26,7 @@ def malformed(operators: list[dict[str, Any]], key: str) -> Iterator[Problem]:
 
 class TaskPipeline(Section):
     generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
-                                     choices=tuple(arguments.GENERATORS))
+                                     choices=tuple(declared.GENERATORS))
     generator_args: dict[str, Any] = setting({}, "arguments of the generator")
     inputs: list[str] = setting([], "files and directories for tasksets without a path, split by the recipe")
     split: str = setting("train", "the split of inputs to read where directories tell splits apart")

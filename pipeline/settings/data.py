@@ -3,14 +3,14 @@
 import re
 from typing import Any
 
-from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.arguments.base import problems
 from ouroboros.pipeline.settings.setting import Section, rule, section, setting
 from ouroboros.pipeline.store.errors import Problem
 
-WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
-SELECTORS = arguments.SELECTORS
-PRIORITIES = tuple(arguments.PRIORITIES)
+WORKFLOWS, REWARDS = tuple(declared.WORKFLOWS), tuple(declared.REWARDS)
+SELECTORS = declared.SELECTORS
+PRIORITIES = tuple(declared.PRIORITIES)
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
 INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"

@@ -5,8 +5,8 @@ They have their defaults when a stage is created, so they are in no identity, an
 """
 
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, WITH_CRITIC
-from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import is_driven
 

@@ -1,9 +1,10 @@
 """Digests of functions and classes in our own packages, each with all definitions of ours that it uses.
 
 A definition is what a module binds to a name at its top level (`operators.kl:k2`), a method (`Trainer.run`), or one
-entry of a table (`operators.loss:POLICY_LOSSES[ppo]`); its module is named without the prefix `ouroboros.`. Comments,
-layout, docstrings, log lines and messages of raised exceptions do not count. Uses are read from the source, nothing is
-imported: every name, `module.attribute` and dotted text that may mean a definition counts.
+entry of a table (`operators.kl:KL_ESTIMATORS[k2]`); its module is named without the prefix `ouroboros.`. Comments,
+layout, docstrings, log lines, messages of raised exceptions, bounds and meanings of arguments do not count. Uses are
+read from the source, nothing is imported: every name, `module.attribute` and dotted text that may mean a definition
+counts.
 """
 
 import ast
@@ -210,6 +211,8 @@ class _Reader:
         if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id in self.imports:
             self.uses[f"{self.imports[value.value.id]}.{value.attr}"] = None
             return f"{value.value.id}.{value.attr}"
+        if isinstance(value, ast.Call) and getattr(value.func, "id", "") == "Field":  # its default alone
+            return f"Field({self.text(value.args)})"
         self._collect(value)
         fields = [f"{name}={self.text(field)}" for name in value._fields if name not in NO_FIELDS
                   if (field := getattr(value, name, None)) is not None and field != []]

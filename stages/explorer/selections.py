@@ -83,7 +83,8 @@ class Selections:
         settings = self.sets[index].data_selector
         if not settings.reads_rates:
             return None
-        given = SELECTORS[settings.selector_type].bind(settings.selector_type, settings.kwargs, "data_selector.kwargs")
+        name = settings.selector_type
+        given = dict(SELECTORS[name].bind(name, settings.kwargs, "data_selector.kwargs"))
         if settings.reads_features:
             return DifficultyBased(self.features[index], self._seed(index), **given)
         return SolveRatePools(self.sizes[index], self._seed(index), **given)

@@ -21,16 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ouroboros.operators.arguments import arguments, needed_columns
-from ouroboros.operators.choice import chosen_estimate, chosen_loss
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.choice import chosen, chosen_estimate, chosen_loss
 from ouroboros.operators.correction import Mismatch, importance_correction, mismatch, rejected
 from ouroboros.operators.entropy import ENTROPY_LOSSES
 from ouroboros.operators.kl import KL_ESTIMATORS, adaptive_coefficient
-from ouroboros.operators.loss import POLICY_LOSSES, natural_aggregation
-from ouroboros.operators.selection import SELECTIONS, of_high_entropy
+from ouroboros.operators.selection import of_high_entropy
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.arguments.base import Loss
 from ouroboros.pipeline.settings.arguments.terms import Kl
+from ouroboros.pipeline.settings.arguments.users import needed_columns
 from ouroboros.pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.settings.trainer import several_steps
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.learner.engine.batch import Row
@@ -62,7 +64,7 @@ class KLTerm:
         key, name = f"algorithm.{part}", getattr(algorithm, part)
         refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
         bound = Kl.bind(name, getattr(algorithm, f"{part}_args"), f"{key}_args")
-        return cls(name, **bound | ({} if kl_coef is None else {"kl_coef": kl_coef}))
+        return cls(name, **dict(bound) | ({} if kl_coef is None else {"kl_coef": kl_coef}))
 
     @property
     def function(self) -> Callable[..., Tensor]:
@@ -86,25 +88,23 @@ class Objective:
         algorithm = config.algorithm
         demonstrated, given_rows = algorithm.algorithm_type in DEMONSTRATED, algorithm.algorithm_type in GIVEN
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
-        function = chosen_loss(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
         if not demonstrated:
-            refuse_parameters(algorithm, "policy_loss_fn", function)
-        given = {} if demonstrated else algorithm.policy_loss_fn_args
-        self.policy_loss = partial(function, **arguments("policy_loss_fn", self.name, function, given,
-                                                         "algorithm.policy_loss_fn_args"))
+            refuse_parameters(algorithm, "policy_loss_fn", chosen(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn"))
+        self.policy_loss = chosen_loss(self.name, {} if demonstrated else algorithm.policy_loss_fn_args)
+        own = inspect.unwrap(self.policy_loss)
+        self.declared = own if isinstance(own, Loss) else Loss  # a user's function declares nothing
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn", kl_coef)
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm, config)
         self.several = not given_rows and several_steps(config.trainer)
-        ratio = ratio_column(algorithm, needed_columns(function))
+        ratio = ratio_column(algorithm, needed_columns(self.policy_loss))
         self.corrected = "old_logprobs" if ratio == "old_logprobs" else "prox_logprobs"
         self.rejection = {} if given_rows else algorithm.rollout_rejection.bounds
         self.mixes = bool(self.correction or self.rejection) and algorithm.sample_strategy == "mix"
-        self.estimates = bool(self.policy_loss.keywords.get("estimate_kl"))  # a KL over the whole train batch
-        self.choices = {} if given_rows else _choices(self.name, self.policy_loss, algorithm.top_entropy_quantile)
+        self.choices = {} if given_rows else _choices(self.declared, algorithm.top_entropy_quantile)
         paired = self._on_pairs(algorithm.algorithm_type)
         of_pairs = "seq-mean-token-mean" if paired else None  # for a user's loss too; ours have a natural aggregation
-        mode = algorithm.loss_agg_mode or of_pairs or natural_aggregation(self.name, given)
+        mode = algorithm.loss_agg_mode or of_pairs or self.declared.aggregation
         # a constant, as the mode requires: the longest response would differ between batches
         normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
         self.aggregation = Aggregation(mode, normalizer, unit=2 if paired else 1,
@@ -131,7 +131,7 @@ class Objective:
         names = {name for part in parts for name in needed_columns(part)}
         if self.correction or self.rejection:
             names |= {self.corrected, "rollout_logprobs", *(("is_expert",) if self.mixes else ())}
-        names |= {"estimated_kl"} if self.estimates else set()
+        names |= {"estimated_kl"} if self.declared.estimates_kl else set()
         names |= {*self.choices, *(name for one in self.choices.values() for name in needed_columns(one))}
         names |= {"teacher_top_ids"} if "top_logprobs" in names else set()
         held = {"prox_logprobs"} & names if self.several else set()
@@ -139,10 +139,9 @@ class Objective:
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""
-        chosen = {"chosen": columns["chosen"]} if "chosen" in self.choices else {}
-        if self.estimates:
-            chosen["reference_point"] = columns["estimated_kl"][0]
-        loss, statistics = _call(partial(self.policy_loss, **chosen), columns)
+        of_all = {"chosen": "chosen" in self.choices, "estimated_kl": self.declared.estimates_kl}
+        given = {name: columns[name] for name, is_given in of_all.items() if is_given}
+        loss, statistics = _call(partial(self.policy_loss, **given), columns)
         teaches = columns["teaches"] if "teaches" in self.choices else 1.0
         if self.correction:
             loss = loss * self._weights(columns)
@@ -205,13 +204,9 @@ class Objective:
         return torch.where(is_expert, torch.zeros_like(logprobs), _call(estimator, columns | {"ref_logprobs": near}))
 
 
-def _choices(name: str, loss: partial, quantile: float) -> dict[str, Callable[..., Tensor]]:
-    """What selects tokens over the whole batch, by the column that it makes. loss: with its arguments."""
-    made: dict[str, Callable[..., Tensor]] = {}
-    if name in SELECTIONS and loss.keywords.get("level", "batch") == "batch":
-        function = SELECTIONS[name]
-        made["chosen"] = partial(function, **{key: value for key, value in loss.keywords.items()
-                                              if key in inspect.signature(function).parameters})
+def _choices(loss: Loss | type[Loss], quantile: float) -> dict[str, Callable[..., Tensor]]:
+    """What selects tokens over the whole batch, by the column that it makes."""
+    made: dict[str, Callable[..., Tensor]] = {"chosen": loss.choose} if loss.chooses_tokens else {}
     if quantile < 1:
         made["teaches"] = partial(of_high_entropy, quantile=quantile)
     return made
@@ -226,7 +221,7 @@ def correction_arguments(algorithm, config) -> dict | None:
     if algorithm.algorithm_type in GIVEN:
         return None
     loss, given = algorithm.policy_loss_fn, algorithm.rollout_correction
-    required = needed_columns(chosen_loss(POLICY_LOSSES, loss, "algorithm.policy_loss_fn"))
+    required = needed_columns(chosen_loss(loss, algorithm.policy_loss_fn_args))
     if problems := ratio_problems(algorithm, required, several_steps(config.trainer)):
         raise ConfigError(" ".join(problems))
     spans = ratio_column(algorithm, required) == "rollout_logprobs"

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.settings.algorithms import TAUGHT
-from ouroboros.pipeline.settings.arguments.losses import POLICY_LOSSES
 from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.store.checkpoints import model_directory, weights_hash
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.stages.learner.engine import policy

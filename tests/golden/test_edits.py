@@ -16,7 +16,7 @@ import pytest
 
 from ouroboros.pipeline.plan import code
 from ouroboros.pipeline.plan.plan import make_plan
-from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.store.files import HOME
 from tests.configs import changed
 
@@ -44,14 +44,14 @@ DATA = {"tasks", "curate"} | TRAINED
 LOSSES, ADVANTAGES = "operators/losses", "operators/advantages"
 
 CODE = [  # file, definition, what is edited there, the stages that run again
-    (f"{LOSSES}/clipped.py", "ppo", "formula", RFT),
-    (f"{LOSSES}/clipped.py", "gspo", "formula", NOTHING),  # no stage uses it
-    (f"{LOSSES}/weighted.py", "opmd", "formula", NOTHING),
-    (f"{LOSSES}/demonstrations.py", "sft", "formula", TRAINED),
+    (f"{LOSSES}/clipped.py", "Ppo.__call__", "formula", RFT),
+    (f"{LOSSES}/clipped.py", "Gspo.__call__", "formula", NOTHING),  # no stage uses it
+    (f"{LOSSES}/weighted.py", "Opmd.__call__", "formula", NOTHING),
+    (f"{LOSSES}/demonstrations.py", "Sft.__call__", "formula", TRAINED),
     (f"{LOSSES}/ratio.py", "log_ratio", "formula", RFT),  # used by ppo
-    (f"{LOSSES}/clipped.py", "ppo", "docstring", NOTHING),
-    (f"{LOSSES}/clipped.py", "ppo", "comment", NOTHING),
-    (f"{LOSSES}/clipped.py", "ppo", "layout", NOTHING),
+    (f"{LOSSES}/clipped.py", "Ppo", "docstring", NOTHING),
+    (f"{LOSSES}/clipped.py", "Ppo.__call__", "comment", NOTHING),
+    (f"{LOSSES}/clipped.py", "Ppo.__call__", "layout", NOTHING),
     (f"{ADVANTAGES}/group.py", "grpo", "formula", GRPO),
     (f"{ADVANTAGES}/group.py", "rloo", "formula", NOTHING),
     (f"{ADVANTAGES}/token.py", "ppo", "formula", PPO_ONLY),
@@ -232,6 +232,6 @@ def test_stages_that_run_again_after_another_setting(home, key, value, expected)
     ("selector_type", "solve_rate_pools", {"hard": (float, 0.2)}, {}, NOTHING)])
 def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch, setting, name, argument, named,
                                                                      again):
-    before, table = identities(named), arguments.TABLES[setting]
+    before, table = identities(named), declared.TABLES[setting]
     monkeypatch.setitem(table, name, pydantic.create_model("Edited", __base__=table[name], **argument))
     assert run_again(before, identities(named)) == again

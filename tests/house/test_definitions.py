@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ouroboros.pipeline.plan.code import NAMED, OPTIONAL, ROWS
-from ouroboros.pipeline.settings.arguments import TABLES
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.store import definitions, files
 from ouroboros.pipeline.store.definitions import closure, uses_of_file
@@ -117,8 +117,8 @@ def test_the_message_of_an_exception_does_not_count_and_its_type_does(home):
 def test_a_module_of_the_user_counts_with_the_definitions_of_ours_that_it_uses(tmp_path):
     (tmp_path / "mine.py").write_text("from ouroboros.operators.losses import clipped\n"
                                       "from ouroboros.operators.kl import k1, k2\n"
-                                      "\n\ndef loss(logprobs):\n    return clipped.ppo(logprobs) + k2(logprobs)\n")
-    assert set(uses_of_file(tmp_path / "mine.py", "mine")) == {"operators.losses.clipped:ppo", "operators.kl:k2"}
+                                      "\n\ndef loss(logprobs):\n    return clipped.Ppo()(logprobs) + k2(logprobs)\n")
+    assert set(uses_of_file(tmp_path / "mine.py", "mine")) == {"operators.losses.clipped:Ppo", "operators.kl:k2"}
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(HOME)))

@@ -32,6 +32,18 @@ def test_what_points_up_or_back_is_beyond_the_limits(edge, changed):
     assert counts(edge)["floors"] == 3
 
 
+def test_of_two_rooms_that_are_apart_neither_imports_the_other():
+    graph, pair = nx.DiGraph([("workflows.x", "pipeline.check.y")]), ("workflows", "pipeline.check")
+    floors = {"workflows": 1, "pipeline.check": 1}
+    assert house.structure(graph, floors)["upward arrows"] == []
+    assert house.structure(graph, floors, {pair})["upward arrows"] == [("workflows.x", "pipeline.check.y")]
+    assert ("ouroboros.workflows", "ouroboros.pipeline.plan") in house.apart()
+
+
+def test_a_room_inside_another_lies_where_it_is_named():
+    assert [house.layer(f"a.{name}", {"ouroboros": 0, "a": 1, "a.inner": 3}) for name in ("x", "inner.x")] == [1, 3]
+
+
 def test_the_code_keeps_the_limits():
     """As `make house` does. Lower house.LIMITS with every move; a number that says no is not raised."""
     found = house.measured()

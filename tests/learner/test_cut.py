@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from ouroboros.operators.aggregation import AGGREGATIONS
-from ouroboros.operators.arguments import needed_columns
-from ouroboros.operators.loss import POLICY_LOSSES
 from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import pack
 from ouroboros.stages.learner.objective import Objective
@@ -74,7 +73,7 @@ def algorithm():
 def test_no_cut_changes_loss_or_gradient(algorithm, name, mode):
     own = {"algorithm_type": name if name in PAIR_TYPES else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
            "entropy_loss_fn": "mix" if name in MIXED_LOSSES else "default"}
-    if "rollout_logprobs" in needed_columns(POLICY_LOSSES[name]):  # its ratio is the correction
+    if "rollout_logprobs" in POLICY_LOSSES[name].columns:  # its ratio is the correction
         own["rollout_correction"] = {"level": "none"}
     objective = Objective(algorithm.merged({"algorithm": own}))
     loss, gradient = learnt(objective, 1, 1000)

@@ -9,7 +9,6 @@ import torch
 
 from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.choice import chosen_advantage, chosen_loss
-from ouroboros.operators.loss import POLICY_LOSSES
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.settings.algorithm import Algorithm
@@ -52,8 +51,8 @@ def test_the_loss_of_the_page(project):
     """Ratios 1 and 4, the second cut at 3: losses A and 3 A at log pi = -1, with gradients -1 and -3."""
     given = {"logprobs": torch.tensor([-1.0, -1.0], requires_grad=True), "advantages": torch.ones(2),
              "old_logprobs": -1.0 - torch.tensor([1.0, 4.0]).log()}
-    function = chosen_loss(POLICY_LOSSES, "mine.parts:truncated", "algorithm.policy_loss_fn")
-    loss, statistics = function(**given, cap=3.0)
+    function = chosen_loss("mine.parts:truncated", {"cap": 3.0})
+    loss, statistics = function(**given)
     assert loss.tolist() == pytest.approx([1.0, 3.0])
     assert statistics["clip_fraction"].tolist() == [0.0, 1.0]
     loss.sum().backward()

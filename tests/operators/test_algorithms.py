@@ -5,14 +5,13 @@ import yaml
 
 from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.aggregation import AGGREGATIONS
-from ouroboros.operators.arguments import needed_columns
 from ouroboros.operators.entropy import ENTROPY_LOSSES
 from ouroboros.operators.kl import KL_ESTIMATORS
-from ouroboros.operators.loss import POLICY_LOSSES
 from ouroboros.operators.sampling import SAMPLE_STRATEGIES
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.settings import arguments
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, PAIR_TYPES, meant, ours
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.store.files import CONF
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())
@@ -38,7 +37,7 @@ def test_an_algorithm_names_parts_that_exist(path):
         assert ("advantage_fn" in found) == (path.stem not in FROM_FILES)
     for key in TABLES:
         if key in found:
-            arguments.TABLES[key][found[key]].bind(found[key], found.get(f"{key}_args", {}), key)
+            declared.TABLES[key][found[key]].bind(found[key], found.get(f"{key}_args", {}), key)
     assert found.get("loss_agg_mode", "token-mean") in AGGREGATIONS
 
 
@@ -60,7 +59,7 @@ def test_algorithms_for_rows_of_any_policy_say_that_these_take_no_weight():
 
 
 def test_losses_of_mixed_batches_are_those_that_ask_who_gave_a_row():
-    assert set(MIXED_LOSSES) == {name for name, f in POLICY_LOSSES.items() if "is_expert" in needed_columns(f)}
+    assert set(MIXED_LOSSES) == {name for name, f in POLICY_LOSSES.items() if "is_expert" in f.columns}
 
 
 def test_advantages_that_compare_are_those_with_groups():

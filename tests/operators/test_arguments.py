@@ -4,8 +4,9 @@ import functools
 
 import pytest
 
-from ouroboros.operators.arguments import arguments, needed_columns
-from ouroboros.operators.losses.clipped import sapo
+from ouroboros.operators.arguments import arguments
+from ouroboros.operators.choice import chosen_loss
+from ouroboros.pipeline.settings.arguments.users import needed_columns
 from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
@@ -16,7 +17,7 @@ def function(first, second=2, third="x"):
 
 def test_given_arguments_go_over_the_defaults_key_by_key():
     assert arguments("policy_loss_fn", "mine:function", function, {"third": "y"}, "key") == {"second": 2, "third": "y"}
-    assert arguments("policy_loss_fn", "sapo", sapo, {"tau_neg": 2}, "key") == {"tau_pos": 1.0, "tau_neg": 2.0}
+    assert chosen_loss("sapo", {"tau_neg": 2}).model_dump() == {"tau_pos": 1.0, "tau_neg": 2.0}
 
 
 @pytest.mark.parametrize("name", ["secnd", "first"])  # first has no default: it is not the user's to give
@@ -32,8 +33,8 @@ def test_a_function_without_arguments_says_so():
 
 def test_everything_that_is_wrong_is_refused_with_its_key():
     with pytest.raises(ConfigError) as refused:
-        arguments("policy_loss_fn", "sapo", sapo, {"tau_neg": 0, "tau_pos": "1", "tau": 1}, "a.b")
-    for words in ("a.b: 'sapo' has no argument 'tau'.", "a.b.tau_neg=0: needed", "a.b.tau_pos: needed a number"):
+        chosen_loss("sapo", {"tau_neg": 0, "tau_pos": "1", "tau": 1})
+    for words in ("_args: 'sapo' has no argument 'tau'.", "_args.tau_neg=0: needed", "_args.tau_pos: needed a number"):
         assert words in str(refused.value)
 
 

@@ -8,7 +8,7 @@ import torch
 from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_loss
 from ouroboros.operators.kl import KL_ESTIMATORS, penalise
-from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.operators.losses.clipped import Ppo
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import refuses
 
@@ -60,7 +60,7 @@ def advantages(name, **arguments):
 
 
 def test_a_loss_without_a_gradient_is_refused():
-    loss = chosen_loss(POLICY_LOSSES, "parts_of_mine:detached", "algorithm.policy_loss_fn")
+    loss = chosen_loss("parts_of_mine:detached", {})
     columns = {"logprobs": torch.zeros(2, requires_grad=True), "advantages": torch.ones(2)}
     with refuses(ConfigError, "policy_loss_fn=parts_of_mine:detached"):
         loss(**columns)
@@ -74,7 +74,7 @@ def test_a_column_that_a_batch_does_not_have_is_told_with_those_that_it_has():
 
 def test_a_name_without_a_colon_is_one_of_ours():
     assert chosen(ADVANTAGES, "grpo", KEY) is ADVANTAGES["grpo"]
-    assert chosen_loss(POLICY_LOSSES, "ppo", KEY) is POLICY_LOSSES["ppo"]
+    assert isinstance(chosen_loss("ppo", {}), Ppo)
     with refuses(ConfigError, "algorithm.advantage_fn 'grop'", "'grpo'"):
         chosen(ADVANTAGES, "grop", KEY)
 
@@ -100,11 +100,11 @@ def test_what_is_no_table_of_advantages_is_refused(name, words):
 
 def test_a_loss_answers_with_numbers_of_tokens():
     given = {"logprobs": torch.tensor([-1.0, -2.0]), "advantages": torch.tensor([1.0, -1.0])}
-    loss, found = chosen_loss(POLICY_LOSSES, "parts_of_mine:loss", KEY)(**given)
+    loss, found = chosen_loss("parts_of_mine:loss", {})(**given)
     assert (loss.tolist(), found["size"].tolist()) == ([1.0, -2.0], [1.0, 2.0])
     for name, had in (("scalar", "()"), ("bare", "(2,)"), ("summed", "(2,), ()")):
         with refuses(ConfigError, had, "= 2", "loss [N]"):
-            chosen_loss(POLICY_LOSSES, f"parts_of_mine:{name}", KEY)(**given)
+            chosen_loss(f"parts_of_mine:{name}", {})(**given)
 
 
 def test_an_estimate_of_kl_is_used_as_a_penalty():

@@ -13,14 +13,13 @@ import torch
 
 from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.aggregation import token_weights, token_weights_by_kind
-from ouroboros.operators.arguments import needed_columns
 from ouroboros.operators.correction import importance_correction, rejected
 from ouroboros.operators.kl import adaptive_coefficient, k2, penalise
-from ouroboros.operators.loss import POLICY_LOSSES, natural_aggregation
 from ouroboros.operators.priority import PRIORITIES
 from ouroboros.operators.sampling import mix
 from ouroboros.operators.shaping import overlong_penalty
 from ouroboros.pipeline.settings.algorithms import parts
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.settings.train_batch import divided
 from ouroboros.stages.learner.engine.rates import learning_rate
 from tests.factories import advantage_batch
@@ -42,8 +41,8 @@ def loss(name, ratios, advantages, rows=None, **given):
                "advantages": torch.tensor(advantages, dtype=torch.float64)}
     if rows is not None:
         columns["rows"] = torch.tensor(rows)
-    function = POLICY_LOSSES[name]
-    found, _ = function(**{column: columns[column] for column in needed_columns(function)}, **given)
+    model = POLICY_LOSSES[name]
+    found, _ = model(**given)(**{column: columns[column] for column in model.columns})
     (gradient,) = torch.autograd.grad(found.sum(), new)
     return found.tolist(), gradient.tolist()
 
@@ -74,7 +73,7 @@ def test_one_bound_alone_leaves_the_other():
 def test_gspo_is_averaged_over_rows():
     losses = loss("gspo", [1.0] * 4, [1.0, 1, 1, -1], [0, 0, 0, 1])[0]
     assert np.mean(losses) == -0.5
-    weights = np.repeat(token_weights(natural_aggregation("gspo", {}), [3, 1]), [3, 1])
+    weights = np.repeat(token_weights(POLICY_LOSSES["gspo"]().aggregation, [3, 1]), [3, 1])
     assert np.dot(losses, weights) == pytest.approx(0)
 
 
@@ -92,7 +91,7 @@ def test_tokens_that_are_left_out_count_in_averages():
 def test_kl_cov_with_the_coefficient_of_the_paper():
     """One token has the largest covariance."""
     given = torch.tensor([-1.0]), torch.tensor([-1.5]), torch.zeros(1)
-    assert [POLICY_LOSSES["kl_cov"](*given, **more)[0].item() for more in ({}, {"ppo_kl_coef": 0.1})] == [
+    assert [POLICY_LOSSES["kl_cov"](**more)(*given)[0].item() for more in ({}, {"ppo_kl_coef": 0.1})] == [
         pytest.approx(0.5), pytest.approx(0.05)]
 
 
@@ -129,7 +128,7 @@ def test_rec():
 
 def test_dpo_of_two_pairs():
     margins = torch.tensor([0.3, 0.0, -0.2, 0.0])
-    found, _ = POLICY_LOSSES["dpo"](margins, torch.zeros(4), torch.arange(4), beta=1.0)
+    found, _ = POLICY_LOSSES["dpo"](beta=1.0)(margins, torch.zeros(4), torch.arange(4))
     assert found[::2].tolist() == pytest.approx([0.554, 0.798], abs=5e-4)
     assert (-math.log(sigmoid(0.1)), found.mean()) == (pytest.approx(0.644, abs=5e-4), pytest.approx(0.676, abs=5e-4))
 
@@ -191,7 +190,7 @@ def test_gigpo():
 def test_mix_takes_shares_of_losses_and_of_rows():
     expert = torch.tensor([False, False, True])
     logprobs = torch.tensor([-1.0, -1.0, -2.0])
-    losses, _ = POLICY_LOSSES["mix"](logprobs, logprobs, torch.ones(3), torch.arange(3), expert, mu=0.25)
+    losses, _ = POLICY_LOSSES["mix"](mu=0.25)(logprobs, logprobs, torch.ones(3), torch.arange(3), expert)
     assert np.dot(losses, token_weights_by_kind("token-mean", [1, 1, 1], expert)) == pytest.approx(-1 / 4)
     assert 3 / 4 * 2 * -1 + 1 / 4 * 1 * 2 == -1
     with duckdb.connect() as session:
@@ -211,12 +210,12 @@ def test_m2po_looks_at_each_row():
 def test_preferences():
     chosen = torch.tensor([1.0, 0.0])
     for z, expected in ((0.0, 0.269), (0.5, 0.378)):
-        found, _ = POLICY_LOSSES["kto"](chosen, torch.zeros(2), torch.arange(2), beta=1.0, reference_point=z)
+        found, _ = POLICY_LOSSES["kto"](beta=1.0, reference_point=z)(chosen, torch.zeros(2), torch.arange(2))
         assert found[0].item() == pytest.approx(expected, abs=5e-4)
     rows = torch.tensor([0, 0, 0, 0, 1, 1])
-    found, _ = POLICY_LOSSES["orpo"](torch.tensor([-1.0, -1.0]), torch.arange(2), beta=0.0)
+    found, _ = POLICY_LOSSES["orpo"](beta=0.0)(torch.tensor([-1.0, -1.0]), torch.arange(2))
     assert found[0].item() == 1
-    found, _ = POLICY_LOSSES["ipo"](torch.tensor([0.5] * 4 + [-0.5] * 2), torch.zeros(6), rows)
+    found, _ = POLICY_LOSSES["ipo"]()(torch.tensor([0.5] * 4 + [-0.5] * 2), torch.zeros(6), rows)
     assert (found[0].item(), (2 / 4 + 1 / 2 - 5) ** 2) == (pytest.approx(4), 16)
 
 
@@ -227,7 +226,7 @@ def test_gspo_with_an_advantage_of_each_token():
 
 def test_weights_above_a_bound():
     near, far = torch.tensor([math.log(0.2)]), torch.tensor([math.log(0.1)])
-    found, _ = POLICY_LOSSES["decoupled_ppo"](near, far, near, torch.ones(1), behave_weight_cap=1.5)
+    found, _ = POLICY_LOSSES["decoupled_ppo"](behave_weight_cap=1.5)(near, far, near, torch.ones(1))
     assert found.item() == pytest.approx(-1.5)
     for mode, expected in (("truncate", 2), ("mask", 0)):
         weight, _ = importance_correction(far + math.log(4), far, torch.zeros(1, dtype=torch.int64), mode=mode)
@@ -274,5 +273,5 @@ def test_topr_reads_the_engines_log_probs():
     """Engine -1, policy -1.69: the ratio is 1/2, which weighs a failure. Old log-probs are not read."""
     columns = {"logprobs": torch.tensor([-1.0 - math.log(2)]), "rollout_logprobs": torch.tensor([-1.0]),
                "advantages": torch.tensor([-1.0]), "rows": torch.tensor([0])}
-    _, statistics = POLICY_LOSSES["topr"](**columns)
+    _, statistics = POLICY_LOSSES["topr"]()(**columns)
     assert statistics["alpha"].tolist() == pytest.approx([0.5])

@@ -2,8 +2,8 @@
 
 import torch
 
-from ouroboros.operators.arguments import needed_columns
 from ouroboros.operators.entropy import ENTROPY_LOSSES, default, mix, none
+from ouroboros.pipeline.settings.arguments.users import needed_columns
 
 ENTROPY = torch.tensor([0.5, 2.0])
 

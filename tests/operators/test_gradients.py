@@ -11,11 +11,12 @@ from itertools import product
 import pytest
 import torch
 
-from ouroboros.operators.arguments import needed_columns
 from ouroboros.operators.entropy import ENTROPY_LOSSES
 from ouroboros.operators.kl import KL_ESTIMATORS
-from ouroboros.operators.loss import POLICY_LOSSES
+from ouroboros.pipeline.settings.arguments.users import needed_columns
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from tests import objectives
+from tests.factories import called
 from tests.objectives import Batch, differences
 
 SEEDS = range(3)
@@ -133,7 +134,7 @@ REGULARIZERS = ("none", "k2", "forward-kl")
 
 @pytest.mark.parametrize(("name", "extra", "branches"), CASES)
 def test_policy_losses(name, extra, branches):
-    assert set(compare(POLICY_LOSSES[name], objectives.POLICY[name], extra)) == set(branches.split())
+    assert set(compare(called(POLICY_LOSSES[name]), objectives.POLICY[name], extra)) == set(branches.split())
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -141,7 +142,8 @@ def test_policy_losses(name, extra, branches):
 def test_every_mode_of_rec(mode, weight):
     for regularizer in REGULARIZERS:
         extra = {"clip_mode": mode, "weight": weight, "regularizer": regularizer, "regularizer_coef": 0.7, "temp": 1.5}
-        assert set(compare(POLICY_LOSSES["rec"], objectives.POLICY["rec"], extra)) == set(INDICATORS[mode].split())
+        found = compare(called(POLICY_LOSSES["rec"]), objectives.POLICY["rec"], extra)
+        assert set(found) == set(INDICATORS[mode].split())
 
 
 @pytest.mark.parametrize(("name", "branches"), [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ouroboros.operators.arguments import needed_columns
 from ouroboros.operators.kl import KL_ESTIMATORS, adaptive_coefficient, penalise
+from ouroboros.pipeline.settings.arguments.users import needed_columns
 
 LN2 = math.log(2)
 

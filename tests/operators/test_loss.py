@@ -9,11 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from ouroboros.operators.arguments import needed_columns
-from ouroboros.operators.loss import POLICY_LOSSES, natural_aggregation
-from ouroboros.operators.selection import SELECTIONS
 from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
-from ouroboros.pipeline.settings.config import POLICY_LOSSES as NAMES
+from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from tests.golden.messages import refuses
 
 # beside the defaults: what switches a branch on
@@ -50,21 +47,20 @@ def batch(lengths, seed, spread=0.5):
 
 
 def call(name, columns, extra=None):
-    function = POLICY_LOSSES[name]
+    model = POLICY_LOSSES[name]
     chosen = {"chosen": columns["chosen"]} if "chosen" in columns else {}
     given = columns | {"scores": columns["logprobs"], "margin": columns["old_logprobs"].abs()}  # of a reward model
     given |= {key: torch.stack([given[of], -given[of]], 1).log_softmax(1) for key, of in (
         ("top_logprobs", "logprobs"), ("teacher_top_logprobs", "ref_logprobs"))}  # of a distillation
-    return function(**{column: given[column] for column in needed_columns(function)}, **(extra or {}), **chosen)
+    return model(**extra or {})(**{column: given[column] for column in model.columns}, **chosen)
 
 
 def with_choice(name, columns, extra):
     """The columns with what the loss selects over the whole batch, as the learner has it."""
-    if name not in SELECTIONS or extra.get("level", name) == "m2po":
+    loss = POLICY_LOSSES[name](**extra)
+    if not loss.chooses_tokens:
         return columns
-    function = SELECTIONS[name]
-    taken = {key: value for key, value in extra.items() if key in inspect.signature(function).parameters}
-    return columns | {"chosen": function(**{key: columns[key] for key in needed_columns(function)}, **taken)}
+    return columns | {"chosen": loss.choose(**{key: columns[key] for key in inspect.signature(loss.choose).parameters})}
 
 
 def total(name, columns, extra=None, counted=None):
@@ -75,15 +71,14 @@ def total(name, columns, extra=None, counted=None):
 
 def weights(name, columns):
     lengths = torch.bincount(columns["rows"])
-    mode = natural_aggregation(name, {})
+    mode = POLICY_LOSSES[name]().aggregation
     kinds = [bool(columns["is_expert"][columns["rows"] == row][0]) for row in range(len(lengths))]
     made = (token_weights_by_kind(mode, lengths, kinds) if name in MIXED_LOSSES else token_weights(mode, lengths))
     return torch.from_numpy(made)[columns["rows"]]
 
 
-def test_the_names_that_are_checked_early_are_those_that_there_are():
-    assert set(NAMES) == set(POLICY_LOSSES)
-    own = {name: natural_aggregation(name, {}) for name in POLICY_LOSSES}
+def test_what_losses_are_averaged_over():
+    own = {name: model().aggregation for name, model in POLICY_LOSSES.items()}
     assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
         "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "reward_model", "sapo", "simpo"}
     assert {*own.values()} <= set(AGGREGATIONS)
@@ -141,7 +136,7 @@ def test_a_token_that_became_impossible_or_was_does_not_overflow(name, extra, fa
 
 
 @pytest.mark.parametrize(("name", "extra"), [v for v in VARIANTS if v[0] not in ("clip_cov", "mix", "mix_chord")
-                                             and "advantages" in needed_columns(POLICY_LOSSES[v[0]])])
+                                             and "advantages" in POLICY_LOSSES[v[0]].columns])
 def test_where_nothing_has_changed_the_gradient_is_the_policy_gradient(name, extra):
     """At ratio 1 each of these losses pushes log pi with -A, up to a constant that the loss is known for."""
     columns = batch([2, 3, 1, 4], seed=3, spread=0.0)

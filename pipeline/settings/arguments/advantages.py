@@ -4,17 +4,17 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from ouroboros.pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Advantage, described
 
 
-class Asymre(Arguments):
+class Asymre(Advantage):
     """Asymmetric REINFORCE: the reward less the mean of the group, shifted down."""
     compares_groups = True
     baseline_shift: float = Field(-0.1, description="shift added to the mean; below 0 successes teach more than "
                                                     "failures")
 
 
-class Gigpo(Arguments):
+class Gigpo(Advantage):
     """Group in group, for attempts of several turns: of whole attempts, and of turns from the same state."""
     compares_groups = True
     compares_states = True
@@ -26,7 +26,7 @@ class Gigpo(Arguments):
     epsilon: float = Field(1e-6, ge=0, description="constant added to the standard deviation")
 
 
-class Compared(Arguments):
+class Compared(Advantage):
     """Rewards compared within a group and divided by their standard deviation."""
     compares_groups = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
@@ -42,7 +42,7 @@ class Grpo(Compared):
         None, ge=0, le=1, description="share of the reward that the likeliest responses of a group lose, by rank")
 
 
-class GrpoPassk(Arguments):
+class GrpoPassk(Advantage):
     """GRPO for pass@k, k the size of the group: the best response alone, by its lead over the second best."""
     compares_groups = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
@@ -50,7 +50,7 @@ class GrpoPassk(Arguments):
                                                             "the group")
 
 
-class Gdpo(Arguments):
+class Gdpo(Advantage):
     """Group reward-decoupled normalisation: each component of the reward is compared by itself."""
     compares_groups = True
     reads_components = True
@@ -75,7 +75,7 @@ class Gdpo(Arguments):
         return value
 
 
-class Maxrl(Arguments):
+class Maxrl(Advantage):
     """Maximum-likelihood RL: the reward less the mean of the group, over that mean."""
     compares_groups = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the mean")
@@ -87,7 +87,7 @@ class StepWiseGrpo(Compared):
                                                       "attempt")
 
 
-class Jsd(Arguments):
+class Jsd(Advantage):
     """Distillation by the generalised Jensen-Shannon divergence to a teacher."""
     needs_teacher = True
     lambda_coef: float = Field(0.5, ge=0, le=1, description=(
@@ -95,13 +95,13 @@ class Jsd(Arguments):
     kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
 
 
-class OnPolicyDistill(Arguments):
+class OnPolicyDistill(Advantage):
     """On-policy distillation: log teacher - log student of each token."""
     needs_teacher = True
     kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
 
 
-class Opmd(Arguments):
+class Opmd(Advantage):
     """Online policy mirror descent: the reward less a baseline of the group."""
     compares_groups = True
     opmd_baseline: Literal["mean", "logavgexp"] = Field("mean", description="baseline of a group; logavgexp: tau log "
@@ -109,7 +109,7 @@ class Opmd(Arguments):
     tau: float = Field(1.0, gt=0, description="temperature of logavgexp")
 
 
-class Ppo(Arguments):
+class Ppo(Advantage):
     """Generalised advantage estimation with a critic, whitened over the batch."""
     needs_values = True
     reads_tokens = True
@@ -117,7 +117,7 @@ class Ppo(Arguments):
     lam: float = Field(1.0, ge=0, le=1, description="weight of later estimates; 1 is free of the critic's bias")
 
 
-class Rec(Arguments):
+class Rec(Advantage):
     """Group-relative REINFORCE of the REC family: the reward less the mean over the kept rows."""
     compares_groups = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
@@ -127,7 +127,7 @@ class Rec(Arguments):
                                                               "mean are kept as above")
 
 
-class Reinforceplusplus(Arguments):
+class Reinforceplusplus(Advantage):
     """REINFORCE++: discounted returns, whitened over all action tokens of the batch."""
     reads_tokens = True
     gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
@@ -135,19 +135,19 @@ class Reinforceplusplus(Arguments):
 
 ADVANTAGES = {
     "asymre": Asymre,
-    "dr_grpo": described(Arguments, "GRPO without the division by the standard deviation.", compares_groups=True),
+    "dr_grpo": described(Advantage, "GRPO without the division by the standard deviation.", compares_groups=True),
     "gdpo": Gdpo, "gigpo": Gigpo, "grpo": Grpo, "grpo_passk": GrpoPassk, "jsd": Jsd, "maxrl": Maxrl,
     "on_policy_distill": OnPolicyDistill, "opmd": Opmd, "ppo": Ppo,
-    "raft": described(Arguments, "Reward-ranked fine-tuning: the best row of each group, A = 1, and no others.",
+    "raft": described(Advantage, "Reward-ranked fine-tuning: the best row of each group, A = 1, and no others.",
                       compares_groups=True, chooses_rows=True),
     "rec": Rec,
-    "reinforce": described(Arguments, "The reward itself, without a baseline."),
+    "reinforce": described(Advantage, "The reward itself, without a baseline."),
     "reinforceplusplus": Reinforceplusplus,
-    "reinforceplusplus_baseline": described(Arguments, "REINFORCE++ with the mean of the group as a baseline, whitened "
+    "reinforceplusplus_baseline": described(Advantage, "REINFORCE++ with the mean of the group as a baseline, whitened "
                                                        "over the batch.", compares_groups=True),
-    "remax": described(Arguments, "ReMax: the return less the reward of the greedy response to the task.",
+    "remax": described(Advantage, "ReMax: the return less the reward of the greedy response to the task.",
                        reads_tokens=True),
-    "rloo": described(Arguments, "Leave-one-out: the reward less the mean of the others in the group.",
+    "rloo": described(Advantage, "Leave-one-out: the reward less the mean of the others in the group.",
                       compares_groups=True),
     "step_wise_grpo": StepWiseGrpo,
 }

@@ -4,14 +4,14 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from ouroboros.pipeline.settings.arguments.base import LONGEST, Arguments, described
+from ouroboros.pipeline.settings.arguments.base import LONGEST, Reward, Workflow, described
 from ouroboros.pipeline.settings.arguments.judging import JudgeReward
 from ouroboros.pipeline.settings.arguments.mcp import McpServer, servers_of
 
 THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
 
 
-class CountdownReward(Arguments):
+class CountdownReward(Reward):
     """1 for an expression that reaches the target with every number, and accuracy."""
     reads_truths = True
     reports_accuracy = True
@@ -19,7 +19,7 @@ class CountdownReward(Arguments):
     format_score: float = Field(0.1, description="reward of an expression with a wrong value; 0: right or wrong alone")
 
 
-class AccuracyReward(Arguments):
+class AccuracyReward(Reward):
     """1 where the final answer equals the truth: numbers exactly, words as words, formulas by math_verify."""
     reads_truths = True
     reports_accuracy = True
@@ -30,14 +30,14 @@ class AccuracyReward(Arguments):
         "count a marked answer that leaves an operation to carry out, such as \\boxed{34 + 50} where the truth is 84"))
 
 
-class FormatReward(Arguments):
+class FormatReward(Reward):
     """score where the whole response matches a pattern, else -score."""
     components = ("format_score",)
     pattern: str = Field(THINK_ANSWER, description="regular expression; default: <think>…</think><answer>…</answer>")
     score: float = Field(0.1, description="score of a response that matches")
 
 
-class OverlongPenalty(Arguments):
+class OverlongPenalty(Reward):
     """The penalty on length, beside a function that says what is right."""
     components = ("overlong_penalty",)
     cache_length: int | None = Field(None, ge=1, description="last tokens, which cost; null: a fifth of the longest")
@@ -46,14 +46,14 @@ class OverlongPenalty(Arguments):
     penalty_factor: float = Field(1.0, ge=0, description="the whole penalty")
 
 
-class ModelScore(Arguments):
+class ModelScore(Reward):
     """The score of a model of explorer.auxiliary_models."""
     components = ("reward_model",)
     model: str | None = Field(None, description="name of the model in explorer.auxiliary_models; null: the only one")
     weight: float = Field(1.0, description="factor of the score")
 
 
-class RetryWorkflow(Arguments):
+class RetryWorkflow(Workflow):
     """The same question again, until the answer is right."""
     tells_states = True
     max_env_steps: int = Field(3, ge=1, description="most turns of an attempt")
@@ -61,7 +61,7 @@ class RetryWorkflow(Arguments):
         "user's turn after a wrong answer; null: the question again"))
 
 
-class ToolArguments(Arguments):
+class ToolArguments(Workflow):
     """The tools of a workflow with a parameter `toolbox`."""
     tools: list[str] = Field([], description="functions, each as package.module:function")
     environment_class: str | None = Field(None, description=(
@@ -117,7 +117,7 @@ REWARDS = {
     "judge_reward": JudgeReward,
 }
 WORKFLOWS = {
-    "simple_workflow": described(Arguments, "One prompt, one response."),
+    "simple_workflow": described(Workflow, "One prompt, one response."),
     "retry_workflow": RetryWorkflow,
     "tool_call_workflow": ToolWorkflow,
     "terminal_agent": TerminalAgent,

@@ -1,13 +1,14 @@
-"""The base of all argument models: strict types, and problems with given arguments."""
+"""The base of all argument models, and of each kind of function: strict types, problems with given arguments."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.settings.arguments.users import Signature, needed_columns
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_type
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
@@ -17,48 +18,13 @@ BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le"
 
 
 class Arguments(BaseModel):
-    """The arguments that a configuration may give one named function.
+    """The arguments that a configuration may give one named function; the docstring's first line says what it is.
 
-    The first line of a model's docstring says what the function is. columns: what its caller gives it by name. Facts of
-    advantages: compares_groups, undefined or without its baseline in a group of one; compares_states, turns that begin
-    in the same state; chooses_rows, selects the rows to train on by dropping others; needs_values, of a critic;
-    needs_teacher, the log-probs of one (a loss: of its likeliest tokens); reads_components, of the reward, and not
-    their sum; reads_steps, what single
-    turns earned (step_reward); reads_tokens, what single tokens earned (token_rewards). Of operators on experience:
-    changes_reward, the sum alone. Of losses: compares_pairs, rows 2k and 2k + 1 of a micro-batch are the chosen and the
-    rejected response of a pair; scores_responses, by a model with one number for each, no policy; chooses_tokens, over
-    the whole batch (operators/selection.py); aggregation, its own (operators/aggregation.py). Of rewards: reads_truths,
-    judges only what has a truth of its form; reports_accuracy, says whether a task is solved; components, the names
-    of what it adds up, () where arguments decide. Of workflows:
-    acts_by_itself, attempts have processes of their own; tells_states, trajectories have a state (state_hash). Of
-    selectors: feature_keys, how many they read at least, and at most (None: any number); reads_rates, of the experience
-    of earlier steps. Of losses too: types, the algorithm types that always have it, whatever else is set.
+    Each kind of function has its own class below, with the facts that others ask of it.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
-    columns: ClassVar[tuple[str, ...]] = ()
-    takes_anything: ClassVar[bool] = False
-    compares_groups: ClassVar[bool] = False
-    compares_states: ClassVar[bool] = False
-    chooses_rows: ClassVar[bool] = False
-    needs_values: ClassVar[bool] = False
-    needs_teacher: ClassVar[bool] = False
-    reads_components: ClassVar[bool] = False
-    reads_steps: ClassVar[bool] = False
-    reads_tokens: ClassVar[bool] = False
-    changes_reward: ClassVar[bool] = False
-    compares_pairs: ClassVar[bool] = False
-    scores_responses: ClassVar[bool] = False
-    chooses_tokens: ClassVar[bool] = False
-    aggregation: ClassVar[str] = "token-mean"
-    reads_truths: ClassVar[bool] = False
-    reports_accuracy: ClassVar[bool] = False
-    components: ClassVar[tuple[str, ...]] = ()
-    acts_by_itself: ClassVar[bool] = False
-    tells_states: ClassVar[bool] = False
-    feature_keys: ClassVar[tuple[int, int | None]] = (0, 0)
-    reads_rates: ClassVar[bool] = False
-    types: ClassVar[tuple[str, ...]] = ()
+    takes_anything: ClassVar[bool] = False  # as a user's function with **others does
 
     @classmethod
     def summary(cls) -> str:
@@ -66,14 +32,14 @@ class Arguments(BaseModel):
         return cls.__doc__.partition("\n")[0]
 
     @classmethod
-    def bind(cls, name: str, given: dict[str, Any], key: str) -> dict[str, Any]:
-        """Returns all arguments of the function `name`: `given` merged over defaults. key: the setting with them.
+    def bind(cls, name: str, given: dict[str, Any], key: str) -> Self:
+        """Returns the arguments of the function `name`: `given` merged over defaults. key: the setting with them.
 
         Raises ConfigError with every problem.
         """
         if found := problems(key, name, [cls], given):
             raise ConfigError(" ".join(found))
-        return dict(cls.model_validate(given))
+        return cls.model_validate(given)
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -93,13 +59,96 @@ class Arguments(BaseModel):
         return []
 
 
+class Term(Arguments):
+    """A term of the objective: a policy loss, a KL to the reference, the entropy. columns: what it takes by name."""
+
+    columns: ClassVar[tuple[str, ...]] = ()
+
+
+class Loss(Term):
+    """A policy loss: its fields are the arguments, the parameters of `__call__` its columns (operators/losses).
+
+    compares_pairs: rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair.
+    scores_responses: by a model with one number for each, no policy. needs_teacher: the log-probs of its likeliest
+    tokens. types: the algorithm types that always have it, whatever else is set. aggregation: its own
+    (operators/aggregation.py). chooses_tokens: `choose` says which, over the whole batch (operators/selection.py).
+    estimates_kl: it is given `estimated_kl`, of the whole batch too.
+    """
+
+    compares_pairs: ClassVar[bool] = False
+    scores_responses: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = False
+    types: ClassVar[tuple[str, ...]] = ()
+    aggregation: ClassVar[str] = "token-mean"
+    chooses_tokens: ClassVar[bool] = False
+    estimates_kl: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.columns = needed_columns(cls)
+
+    @abstractmethod
+    def __call__(self) -> Any:
+        """Returns the loss of each action token, [N], and a dict of statistics, [N] each."""
+
+
+class Advantage(Arguments):
+    """An advantage: its fields are the arguments, `__call__` takes a batch (operators/advantages).
+
+    compares_groups: undefined or without its baseline in a group of one. compares_states: turns that begin in the same
+    state. chooses_rows: it selects the rows to train on by dropping others. needs_values: of a critic. needs_teacher:
+    the log-probs of one. reads_components: of the reward, and not their sum. reads_steps: what single turns earned
+    (step_reward). reads_tokens: what single tokens earned (token_rewards).
+    """
+
+    compares_groups: ClassVar[bool] = False
+    compares_states: ClassVar[bool] = False
+    chooses_rows: ClassVar[bool] = False
+    needs_values: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = False
+    reads_components: ClassVar[bool] = False
+    reads_steps: ClassVar[bool] = False
+    reads_tokens: ClassVar[bool] = False
+
+
+class Reward(Arguments):
+    """A reward function. reads_truths: it judges only what has a truth of its form. reports_accuracy: it says whether a
+    task is solved. components: the names of what it adds up, () where arguments decide."""
+
+    reads_truths: ClassVar[bool] = False
+    reports_accuracy: ClassVar[bool] = False
+    components: ClassVar[tuple[str, ...]] = ()
+
+
+class Workflow(Arguments):
+    """A workflow. acts_by_itself: attempts have processes of their own. tells_states: trajectories have a state
+    (state_hash)."""
+
+    acts_by_itself: ClassVar[bool] = False
+    tells_states: ClassVar[bool] = False
+
+
+class Selector(Arguments):
+    """A selector of tasks. feature_keys: how many it reads at least, and at most (None: any number). reads_rates: of
+    the experience of earlier steps."""
+
+    feature_keys: ClassVar[tuple[int, int | None]] = (0, 0)
+    reads_rates: ClassVar[bool] = False
+
+
+class Operator(Arguments):
+    """An operator on experience. changes_reward: the sum alone."""
+
+    changes_reward: ClassVar[bool] = False
+
+
 Taker = type[Arguments] | Signature  # what accepts arguments: one of our functions, or a user's
+Model = TypeVar("Model", bound=Arguments)
 
 
-def described(model: type[Arguments], summary: str, *columns: str, **facts: Any) -> type[Arguments]:
-    """Returns a model with the same arguments, or none, for a function of its own. facts: see Arguments."""
-    return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns,
-                                           **facts})
+def described(model: type[Model], summary: str, **facts: Any) -> type[Model]:
+    """Returns a model with the same arguments, or none, for another function. facts: those of its kind."""
+    return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, **facts})
 
 
 def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[str, Any]) -> list[Problem]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ouroboros.pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Arguments, Operator, described
 
 
 class Shaping(Arguments):
@@ -17,35 +17,35 @@ class Shaping(Arguments):
     weight: float = Field(1.0, description="factor of the score")
 
 
-class RewardShaping(Arguments):
+class RewardShaping(Operator):
     """The reward plus, minus, times or divided by weight times a score, for each configuration in turn."""
     changes_reward = True
     reward_shaping_configs: list[dict[str, Any]] = Field(description="stats_key, op_type and weight each")
 
 
-class RewardFilter(Arguments):
+class RewardFilter(Operator):
     """Attempts whose reward is at least the threshold."""
     threshold: float = Field(0.0, description="least reward")
 
 
-class RewardStdFilter(Arguments):
+class RewardStdFilter(Operator):
     """Groups of at least two attempts whose rewards spread: population std above the threshold."""
     threshold: float = Field(0.0, ge=0, description="std up to which a group is dropped")
 
 
-class QualityReward(Arguments):
+class QualityReward(Operator):
     """The reward plus weight times the score quality, the mean of what operators before found of it, from 0 to 1."""
     changes_reward = True
     weight: float = Field(1.0, description="factor of the score")
 
 
-class DiversityReward(Arguments):
+class DiversityReward(Operator):
     """The reward plus weight times the score diversity, from 0 to 1: how few words a response shares with its group."""
     changes_reward = True
     weight: float = Field(1.0, description="factor of the score")
 
 
-class DataJuicer(Arguments):
+class DataJuicer(Operator):
     """A Data-Juicer recipe: a file, or operators with name and args."""
     operators: list[dict[str, Any]] = Field([], description="name and args each")
     config_path: str | None = Field(None, description="recipe in Data-Juicer's own YAML")
@@ -56,8 +56,8 @@ DATA_JUICER, SHAPING = "data_juicer", "reward_shaping_mapper"
 EXPERIENCE = {
     DATA_JUICER: DataJuicer,
     "diversity_reward": DiversityReward,
-    "invalid_reward_filter": described(Arguments, "Attempts with a finite reward: always so, all others failed."),
-    "pass_rate_calculator": described(Arguments, "All attempts; the score pass_rate is their group's mean reward."),
+    "invalid_reward_filter": described(Operator, "Attempts with a finite reward: always so, all others failed."),
+    "pass_rate_calculator": described(Operator, "All attempts; the score pass_rate is their group's mean reward."),
     "quality_reward": QualityReward,
     "reward_filter": RewardFilter,
     SHAPING: RewardShaping,

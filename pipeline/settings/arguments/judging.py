@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from ouroboros.pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
-from ouroboros.pipeline.settings.arguments.base import LONGEST, Arguments
+from ouroboros.pipeline.settings.arguments.base import LONGEST, Reward
 
 FORMS = {"judge_url": (is_address, NEEDED_ADDRESS), "judge_key_env": (is_variable, NEEDED_VARIABLE)}
 
@@ -42,7 +42,7 @@ def rubric_of(value: Any) -> list[Criterion]:
     return found
 
 
-class JudgeReward(Arguments):
+class JudgeReward(Reward):
     """The judgement of a model of explorer.auxiliary_models, of a server, or of the policy, by rubric or in a group
     (RULER)."""
     reads_truths = True

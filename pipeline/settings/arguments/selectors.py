@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from ouroboros.pipeline.settings.arguments.base import Arguments, described
+from ouroboros.pipeline.settings.arguments.base import Selector, described
 
 
-class DifficultyBased(Arguments):
+class DifficultyBased(Selector):
     """Tasks with an estimated solve rate near a target: two feature_keys, rates of a weak and a strong model."""
     feature_keys = (2, 2)
     reads_rates = True
@@ -20,7 +20,7 @@ class DifficultyBased(Arguments):
     tau: float = Field(1.0, ge=0, description="temperature of the draw; 0: the nearest tasks")
 
 
-class SolveRatePools(Arguments):
+class SolveRatePools(Selector):
     """Tasks drawn by the pool of their last measured solve rate: unseen, hard, medium or solved."""
     reads_rates = True
     hard: float = Field(0.1, ge=0, le=1, description="rate up to which a task is hard")
@@ -32,10 +32,10 @@ class SolveRatePools(Arguments):
 
 
 SELECTORS = {
-    "sequential": described(Arguments, "As in the file, again and again."),
-    "shuffle": described(Arguments, "Another permutation each epoch."),
-    "random": described(Arguments, "Drawn again each step, none twice in a step."),
-    "offline_easy2hard": described(Arguments, "By feature_keys, the largest first: large is easy; again and again.",
+    "sequential": described(Selector, "As in the file, again and again."),
+    "shuffle": described(Selector, "Another permutation each epoch."),
+    "random": described(Selector, "Drawn again each step, none twice in a step."),
+    "offline_easy2hard": described(Selector, "By feature_keys, the largest first: large is easy; again and again.",
                                    feature_keys=(1, None)),
     "difficulty_based": DifficultyBased,
     "solve_rate_pools": SolveRatePools,

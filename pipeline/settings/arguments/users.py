@@ -1,9 +1,11 @@
-"""Signatures of user functions, as inspected in the process that imports them (stages/own_code.py)."""
+"""Signatures of user functions, as inspected in the process that imports them (stages/own_code.py), and the columns
+that a function takes."""
 
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from ouroboros.pipeline.store.errors import Problem
@@ -85,6 +87,15 @@ class Signature:
         """Returns the signature without these parameters, which the caller provides."""
         return replace(self, required=[name for name in self.required if name not in given],
                        optional=[name for name in self.optional if name not in given])
+
+
+def needed_columns(function: Callable) -> tuple[str, ...]:
+    """Returns the parameters of a function without a default, in order: the columns that it takes.
+
+    Of a class those of its instances. An argument that a functools.partial binds by name counts as having a default.
+    """
+    called = partial(function.__call__, None) if inspect.isclass(function) else function
+    return tuple(p.name for p in inspect.signature(called).parameters.values() if p.default is p.empty)
 
 
 def _plain(annotation: Any) -> list[str]:

@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
-from ouroboros.operators.losses.distillation import forward_kl_topk
+from ouroboros.operators.losses.distillation import ForwardKlTopk
+from tests.factories import called
+
+forward_kl_topk = called(ForwardKlTopk)
 
 
 def logs(*probabilities):

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from ouroboros.operators.aggregation import token_weights_by_kind
-from ouroboros.operators.losses.mixture import chord_mu, mix, mix_chord
+from ouroboros.operators.losses.mixture import Mix, MixChord, chord_mu
+from tests.factories import called
+
+mix, mix_chord = map(called, (Mix, MixChord))
 
 ROWS = torch.tensor([0, 1, 1, 2, 2, 2])
 EXPERT = ROWS == 2

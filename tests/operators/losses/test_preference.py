@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from ouroboros.operators.aggregation import token_weights
-from ouroboros.operators.losses.preference import dpo, ipo, kto, orpo, simpo
+from ouroboros.operators.losses.preference import Dpo, Ipo, Kto, Orpo, Simpo
+from tests.factories import called
+
+dpo, ipo, kto, orpo, simpo = map(called, (Dpo, Ipo, Kto, Orpo, Simpo))
 
 # log-ratios: pair 0 chosen 1 + 1, rejected -1; pair 1 chosen 0, rejected 0.5 + 0.5 + 0.5 + 0.5
 GAPS = [1.0, 1.0, -1.0, 0.0, 0.5, 0.5, 0.5, 0.5]
@@ -70,7 +73,7 @@ def test_kto_judges_each_response_by_itself():
 
 
 def test_kto_takes_an_estimate_of_the_kl_like_a_given_one_and_tells_it():
-    found, _, _, statistics = losses(kto, beta=1.0, reference_point=torch.tensor(0.5), estimate_kl=True)
+    found, _, _, statistics = losses(kto, beta=1.0, estimated_kl=torch.full((8,), 0.5), estimate_kl=True)
     assert found == losses(kto, beta=1.0, reference_point=0.5)[0]
     assert statistics["estimated_kl"] == [0.5] * 8
 

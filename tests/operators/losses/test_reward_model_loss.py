@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
-from ouroboros.operators.losses.reward import reward_model
+from ouroboros.operators.losses.reward import RewardModel
+from tests.factories import called
+
+reward_model = called(RewardModel)
 
 
 def losses(*scores, margins=None, **given):

@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
-from ouroboros.operators.losses.demonstrations import sft, sft_is, sft_phi
-from ouroboros.operators.losses.weighted import cispo, opmd, rec, topr
+from ouroboros.operators.losses.demonstrations import Sft, SftIs, SftPhi
+from ouroboros.operators.losses.weighted import Cispo, Opmd, Rec, Topr
+from tests.factories import called
+
+sft, sft_is, sft_phi, cispo, opmd, rec, topr = map(called, (Sft, SftIs, SftPhi, Cispo, Opmd, Rec, Topr))
 
 
 def tensor(*values):

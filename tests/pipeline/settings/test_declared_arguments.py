@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from ouroboros.operators import advantage, aggregation, entropy, generate, kl, loss, priority, reward, sampling
-from ouroboros.operators.catalogue import CHOSEN
-from ouroboros.pipeline.settings import arguments
+from ouroboros.operators import advantage, aggregation, entropy, generate, kl, priority, reward, sampling
+from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments
 from ouroboros.pipeline.settings.arguments.base import choices, problems
 from ouroboros.pipeline.settings.arguments.terms import Kl
@@ -20,7 +19,7 @@ from tests.golden.messages import wording
 # part -> (the functions, how many parameters from the first their caller gives; None: those of `columns`)
 FUNCTIONS = {
     "sample_strategy": (sampling.SAMPLE_STRATEGIES, 2), "advantage_fn": (advantage.ADVANTAGES, 1),
-    "policy_loss_fn": (loss.POLICY_LOSSES, None), "entropy_loss_fn": (entropy.ENTROPY_LOSSES, None),
+    "entropy_loss_fn": (entropy.ENTROPY_LOSSES, None),
     "priority_fn": (priority.PRIORITIES, 0), "generator": (generate.GENERATORS, 1),
     "default_reward_fn_type": (reward.REWARDS | rewards.OPENED, 2),
     "default_workflow_type": (single_turn.WORKFLOWS, 1)}
@@ -31,43 +30,45 @@ PAIRS = [(part, name) for part, (functions, _) in FUNCTIONS.items() for name in 
 def test_every_function_is_declared_and_no_other(part):
     tables = {"kl_loss_fn": kl.KL_ESTIMATORS, "loss_agg_mode": aggregation.AGGREGATIONS}
     bound = tables.get(part) or FUNCTIONS[part][0]
-    assert set(bound) == set(arguments.TABLES[part])
+    assert set(bound) == set(declared.TABLES[part])
 
 
 @pytest.mark.parametrize(("part", "name"), PAIRS)
 def test_a_function_takes_what_is_declared_with_the_declared_defaults(part, name):
     functions, given = FUNCTIONS[part]
-    model, parameters = arguments.TABLES[part][name], list(inspect.signature(functions[name]).parameters.values())
-    given = len(model.columns) if given is None else 1 if name in rewards.OPENED else given
-    if model.columns:
+    model, parameters = declared.TABLES[part][name], list(inspect.signature(functions[name]).parameters.values())
+    if given is None:
+        given = len(model.columns)
         assert tuple(p.name for p in parameters[:given]) == model.columns
-    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox", CHOSEN)}
+    given = 1 if name in rewards.OPENED else given
+    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox")}
     takes_tools = "toolbox" in [p.name for p in parameters]  # whose arguments are not the function's own
     fields = {k: v for k, v in model.model_fields.items() if not (takes_tools and k in ToolArguments.model_fields)}
     assert set(own) == set(fields)
     for argument, field in fields.items():
         assert own[argument] == (inspect.Parameter.empty if field.is_required() else field.default)
-        assert field.description
 
 
-@pytest.mark.parametrize("name", arguments.KL_ESTIMATORS)
+@pytest.mark.parametrize("name", declared.KL_ESTIMATORS)
 def test_an_estimate_of_a_kl_takes_the_declared_columns(name):
-    model = arguments.KL_ESTIMATORS[name]
+    model = declared.KL_ESTIMATORS[name]
     assert tuple(inspect.signature(kl.KL_ESTIMATORS[name]).parameters) == model.columns
     assert list(model.model_fields) == list(Kl.model_fields)
 
 
-@pytest.mark.parametrize(("part", "name"), PAIRS)
-def test_every_argument_is_judged_and_its_default_passes(part, name):
-    model = arguments.TABLES[part][name]
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part, table in declared.TABLES.items() for name in table])
+def test_every_argument_is_described_and_judged_and_its_default_passes(part, name):
+    model = declared.TABLES[part][name]
+    assert model.summary()
     for argument, field in model.model_fields.items():
+        assert field.description
         assert model.wrong_values("args", {argument: {"of": "no type at all"}}), argument
         if not field.is_required():
             assert model.wrong_values("args", {argument: field.default}) == []
 
 
-LOSS, ADVANTAGE, COUNTDOWN = arguments.POLICY_LOSSES, arguments.ADVANTAGES, arguments.GENERATORS["countdown"]
-STALE = arguments.SAMPLE_STRATEGIES["staleness_control"]
+LOSS, ADVANTAGE, COUNTDOWN = declared.POLICY_LOSSES, declared.ADVANTAGES, declared.GENERATORS["countdown"]
+STALE = declared.SAMPLE_STRATEGIES["staleness_control"]
 
 
 @pytest.mark.parametrize(("model", "given", "found", "needed"), [
@@ -85,8 +86,8 @@ STALE = arguments.SAMPLE_STRATEGIES["staleness_control"]
     (COUNTDOWN, {"tasks": 1000.0}, "1000.0", "a whole number"), (COUNTDOWN, {"tasks": True}, "true", "a whole number"),
     (COUNTDOWN, {"tasks": 10**7 + 1}, "=10000001", "at most 10000000"),
     (STALE, {"max_staleness": -1}, "=-1", "at least 0"), (STALE, {"max_staleness": math.nan}, "=nan", "finite"),
-    (arguments.REWARDS["format_reward"], {"pattern": 5}, "5", "a text"),
-    (arguments.REWARDS["overlong_penalty"], {"penalty_factor": -1}, "=-1", "at least 0"),
+    (declared.REWARDS["format_reward"], {"pattern": 5}, "5", "a text"),
+    (declared.REWARDS["overlong_penalty"], {"penalty_factor": -1}, "=-1", "at least 0"),
 ])
 def test_a_wrong_value_is_refused_with_its_key(model, given, found, needed):
     (line,) = model.wrong_values("args", given)
@@ -133,7 +134,7 @@ OUTSIDE = {  # part -> (function, argument, value that it does not take)
 @pytest.mark.parametrize(("part", "name", "argument", "value"),
                          [(part, *case) for part, cases in OUTSIDE.items() for case in cases])
 def test_what_a_function_does_not_take_is_refused(part, name, argument, value):
-    (line,) = arguments.TABLES[part][name].wrong_values("args", {argument: value})
+    (line,) = declared.TABLES[part][name].wrong_values("args", {argument: value})
     assert f"args.{argument}" in line
 
 
@@ -175,7 +176,7 @@ def test_what_steers_a_kl_is_needed_where_it_is_steered():
 
 def test_functions_that_share_arguments_take_those_that_any_has():
     """As the reward functions of a set do; of one that is not known nothing is said."""
-    takers = [arguments.REWARDS["format_reward"], Signature(["scale"], ["shift"])]
+    takers = [declared.REWARDS["format_reward"], Signature(["scale"], ["shift"])]
     assert problems("args", "a, b", takers, {"score": 1, "scale": 2}) == []
     unknown, missing, value = problems("args", "a, b", takers, {"scor": 1, "pattern": 3})
     wording(unknown, "'scor'", "'score'")
@@ -208,6 +209,6 @@ def test_choices_are_those_of_the_type():
 
 
 def test_declared_arguments_import_nothing_heavy():
-    code = ("import sys; import ouroboros.pipeline.settings.arguments; "
-            "assert not {'torch', 'pyarrow', 'numpy', 'ouroboros.operators'} & set(sys.modules)")
+    code = ("import sys; import ouroboros.pipeline.settings.declared; "
+            "assert not {'torch', 'pyarrow', 'numpy', 'duckdb'} & set(sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

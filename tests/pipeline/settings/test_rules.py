@@ -6,7 +6,6 @@ from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.entropy import ENTROPY_LOSSES
 from ouroboros.operators.generate import GENERATORS
 from ouroboros.operators.kl import KL_ESTIMATORS
-from ouroboros.operators.loss import POLICY_LOSSES
 from ouroboros.operators.reward import REWARDS
 from ouroboros.pipeline.settings.config import REWARDS as REWARD_NAMES
 from ouroboros.pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
@@ -101,7 +100,6 @@ def test_names_that_are_checked_early_are_those_that_there_are():
     assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
     for key, table, kind in (("algorithm.advantage_fn", ADVANTAGES, "names"),
-                             ("algorithm.policy_loss_fn", POLICY_LOSSES, "names"),
                              ("algorithm.kl_loss_fn", KL_ESTIMATORS, "names"),
                              ("algorithm.kl_penalty_fn", KL_ESTIMATORS, "names"),
                              ("algorithm.entropy_loss_fn", ENTROPY_LOSSES, "names"),
