@@ -8,17 +8,17 @@ import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from ouroboros.operators import advantage, correction, entropy, kl, priority, sampling, selection, shaping
+from ouroboros.operators import correction, entropy, kl, priority, sampling, selection, shaping
 from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from ouroboros.pipeline.settings.arguments.users import needed_columns
-from ouroboros.pipeline.settings.declared import POLICY_LOSSES
+from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.store.files import CONF
 
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
          "sample_strategy")
 ESTIMATES = "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`"
 FAMILIES = {
-    "Advantages: `algorithm.advantage_fn`": advantage.ADVANTAGES,
+    "Advantages: `algorithm.advantage_fn`": ADVANTAGES,
     "Policy losses: `algorithm.policy_loss_fn`": POLICY_LOSSES,
     "Loss aggregation: `algorithm.loss_agg_mode`": AGGREGATIONS,
     "Weights of tokens": {f.__name__: f for f in (token_weights, token_weights_by_kind)},

@@ -36,17 +36,20 @@ def chosen(table: dict[str, Callable], name: str, key: str) -> Callable:
     return function
 
 
-def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callable:
-    """As `chosen`; raises DataError when a user function's result is not a table of advantages."""
-    function = chosen(table, name, key)
+def chosen_advantage(name: str, given: dict[str, Any]) -> Callable:
+    """The advantage that algorithm.advantage_fn names, with arguments `given`, as in chosen_loss.
+
+    Calling the user's raises DataError when the result is not a table of advantages.
+    """
+    function, key = _with_arguments("advantage_fn", name, given), "algorithm.advantage_fn"
     if ":" not in name:
         return function
 
     @functools.wraps(function)
-    def checked(batch: pa.Table, **arguments: Any) -> pa.Table:
+    def checked(batch: pa.Table) -> pa.Table:
         try:
             with calling(name):
-                found = function(batch, **arguments)
+                found = function(batch)
         except KeyError as error:
             if "does not exist in schema" not in str(error):  # pyarrow's message for a missing column
                 raise

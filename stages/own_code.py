@@ -30,6 +30,7 @@ from ouroboros.pipeline.check.data_sample import sample
 from ouroboros.pipeline.check.samples import ROWS
 from ouroboros.pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
 from ouroboros.pipeline.settings.arguments.experience import SHAPING
 from ouroboros.pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
 from ouroboros.pipeline.settings.config import Config
@@ -63,8 +64,10 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
             return asdict(Signature(undescribed=lacking)) if lacking else None
     except ConfigError as error:
         return str(error)
-    if isinstance(function, type):
-        return f"'{name}' is a class; needed a function."
+    if inspect.isclass(function):
+        if issubclass(function, Advantage | Loss) and not inspect.isabstract(function):
+            return asdict(Signature.of_class(function))
+        return f"'{name}' is a class; needed a function, or for a loss or an advantage a class derived from it."
     if inspect.isroutine(function) and of_python(function.__module__ or "builtins"):
         return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
@@ -112,6 +115,7 @@ def _names(value: Any, places: dict[str, Any], visited: set[int], words: Sequenc
     """
     if isinstance(value, str):
         return any(word in value for word in words)
+    value = value.__call__ if inspect.isclass(value) else value  # of a loss or an advantage
     code = value if inspect.iscode(value) else getattr(value, "__code__", None)
     module = getattr(value, "__module__", None) or ""
     if code is None or id(code) in visited or (visited and _of_a_library(code, module)):

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ouroboros.pipeline.settings.arguments.base import Arguments
+from ouroboros.pipeline.settings.declared import name_of
 
 OFF = {"top_p": 1.0}  # 0 would keep nothing
 
@@ -62,5 +63,6 @@ def called(model: type[Arguments]) -> Callable:
         own = {name: named.pop(name) for name in model.model_fields if name in named}
         return model(**own)(*given, **named)
 
+    function.__name__ = name_of(model)
     function.__signature__ = inspect.signature(partial(model.__call__, None))
     return function

@@ -5,14 +5,14 @@ first one of the attempt's next row. Tokens that are not the policy's own action
 removed before any computation, so no recursion or mean includes them, and their values, including NaN, are never read.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
+from dataclasses import dataclass
 
 from ouroboros.operators.advantages.attempts import Attempts, attempts
 from ouroboros.operators.advantages.query import require, require_finite
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.lazy import np, pa
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 Advantages that compare rewards count an attempt once, and returns run through all of its rows.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
+from dataclasses import dataclass
 
 from ouroboros.operators.advantages.query import require
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.lazy import np, pa
 
 KEYS = (("position",), ("group_id", "run_index"))  # either names an attempt; without both, each row is one
 

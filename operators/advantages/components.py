@@ -1,40 +1,65 @@
 """Advantages of the components of a reward, each compared by itself: its name -> number, in `reward_components`."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from ouroboros.operators.advantages.action_tokens import Tokens, action_tokens, whiten
 from ouroboros.operators.advantages.query import require
-from ouroboros.pipeline.settings.arguments.advantages import Gdpo
+from ouroboros.pipeline.settings.arguments.base import Advantage
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.lazy import np, pa
 
-GDPO = Gdpo()
 
+class Gdpo(Advantage):
+    """Group reward-decoupled normalisation: each component of the reward is compared by itself.
 
-def gdpo(batch: pa.Table, gdpo_reward_keys=GDPO.gdpo_reward_keys, gdpo_reward_weights=GDPO.gdpo_reward_weights,
-         epsilon=GDPO.epsilon, norm_adv_by_std_in_grpo=GDPO.norm_adv_by_std_in_grpo, level=GDPO.level) -> pa.Table:
-    """Group reward-decoupled normalisation (Liu et al. 2026, arXiv:2601.05242).
-
-    x = sum_k w_k (r_k - mean_group) / (std_group + epsilon) over the components k of the reward, std unbiased, then
-    A = (x - mean) / sqrt(var + 1e-8), mean and unbiased var over all action tokens of the batch; level sequence: (x -
-    mean) / (std + epsilon) over its attempts, as TRL's normalize_then_sum. Sums of rewards that differ by component
-    stay apart, where grpo gives equal sums one advantage. Assumes that a component means the same in every row,
-    and that more of each is better: 1 for right and 0.1 for the form of a wrong answer alone would cancel.
-    norm_adv_by_std_in_grpo false: no division in the group. Degenerate: a component of equal values in a group, or a
-    group of one, adds 0; where that holds of all, A is -mean / std, and 0 if x is 0 throughout.
+    Liu et al. 2026, arXiv:2601.05242. x = sum_k w_k (r_k - mean_group) / (std_group + epsilon) over the components k of
+    the reward, std unbiased, then A = (x - mean) / sqrt(var + 1e-8), mean and unbiased var over all action tokens of
+    the batch; level sequence: (x - mean) / (std + epsilon) over its attempts, as TRL's normalize_then_sum. Sums of
+    rewards that differ by component stay apart, where grpo gives equal sums one advantage. Assumes that a component
+    means the same in every row, and that more of each is better: 1 for right and 0.1 for the form of a wrong answer
+    alone would cancel. norm_adv_by_std_in_grpo false: no division in the group. Degenerate: a component of equal values
+    in a group, or a group of one, adds 0; where that holds of all, A is -mean / std, and 0 if x is 0 throughout.
     """
-    require(batch, "group_id", "reward_components")
-    tokens = action_tokens(batch)
-    last = tokens.attempts.last
-    values = _matrix(batch.take(pa.array(last)), gdpo_reward_keys)
-    groups = np.unique(batch["group_id"].to_numpy()[last], return_inverse=True)[1]
-    normed = np.array([_within(column, groups, epsilon if norm_adv_by_std_in_grpo else None) for column in values.T])
-    normed = normed.reshape(values.shape[::-1])  # a batch without rows has no components
-    weights = np.ones(len(normed)) if gdpo_reward_weights is None else np.asarray(gdpo_reward_weights, np.float64)
-    return pa.table({"experience_id": batch["experience_id"],
-                     "advantage": tokens.lists(_whitened(weights @ normed, tokens, level, epsilon))})
+    compares_groups = True
+    reads_components = True
+    gdpo_reward_keys: list[str] | None = Field(None, min_length=1, description=(
+        "components of the reward that are compared; null: all that the rows of the batch have"))
+    gdpo_reward_weights: list[float] | None = Field(None, validate_default=True, description=(
+        "weight of each of gdpo_reward_keys, in their order; null: 1 each"))
+    epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")
+    norm_adv_by_std_in_grpo: bool = Field(True, description="whether a component is divided by its standard deviation "
+                                                            "in the group")
+    level: Literal["token", "sequence"] = Field("token", description=(
+        "what the sum is whitened over: action tokens, so that long responses count more, or responses"))
+
+    @field_validator("gdpo_reward_weights")
+    @classmethod
+    def _one_each(cls, value: list[float] | None, info: ValidationInfo) -> list[float] | None:
+        keys = info.data.get("gdpo_reward_keys")
+        if value is not None and len(value) != len(keys or ()):
+            raise ValueError(f"needed one for each of gdpo_reward_keys, {len(keys or ())}")
+        if value is not None and not any(value):
+            raise ValueError("every advantage would be 0; needed a weight other than 0")
+        return value
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(batch, "group_id", "reward_components")
+        tokens = action_tokens(batch)
+        last = tokens.attempts.last
+        values = _matrix(batch.take(pa.array(last)), self.gdpo_reward_keys)
+        groups = np.unique(batch["group_id"].to_numpy()[last], return_inverse=True)[1]
+        scale = self.epsilon if self.norm_adv_by_std_in_grpo else None
+        normed = np.array([_within(column, groups, scale) for column in values.T])
+        normed = normed.reshape(values.shape[::-1])  # a batch without rows has no components
+        given = self.gdpo_reward_weights
+        weights = np.ones(len(normed)) if given is None else np.asarray(given, np.float64)
+        return pa.table({"experience_id": batch["experience_id"],
+                         "advantage": tokens.lists(_whitened(weights @ normed, tokens, self.level, self.epsilon))})
 
 
 def _whitened(sums: np.ndarray, tokens: Tokens, level: str, epsilon: float) -> np.ndarray:

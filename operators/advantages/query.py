@@ -1,13 +1,12 @@
 """Reads an advantage function's batch: required columns, finite numbers, SQL over the view `batch`."""
 
-from functools import cache
+from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from functools import cache
 
 from ouroboros.pipeline.store import sessions
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.lazy import np, pa, pc
 
 TRAINER, EXPLORER = "the trainer of this stage", "the explorer of the stage that made the rollouts"
 # column -> its source; all other columns come from the explorer

@@ -2,10 +2,10 @@
 
 
 from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
 from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import eval_places, train_places, workflow_of
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.store.errors import Problem

@@ -40,7 +40,7 @@ def _problems(content: dict[str, Any]) -> list[Problem]:
 
 # required components of an algorithm on rollouts, and how to disable each
 NEEDED = {
-    "advantage_fn": "a name of operators/advantage.py, or package.module:function",
+    "advantage_fn": "a name of operators/advantages, or package.module:function",
     "policy_loss_fn": "a name of operators/losses, or package.module:function",
     "kl_loss_fn": "none, or a name of operators/kl.py",
     "kl_penalty_fn": "none, or a name of operators/kl.py",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
-from ouroboros.pipeline.settings.arguments.base import Loss
+from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
 from ouroboros.pipeline.settings.config import Config, users_code
 from ouroboros.pipeline.settings.data import ReplayBuffer
 from ouroboros.pipeline.settings.declared import TABLES
@@ -21,7 +21,7 @@ from ouroboros.pipeline.store.project_imports import is_installed
 
 # last part of a setting -> the tables with the functions that it may name; none: its classes, or no code of their own
 NAMED = {
-    "advantage_fn": ("operators.advantage:ADVANTAGES",),
+    "advantage_fn": (),
     "policy_loss_fn": (),
     "kl_loss_fn": ("operators.kl:KL_ESTIMATORS",),
     "kl_penalty_fn": ("operators.kl:KL_ESTIMATORS",),
@@ -124,7 +124,7 @@ def _of_rows(settings: Config, used: set[str]) -> list[tuple[str, str]]:
 def _definitions(key: str, name: str) -> list[str]:
     """Returns the definitions behind a name of ours: its class with the formula, or its entries in tables."""
     model = TABLES.get(key, {}).get(name)
-    if model and issubclass(model, Loss):
+    if model and issubclass(model, Advantage | Loss):
         return [f"{model.__module__}:{model.__name__}"]
     return [f"{table}[{name}]" for table in NAMED[key]]
 

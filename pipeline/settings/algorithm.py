@@ -130,7 +130,7 @@ class Algorithm(Section):
     reward_weights: dict[str, float] = setting(
         {}, "factors of components of the reward, by name, in what advantages see; 1 for all others; tables and "
             "resample_metric keep the plain sum")
-    advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
+    advantage_fn: str | None = setting(None, "name in operators/advantages; null: the algorithm's own",
                                        names=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
     policy_loss_fn: str | None = setting(None, "name in operators/losses; null: the algorithm's own",

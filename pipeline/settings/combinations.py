@@ -14,10 +14,10 @@ from ouroboros.pipeline.settings.algorithms import (
     TAUGHT,
     WITH_TEACHER,
 )
-from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
 from ouroboros.pipeline.settings.arguments.experience import CHANGE_REWARDS
 from ouroboros.pipeline.settings.columns import unweighed_steps
 from ouroboros.pipeline.settings.data import SHOWN, eval_places, train_places
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.kinds import of_mode
 from ouroboros.pipeline.settings.reward_rules import (
     component_keys,

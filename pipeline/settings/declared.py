@@ -11,10 +11,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from ouroboros.operators import losses
-from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.operators import advantages, losses
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
-from ouroboros.pipeline.settings.arguments.base import Loss, Model
+from ouroboros.pipeline.settings.arguments.base import Advantage, Loss, Model
 from ouroboros.pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES
 from ouroboros.pipeline.settings.arguments.selectors import SELECTORS
 from ouroboros.pipeline.settings.arguments.terms import AGGREGATIONS, ENTROPY_LOSSES, KL_ESTIMATORS
@@ -25,14 +24,16 @@ def defined_in(package: ModuleType, kind: type[Model]) -> dict[str, type[Model]]
     modules = [import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__)]
     found = [one for module in modules for one in vars(module).values()
              if inspect.isclass(one) and issubclass(one, kind) and one.__module__ == module.__name__]
-    return dict(sorted((_name(one), one) for one in found if not inspect.isabstract(one)))
+    return dict(sorted((name_of(one), one) for one in found if not inspect.isabstract(one)))
 
 
-def _name(model: type) -> str:
+def name_of(model: type) -> str:
+    """Returns the name of a class in settings: its `name`, or that of the class in snake_case."""
     return vars(model).get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", model.__name__).lower()
 
 
 POLICY_LOSSES = defined_in(losses, Loss)
+ADVANTAGES = defined_in(advantages, Advantage)
 # last part of a setting that names a function -> the functions of ours
 TABLES = {
     "sample_strategy": SAMPLE_STRATEGIES,

@@ -32,7 +32,7 @@ from ouroboros.pipeline.settings.arguments.base import Loss
 from ouroboros.pipeline.settings.arguments.terms import Kl
 from ouroboros.pipeline.settings.arguments.users import needed_columns
 from ouroboros.pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
-from ouroboros.pipeline.settings.declared import POLICY_LOSSES
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.trainer import several_steps
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.learner.engine.batch import Row
@@ -61,9 +61,9 @@ class KLTerm:
 
         Raises ConfigError for unknown or contradictory settings.
         """
-        key, name = f"algorithm.{part}", getattr(algorithm, part)
-        refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
-        bound = Kl.bind(name, getattr(algorithm, f"{part}_args"), f"{key}_args")
+        refuse_parameters(algorithm, part)
+        name = getattr(algorithm, part)
+        bound = Kl.bind(name, getattr(algorithm, f"{part}_args"), f"algorithm.{part}_args")
         return cls(name, **dict(bound) | ({} if kl_coef is None else {"kl_coef": kl_coef}))
 
     @property
@@ -89,7 +89,7 @@ class Objective:
         demonstrated, given_rows = algorithm.algorithm_type in DEMONSTRATED, algorithm.algorithm_type in GIVEN
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
         if not demonstrated:
-            refuse_parameters(algorithm, "policy_loss_fn", chosen(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn"))
+            refuse_parameters(algorithm, "policy_loss_fn")
         self.policy_loss = chosen_loss(self.name, {} if demonstrated else algorithm.policy_loss_fn_args)
         own = inspect.unwrap(self.policy_loss)
         self.declared = own if isinstance(own, Loss) else Loss  # a user's function declares nothing
@@ -234,17 +234,17 @@ def _entropy_loss(algorithm, demonstrated: bool) -> tuple[partial, bool]:
     name = "none" if demonstrated else algorithm.entropy_loss_fn
     function = chosen_estimate(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
     if not demonstrated:
-        refuse_parameters(algorithm, "entropy_loss_fn", function)
+        refuse_parameters(algorithm, "entropy_loss_fn")
     given = {} if demonstrated else algorithm.entropy_loss_fn_args
     bound = arguments("entropy_loss_fn", name, function, given, "algorithm.entropy_loss_fn_args")
     return partial(function, **bound), bool(bound.get("entropy_coef", ":" in name))
 
 
-def refuse_parameters(algorithm, part: str, function: Callable) -> None:
-    """Raises ConfigError when the user's function for `part` requires an unavailable column."""
-    if ":" not in (getattr(algorithm, part) or ""):
-        return
-    if problems := wrong_parameters(part, needed_columns(function), algorithm):
+def refuse_parameters(algorithm, part: str) -> None:
+    """Raises ConfigError for an unknown name, and where the user's function for `part` takes an unavailable column."""
+    name = getattr(algorithm, part)
+    function = chosen(TABLES[part], name, f"algorithm.{part}")
+    if ":" in name and (problems := wrong_parameters(part, needed_columns(function), algorithm)):
         raise ConfigError(" ".join(problems))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from ouroboros.operators.kl import penalise
-from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.learner.objective import KLTerm
 

@@ -52,9 +52,9 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     (f"{LOSSES}/clipped.py", "Ppo", "docstring", NOTHING),
     (f"{LOSSES}/clipped.py", "Ppo.__call__", "comment", NOTHING),
     (f"{LOSSES}/clipped.py", "Ppo.__call__", "layout", NOTHING),
-    (f"{ADVANTAGES}/group.py", "grpo", "formula", GRPO),
-    (f"{ADVANTAGES}/group.py", "rloo", "formula", NOTHING),
-    (f"{ADVANTAGES}/token.py", "ppo", "formula", PPO_ONLY),
+    (f"{ADVANTAGES}/group.py", "Grpo.__call__", "formula", GRPO),
+    (f"{ADVANTAGES}/group.py", "Rloo.__call__", "formula", NOTHING),
+    (f"{ADVANTAGES}/token.py", "Ppo.__call__", "formula", PPO_ONLY),
     (f"{ADVANTAGES}/query.py", "require", "error", NOTHING),
     ("operators/kl.py", "k2", "formula", GRPO),
     ("operators/kl.py", "k3", "formula", PPO_ONLY),
@@ -101,7 +101,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("pipeline/job/tracking.py", "Mlflow", "formula", NOTHING),
     ("pipeline/job/progress.py", "step_line", "formula", NOTHING),
     ("pipeline/settings/explorer.py", "RolloutModel", "formula", NOTHING),
-    ("pipeline/settings/arguments/advantages.py", "Grpo", "meaning", NOTHING),
+    (f"{ADVANTAGES}/group.py", "Grpo", "meaning", NOTHING),
     ("src/ouroboros/commands/cli.py", "run", "formula", NOTHING),
 ]
 SETTINGS = [
@@ -233,5 +233,6 @@ def test_stages_that_run_again_after_another_setting(home, key, value, expected)
 def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch, setting, name, argument, named,
                                                                      again):
     before, table = identities(named), declared.TABLES[setting]
-    monkeypatch.setitem(table, name, pydantic.create_model("Edited", __base__=table[name], **argument))
+    monkeypatch.setitem(table, name, pydantic.create_model(
+        table[name].__name__, __base__=table[name], __module__=table[name].__module__, **argument))
     assert run_again(before, identities(named)) == again

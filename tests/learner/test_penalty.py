@@ -6,14 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.advantages.steps import gigpo
-from ouroboros.operators.advantages.token import jsd, on_policy_distill
+from ouroboros.operators.advantages import steps, token
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.learner.objective import KLTerm
 from ouroboros.stages.learner.penalty import penalised, refuse_dense
-from tests.factories import advantage_batch
+from tests.factories import advantage_batch, called
+
+gigpo = called(steps.Gigpo)
+jsd, on_policy_distill = map(called, (token.Jsd, token.OnPolicyDistill))
 
 K1 = KLTerm("k1", kl_coef=0.2)
 
@@ -43,7 +45,7 @@ def test_a_penalty_changes_every_advantage(name, step_rewards):
                   run_index=[0, 1, 2, 0], reward=[1.0, 1.1, 0.0, 1.0], step_reward=step_rewards, state_hash=["s"] * 4,
                   baseline_reward=[0.5] * 4, values=[[0.1, 0.2]] * 4, teacher_logprobs=[[-0.4, -0.7]] * 4,
                   rollout_logprobs=[[-0.5] * 2] * 4)
-    without, left = numbers(ADVANTAGES[name](batch)), numbers(ADVANTAGES[name](penalised(batch, K1)[0]))
+    without, left = numbers(ADVANTAGES[name]()(batch)), numbers(ADVANTAGES[name]()(penalised(batch, K1)[0]))
     assert any(id_ not in without or not np.allclose(left[id_], without[id_]) for id_ in left)
 
 

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.choice import chosen_advantage, chosen_loss
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.compose.recipe import effective
@@ -42,8 +41,8 @@ def test_the_code_is_short():
 def test_the_advantage_of_the_page(project):
     """Rewards 0 0 1 of one group have the median 0, 0 1 of another 1/2; twice what is left."""
     batch = pa.table({"experience_id": list("abcde"), "group_id": list("xxxyy"), "reward": [0.0, 0.0, 1.0, 0.0, 1.0]})
-    function = chosen_advantage(ADVANTAGES, "mine.parts:median_baseline", "algorithm.advantage_fn")
-    found = function(batch, scale=2.0).sort_by("experience_id")
+    function = chosen_advantage("mine.parts:median_baseline", {"scale": 2.0})
+    found = function(batch).sort_by("experience_id")
     assert found["advantage"].to_pylist() == [0.0, 0.0, 2.0, -1.0, 1.0]
 
 

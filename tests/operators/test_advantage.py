@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.arguments import arguments
-from ouroboros.pipeline.settings.arguments.advantages import ADVANTAGES as NAMES
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch
 from tests.golden.messages import refuses
@@ -46,12 +44,8 @@ def random_batch(rows: int, seed: int) -> pa.Table:
 
 
 def answer(name: str, batch: pa.Table) -> dict:
-    made = ADVANTAGES[name](batch, **arguments("advantage_fn", name, ADVANTAGES[name], {}, "x"))
+    made = ADVANTAGES[name]()(batch)
     return dict(zip(made["experience_id"].to_pylist(), made["advantage"].to_pylist(), strict=True))
-
-
-def test_the_names_that_are_checked_early_are_those_that_there_are():
-    assert set(NAMES) == set(ADVANTAGES)
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)

@@ -3,7 +3,6 @@
 import pytest
 import yaml
 
-from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.aggregation import AGGREGATIONS
 from ouroboros.operators.entropy import ENTROPY_LOSSES
 from ouroboros.operators.kl import KL_ESTIMATORS
@@ -11,7 +10,7 @@ from ouroboros.operators.sampling import SAMPLE_STRATEGIES
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, PAIR_TYPES, meant, ours
-from ouroboros.pipeline.settings.declared import POLICY_LOSSES
+from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.store.files import CONF
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())

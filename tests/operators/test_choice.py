@@ -1,12 +1,14 @@
 """Functions of the user's own, named by dotted path: found, and looked at before their answers are believed."""
 
 
+import inspect
+
 import pyarrow as pa
 import pytest
 import torch
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_loss
+from ouroboros.operators.advantages.group import Grpo
+from ouroboros.operators.choice import chosen_advantage, chosen_estimate, chosen_loss
 from ouroboros.operators.kl import KL_ESTIMATORS, penalise
 from ouroboros.operators.losses.clipped import Ppo
 from ouroboros.pipeline.store.errors import ConfigError, DataError
@@ -14,6 +16,9 @@ from tests.golden.messages import refuses
 
 MINE = '''
 import pyarrow as pa
+from pydantic import Field
+
+from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
 
 NUMBER = 3
 
@@ -40,6 +45,21 @@ def of_a_teacher(batch): return batch["teacher_logprobs"]
 def summed(logprobs, advantages): return -advantages * logprobs, {"size": logprobs.sum()}
 def kl(logprobs, ref_logprobs): return (logprobs - ref_logprobs) ** 4
 def one(logprobs, ref_logprobs): return (logprobs - ref_logprobs).sum()
+
+class Scaled(Loss):
+    """REINFORCE, scaled."""
+    aggregation = "seq-mean-token-mean"
+    scale: float = Field(1.0, ge=0, description="factor")
+
+    def __call__(self, logprobs, advantages):
+        return -self.scale * advantages * logprobs, {}
+
+class Doubled(Advantage):
+    """Twice the reward."""
+
+    def __call__(self, batch):
+        found = [2 * one for one in batch["reward"].to_pylist()]
+        return pa.table({"experience_id": batch["experience_id"], "advantage": found})
 '''
 KEY = "algorithm.advantage_fn"
 
@@ -56,7 +76,7 @@ def batch():
 
 
 def advantages(name, **arguments):
-    return chosen_advantage(ADVANTAGES, f"parts_of_mine:{name}", KEY)(batch(), **arguments)
+    return chosen_advantage(f"parts_of_mine:{name}", arguments)(batch())
 
 
 def test_a_loss_without_a_gradient_is_refused():
@@ -73,10 +93,10 @@ def test_a_column_that_a_batch_does_not_have_is_told_with_those_that_it_has():
 
 
 def test_a_name_without_a_colon_is_one_of_ours():
-    assert chosen(ADVANTAGES, "grpo", KEY) is ADVANTAGES["grpo"]
+    assert isinstance(chosen_advantage("grpo", {}), Grpo)
     assert isinstance(chosen_loss("ppo", {}), Ppo)
     with refuses(ConfigError, "algorithm.advantage_fn 'grop'", "'grpo'"):
-        chosen(ADVANTAGES, "grop", KEY)
+        chosen_advantage("grop", {})
 
 
 def test_an_advantage_answers_for_rows_or_for_tokens():
@@ -126,3 +146,15 @@ def test_an_estimate_of_kl_is_used_as_a_penalty():
 def test_what_is_no_function_is_refused(path, words):
     with refuses(ConfigError, words):
         chosen_estimate(KL_ESTIMATORS, path, "algorithm.kl_loss_fn")
+
+
+def test_a_class_of_the_users_is_a_loss_and_an_advantage_with_its_own_arguments():
+    """-A log pi times 2 is 2 and -4 at log pi = -1 and -2, A = 1 and -1; the advantage is twice the reward."""
+    loss = chosen_loss("parts_of_mine:Scaled", {"scale": 2.0})
+    given = {"logprobs": torch.tensor([-1.0, -2.0]), "advantages": torch.tensor([1.0, -1.0])}
+    assert loss(**given)[0].tolist() == [2.0, -4.0]
+    assert inspect.unwrap(loss).aggregation == "seq-mean-token-mean"
+    made = chosen_advantage("parts_of_mine:Doubled", {})(batch())
+    assert made["advantage"].to_pylist() == [2.0, 0.0]
+    with refuses(ConfigError, "policy_loss_fn_args.scale", "at least 0"):
+        chosen_loss("parts_of_mine:Scaled", {"scale": -1.0})

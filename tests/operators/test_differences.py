@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.aggregation import token_weights, token_weights_by_kind
 from ouroboros.operators.correction import importance_correction, rejected
 from ouroboros.operators.kl import adaptive_coefficient, k2, penalise
@@ -19,7 +18,7 @@ from ouroboros.operators.priority import PRIORITIES
 from ouroboros.operators.sampling import mix
 from ouroboros.operators.shaping import overlong_penalty
 from ouroboros.pipeline.settings.algorithms import parts
-from ouroboros.pipeline.settings.declared import POLICY_LOSSES
+from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.settings.train_batch import divided
 from ouroboros.stages.learner.engine.rates import learning_rate
 from tests.factories import advantage_batch
@@ -28,7 +27,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 
 
 def advantage(name, columns, **given):
-    made = ADVANTAGES[name](advantage_batch(**columns), **given)
+    made = ADVANTAGES[name](**given)(advantage_batch(**columns))
     found = dict(zip(made["experience_id"].to_pylist(), made["advantage"].to_pylist(), strict=True))
     return [found[key] for key in sorted(found)]
 
@@ -78,7 +77,7 @@ def test_gspo_is_averaged_over_rows():
 
 
 def test_raft_takes_the_best_row():
-    made = ADVANTAGES["raft"](advantage_batch(group_id=["g"] * 3, reward=[0.0, 1.0, 1.0]))
+    made = ADVANTAGES["raft"]()(advantage_batch(group_id=["g"] * 3, reward=[0.0, 1.0, 1.0]))
     assert made["experience_id"].to_pylist() == ["e1"]
 
 
@@ -174,8 +173,8 @@ def test_gae_and_discounted_returns_skip_what_is_no_action():
     there = [0.0 + 9 - 0.5, 0.0 + 0.25 - 9, 1 - 0.25]
     assert there[0] + 0.5 * (there[1] + 0.5 * there[2]) == pytest.approx(4.31, abs=0.005)
     batch = advantage_batch(action_mask=[[1, 0, 1]], values=[[0.5, 9.0, 0.25]], reward=[1.0])
-    assert ADVANTAGES["ppo"](batch, lam=0.5)["returns"][0][0].as_py() - 0.5 == 0.125
-    assert ADVANTAGES["reinforceplusplus"](batch, gamma=0.5)["returns"].to_pylist() == [[0.5, 0, 1]]
+    assert ADVANTAGES["ppo"](lam=0.5)(batch)["returns"][0][0].as_py() - 0.5 == 0.125
+    assert ADVANTAGES["reinforceplusplus"](gamma=0.5)(batch)["returns"].to_pylist() == [[0.5, 0, 1]]
 
 
 def test_gigpo():

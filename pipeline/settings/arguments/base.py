@@ -24,6 +24,7 @@ class Arguments(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    name: ClassVar[str] = ""  # in settings, where it is not that of the class in snake_case
     takes_anything: ClassVar[bool] = False  # as a user's function with **others does
 
     @classmethod
@@ -109,6 +110,10 @@ class Advantage(Arguments):
     reads_components: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     reads_tokens: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, batch: Any) -> Any:
+        """Returns a table of experience_id and advantage."""
 
 
 class Reward(Arguments):

@@ -66,6 +66,14 @@ class Signature:
             {name: getattr(function, name) for name in FACTS if hasattr(function, name)},
             types={p.name: kinds for p in named if (kinds := _plain(p.annotation))})
 
+    @classmethod
+    def of_class(cls, model: type) -> Self:
+        """Returns what a user's class of base.Loss or base.Advantage takes and declares."""
+        doc = (inspect.getdoc(model) or "").partition("\n")[0]
+        return cls(needed_columns(model), list(model.model_fields), text=str(inspect.signature(model)), doc=doc,
+                   facts={name: getattr(model, name) for name in FACTS if hasattr(model, name)},
+                   reads_steps=getattr(model, "reads_steps", False))
+
     @property
     def compares_groups(self) -> bool:
         """Returns what is declared of an advantage; without a declaration, whether it reads what groups are."""

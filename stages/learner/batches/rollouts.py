@@ -3,15 +3,12 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.arguments import arguments
 from ouroboros.operators.choice import chosen_advantage
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
@@ -62,11 +59,8 @@ class Rollouts:
         self.total_steps = self.schedule.total_steps
         self.syncs = self._syncs()
         self.mixes = algorithm.sample_strategy == "mix"
-        function = chosen_advantage(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
-        refuse_parameters(algorithm, "advantage_fn", function)
-        self.advantage = partial(function, **arguments(
-            "advantage_fn", algorithm.advantage_fn, function, algorithm.advantage_fn_args,
-            "algorithm.advantage_fn_args"))
+        refuse_parameters(algorithm, "advantage_fn")
+        self.advantage = chosen_advantage(algorithm.advantage_fn, algorithm.advantage_fn_args)
         self.penalty = KLTerm.of(algorithm, "kl_penalty_fn", kl_coef)
         self.session = tables.connect(threads=1)  # batches are small, and the trainer's cores are busy
         self.sampling = Sampling(context, self.session)

@@ -6,15 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.advantages.group import asymre, dr_grpo, grpo, opmd, raft, rec, rloo
-from ouroboros.operators.advantages.token import ppo, reinforceplusplus, remax
+from ouroboros.operators.advantages import group, token
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.learner.objective import KLTerm
 from ouroboros.stages.learner.penalty import penalised
-from tests.factories import advantage_batch
+from tests.factories import advantage_batch, called
 from tests.golden.messages import refuses
 from tests.learner.test_penalty import table
+
+asymre, dr_grpo, grpo, opmd, raft, rec, rloo = map(called, (
+    group.Asymre, group.DrGrpo, group.Grpo, group.Opmd, group.Raft, group.Rec, group.Rloo))
+ppo, reinforceplusplus, remax = map(called, (token.Ppo, token.Reinforceplusplus, token.Remax))
 
 
 def runs(*given, group="g", **columns):
@@ -192,7 +195,8 @@ def test_knowing_that_each_row_is_an_attempt_changes_no_bit(name):
     """As in a batch without the columns that tell attempts apart, rows in any order."""
     for seed in range(5):
         batch = advantage_batch(**single(40, seed)).take(np.random.default_rng(seed).permutation(40))
-        plain, known = ADVANTAGES[name](batch.drop_columns(["run_index", "turn"])), ADVANTAGES[name](batch)
+        advantage = ADVANTAGES[name]()
+        plain, known = advantage(batch.drop_columns(["run_index", "turn"])), advantage(batch)
         assert plain.equals(known)
 
 

@@ -2,10 +2,12 @@
 
 import pytest
 
-from ouroboros.operators.advantages.components import gdpo
-from ouroboros.operators.advantages.token import reinforceplusplus_baseline
+from ouroboros.operators.advantages import components, token
 from ouroboros.pipeline.store.errors import DataError
-from tests.factories import advantage_batch
+from tests.factories import advantage_batch, called
+
+reinforceplusplus_baseline = called(token.ReinforceplusplusBaseline)
+gdpo = called(components.Gdpo)
 
 
 def batch(components, groups="gggg", masks=None):

@@ -7,20 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ouroboros.operators.advantages.group import (
-    asymre,
-    dr_grpo,
-    grpo,
-    grpo_passk,
-    maxrl,
-    opmd,
-    raft,
-    rec,
-    reinforce,
-    rloo,
-)
+from ouroboros.operators.advantages import group
 from ouroboros.pipeline.store.errors import DataError
-from tests.factories import advantage_batch
+from tests.factories import advantage_batch, called
+
+asymre, dr_grpo, grpo, grpo_passk, maxrl, opmd, raft, rec, reinforce, rloo = map(called, (
+    group.Asymre, group.DrGrpo, group.Grpo, group.GrpoPassk, group.Maxrl, group.Opmd, group.Raft, group.Rec,
+    group.Reinforce, group.Rloo))
 
 HALF = 1 / math.sqrt(2)
 

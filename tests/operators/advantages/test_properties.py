@@ -10,12 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.advantages.group import asymre, grpo, opmd, rec
-from ouroboros.operators.advantages.steps import gigpo, step_wise_grpo
-from ouroboros.operators.advantages.token import ppo, reinforceplusplus
-from tests.factories import advantage_batch
+from ouroboros.operators.advantages import group, steps, token
+from ouroboros.pipeline.settings.declared import ADVANTAGES
+from tests.factories import advantage_batch, called
 from tests.operators.advantages.test_group import ask
+
+asymre, grpo, opmd, rec = map(called, (group.Asymre, group.Grpo, group.Opmd, group.Rec))
+gigpo, step_wise_grpo = map(called, (steps.Gigpo, steps.StepWiseGrpo))
+ppo, reinforceplusplus = map(called, (token.Ppo, token.Reinforceplusplus))
 
 quick = settings(max_examples=25, deadline=None)
 REAL = st.floats(-5, 5).map(lambda x: round(x, 3))  # real numbers, and ties that are ties
@@ -165,8 +167,8 @@ def test_gigpo_of_an_outcome_does_not_know_a_shift_of_it(runs, shift):
     ["asymre", "dr_grpo", "gigpo", "grpo", "opmd", "rec", "rloo", "step_wise_grpo"]), st.data())
 def test_other_groups_and_their_order_do_not_matter(groups, name, data):
     order = data.draw(st.permutations(range(len(groups))))
-    together = by_run(ADVANTAGES[name], [groups[i] for i in order])
-    (alone,) = by_run(ADVANTAGES[name], [groups[0]])
+    together = by_run(ADVANTAGES[name](), [groups[i] for i in order])
+    (alone,) = by_run(ADVANTAGES[name](), [groups[0]])
     assert flat(together[order.index(0)]) == near(flat(alone))
 
 

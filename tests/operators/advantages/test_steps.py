@@ -6,11 +6,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ouroboros.operators.advantage import ADVANTAGES
-from ouroboros.operators.advantages.steps import gigpo, step_wise_grpo
+from ouroboros.operators.advantages import steps
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
-from tests.factories import advantage_batch
+from tests.factories import advantage_batch, called
 from tests.golden.messages import refuses
+
+gigpo, step_wise_grpo = map(called, (steps.Gigpo, steps.StepWiseGrpo))
 
 HALF = 1 / math.sqrt(2)
 
@@ -126,7 +128,7 @@ def expected_gradient(advantage, **arguments):
         batch = advantage_batch(
             group_id=["g"] * len(turns), run_index=[run for run, *_ in turns], turn=[turn for _, turn, _ in turns],
             state_hash=[str(turn) for _, turn, _ in turns], reward=[reward for *_, reward in turns])
-        found = ADVANTAGES[advantage](batch, **arguments).to_pylist()
+        found = ADVANTAGES[advantage](**arguments)(batch).to_pylist()
         given = {one["experience_id"]: one["advantage"] for one in found}
         for place, (run, turn, _) in enumerate(turns):
             total[turn] += chance / 2 * given[f"e{place}"] * RUNS[outcomes[run]][2][turn]
@@ -139,8 +141,9 @@ def expected_gradient(advantage, **arguments):
     ("gigpo", {"fnorm": "none", "omega": 0.0}, 1 / 2, 1 / 2),
     ("gigpo", {"fnorm": "none"}, 1, 3 / 4),  # of attempts in the second turn one is compared with none by chance 1/2
     # two different rewards give +-0.707, however far apart: {stop, win} and {stop, lose} cancel
-    ("grpo", {"epsilon": 0.0}, 0, 1.0607), ("step_wise_grpo", {"epsilon": 0.0, "enable_step_norm": False}, 0, 1.0607),
-    ("step_wise_grpo", {"epsilon": 0.0, "enable_step_norm": True}, 0, 0.5303)])
+    ("grpo", {"epsilon": 1e-12}, 0, 1.0607),
+    ("step_wise_grpo", {"epsilon": 1e-12, "enable_step_norm": False}, 0, 1.0607),
+    ("step_wise_grpo", {"epsilon": 1e-12, "enable_step_norm": True}, 0, 0.5303)])
 def test_credit_of_turns_where_the_policy_decides_when_to_stop(advantage, arguments, first, second):
     """The expected reward is (1 - g) / 4 + g w: its gradient is g (1 - g) (w - 1/4) = 1/16, and g w (1 - w) = 1/8."""
     expected = first / 16, second / 8

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from ouroboros.operators.advantages import token
 from ouroboros.operators.advantages.action_tokens import whiten
-from ouroboros.operators.advantages.token import jsd, on_policy_distill, ppo, reinforceplusplus, remax
 from ouroboros.pipeline.store.errors import DataError
-from tests.factories import advantage_batch
+from tests.factories import advantage_batch, called
 from tests.golden.messages import refuses
+
+jsd, on_policy_distill, ppo, reinforceplusplus, remax = map(called, (
+    token.Jsd, token.OnPolicyDistill, token.Ppo, token.Reinforceplusplus, token.Remax))
 
 HALF = 1 / math.sqrt(2)
 

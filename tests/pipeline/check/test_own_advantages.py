@@ -14,7 +14,7 @@ MODULES = {"mine/__init__.py": "", "mine/tools.py": "def compare(batch):\n    re
 import functools
 import duckdb
 import pyarrow.compute as pc
-from ouroboros.operators.advantages.group import grpo
+from ouroboros.operators.advantages.group import Grpo
 from mine import tools
 
 SQL = "SELECT experience_id, reward - avg(reward) OVER (PARTITION BY group_id) AS advantage FROM batch"
@@ -32,7 +32,7 @@ def attribute(batch):
     return [one.group_id for one in batch]
 
 def ours(batch):
-    return grpo(batch)
+    return Grpo()(batch)
 
 def inner(batch):
     def of(row):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ouroboros.operators import advantage, aggregation, entropy, generate, kl, priority, reward, sampling
+from ouroboros.operators import aggregation, entropy, generate, kl, priority, reward, sampling
 from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments
 from ouroboros.pipeline.settings.arguments.base import choices, problems
@@ -18,8 +18,7 @@ from tests.golden.messages import wording
 
 # part -> (the functions, how many parameters from the first their caller gives; None: those of `columns`)
 FUNCTIONS = {
-    "sample_strategy": (sampling.SAMPLE_STRATEGIES, 2), "advantage_fn": (advantage.ADVANTAGES, 1),
-    "entropy_loss_fn": (entropy.ENTROPY_LOSSES, None),
+    "sample_strategy": (sampling.SAMPLE_STRATEGIES, 2), "entropy_loss_fn": (entropy.ENTROPY_LOSSES, None),
     "priority_fn": (priority.PRIORITIES, 0), "generator": (generate.GENERATORS, 1),
     "default_reward_fn_type": (reward.REWARDS | rewards.OPENED, 2),
     "default_workflow_type": (single_turn.WORKFLOWS, 1)}

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ouroboros.operators.advantage import ADVANTAGES
 from ouroboros.operators.entropy import ENTROPY_LOSSES
 from ouroboros.operators.generate import GENERATORS
 from ouroboros.operators.kl import KL_ESTIMATORS
@@ -99,8 +98,7 @@ def test_names_that_are_checked_early_are_those_that_there_are():
     leaves = dict(walk())
     assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
-    for key, table, kind in (("algorithm.advantage_fn", ADVANTAGES, "names"),
-                             ("algorithm.kl_loss_fn", KL_ESTIMATORS, "names"),
+    for key, table, kind in (("algorithm.kl_loss_fn", KL_ESTIMATORS, "names"),
                              ("algorithm.kl_penalty_fn", KL_ESTIMATORS, "names"),
                              ("algorithm.entropy_loss_fn", ENTROPY_LOSSES, "names"),
                              ("data_processor.task_pipeline.generator", GENERATORS, "choices")):
