@@ -148,6 +148,10 @@ def gspo_token(t, new, held, b, clip_range_low=3e-4, clip_range_high=4e-4):
     return surrogate(ratio, b.advantages[t], clip_range_low, clip_range_high)
 
 
+def luspo(t, new, held, b, clip_range_low=2e-3, clip_range_high=2.5e-3):
+    return gspo(t, new, held, b, clip_range_low, clip_range_high)
+
+
 def sapo(t, new, held, b, tau_pos=1.0, tau_neg=1.05):
     a = b.advantages[t]
     tau = tau_pos if a > 0 else tau_neg
@@ -373,7 +377,7 @@ def value_loss(value: float, old: float, wanted: float, cliprange: float) -> tup
 POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "decoupled_ppo": decoupled_ppo, "dpo": dpo,
           "dppo_kl": dppo_kl, "dppo_tv": dppo_tv, "forward_kl_topk": forward_kl_topk,
           "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
-          "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "m2po": m2po, "mix": mix,
+          "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "luspo": luspo, "m2po": m2po, "mix": mix,
           "mix_chord": mix_chord, "opmd": opmd, "ppo": ppo, "rec": rec, "sapo": sapo, "sft": sft, "sft_is": sft_is,
           "sft_phi": sft_phi, "reward_model": reward_model, "sppo": sppo, "topr": topr}
 KL = {"abs": absolute, "corrected_k3": corrected_k3, "k1": k1, "k2": k2, "k3": k3, "low_var_kl": low_var_kl,

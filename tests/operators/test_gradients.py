@@ -102,6 +102,7 @@ CASES = [
     ("gspo_token", {}, CLIPPED), ("gspo_token", {"clip_range_low": 0.1, "clip_range_high": 0.2}, CLIPPED),
     ("importance_sampling", {}, "free"), ("ipo", {}, "pair"), ("ipo", {"beta": 0.5}, "pair"),
     ("ipo", {"length_normalized": True}, "pair"), ("orpo", {}, "pair"), ("orpo", {"beta": 1.0}, "pair"),
+    ("luspo", {}, CLIPPED), ("luspo", {"clip_range_low": 0.1, "clip_range_high": 0.2}, CLIPPED),
     ("kto", {}, "chosen rejected"),
     ("kto", {"beta": 0.4, "desirable_weight": 0.5, "undesirable_weight": 2.0, "reference_point": 0.3},
      "chosen rejected"),

@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from ouroboros.operators.aggregation import token_weights
 from ouroboros.operators.losses import clipped, divergence
+from ouroboros.operators.losses.luspo import Luspo
 from tests.factories import called
 
 decoupled_ppo, gmpo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo = map(called, (
@@ -135,6 +138,19 @@ def test_gspo_token_takes_an_advantage_of_each_token():
     """The row's ratio is 2 for both tokens; only the second is held, its advantage being positive."""
     assert tokens(gspo_token, [4.0, 1.0], [-1.0, 3.0], [0, 0])[0] == pytest.approx([2.0, -3 * 1.0004])
     assert tokens(gspo_token, [4.0, 1.0], [-1.0, 3.0], [0, 0], gradient=True) == pytest.approx([2.0, 0.0])
+
+
+def test_luspo_weighs_a_response_by_its_length():
+    """Rows of 3 and 1 tokens at ratio 1, A = 1: 3 and 1 of two responses, and the gradient of each token is -1/2."""
+    loss, weights = Luspo(), np.repeat(token_weights(Luspo.aggregation, [3, 1]), [3, 1])
+    new = tensor(*[math.log(0.1)] * 4).requires_grad_()
+    total = (loss(new, new.detach(), tensor(1, 1, 1, 1), torch.tensor([0, 0, 0, 1]))[0] * torch.tensor(weights)).sum()
+    total.backward()
+    assert total.item() == pytest.approx(-2.0)
+    assert new.grad.tolist() == pytest.approx([-0.5] * 4)
+    drifted, statistics = loss(new + math.log(1.01), new.detach(), tensor(1, 1, 1, 1), torch.tensor([0, 0, 0, 1]))
+    assert drifted.tolist() == pytest.approx([-1.0025] * 4)
+    assert statistics["clip_fraction"].tolist() == [1] * 4
 
 
 def test_sapo_is_the_papers_objective_and_fades_on_both_sides():
