@@ -152,6 +152,13 @@ def luspo(t, new, held, b, clip_range_low=2e-3, clip_range_high=2.5e-3):
     return gspo(t, new, held, b, clip_range_low, clip_range_high)
 
 
+def vespo(t, new, held, b, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0):
+    ratio = math.prod(math.exp(held[j] - b.old[j]) for j in b.rows[b.row[t]])
+    a = b.advantages[t]
+    k, decay = (vespo_k_pos, vespo_lambda_pos) if a >= 0 else (vespo_k_neg, vespo_lambda_neg)
+    return -ratio**k * math.exp(decay * (1 - ratio)) * a * new[t], "up" if a >= 0 else "down"
+
+
 def sapo(t, new, held, b, tau_pos=1.0, tau_neg=1.05):
     a = b.advantages[t]
     tau = tau_pos if a > 0 else tau_neg
@@ -379,7 +386,7 @@ POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "decoupled_ppo
           "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
           "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "luspo": luspo, "m2po": m2po, "mix": mix,
           "mix_chord": mix_chord, "opmd": opmd, "ppo": ppo, "rec": rec, "sapo": sapo, "sft": sft, "sft_is": sft_is,
-          "sft_phi": sft_phi, "reward_model": reward_model, "sppo": sppo, "topr": topr}
+          "sft_phi": sft_phi, "reward_model": reward_model, "sppo": sppo, "topr": topr, "vespo": vespo}
 KL = {"abs": absolute, "corrected_k3": corrected_k3, "k1": k1, "k2": k2, "k3": k3, "low_var_kl": low_var_kl,
       "none": nothing}
 ENTROPY = {"default": entropy_bonus, "mix": entropy_of_rollouts, "none": nothing}

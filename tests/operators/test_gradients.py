@@ -125,6 +125,7 @@ CASES = [
     ("reward_model", {}, "pair"), ("reward_model", {"center_rewards_coefficient": 0.3}, "pair"),
     ("sppo", {}, "inside outside"), ("sppo", {"epsilon": 1.0}, "inside outside"),
     ("topr", {}, "success tapered whole"), ("topr", {"level": "token"}, "success tapered whole"),
+    ("vespo", {}, "up down"), ("vespo", {"vespo_k_pos": 0.5, "vespo_lambda_neg": 1.0}, "up down"),
     ("topr", {"advantage_threshold": 0.8}, "success tapered whole"),
 ]
 INDICATORS = {"none": "taught", "two-side": "taught dropped", "one-side": "taught dropped",

@@ -7,7 +7,7 @@ from ouroboros.pipeline.store.files import CONF
 
 ALIASES = {"gspo-token"}  # of gspo_token
 ELSEWHERE = {"reward_model"}  # by the recipe countdown_reward
-UNMEASURED = {"luspo"}  # tested by hand, not trained to a figure yet
+UNMEASURED = {"luspo", "vespo"}  # tested by hand, not trained to a figure yet
 MOST_USED = {"grpo", "ppo", "dapo", "rloo", "reinforceplusplus", "dr_grpo", "gspo", "cispo", "dpo", "sft"}
 
 
@@ -18,6 +18,7 @@ def test_the_page_shows_what_was_measured():
 def test_every_algorithm_was_trained():
     rows = [row for rows in files.read_json(RESULTS / "algorithms.json")["result"].values() for row in rows]
     types = [one for family in FAMILIES.values() for one in family.types]
-    assert sorted(types) == sorted({path.stem for path in (CONF / "algorithm").glob("*.yaml")} - ALIASES - ELSEWHERE - UNMEASURED)
+    there = {path.stem for path in (CONF / "algorithm").glob("*.yaml")}
+    assert sorted(types) == sorted(there - ALIASES - ELSEWHERE - UNMEASURED)
     assert [(row[0], row[1]) for row in rows] == [
         (one, seed) for one in types for seed in ((1, 2, 3) if one in MOST_USED else (1,))]

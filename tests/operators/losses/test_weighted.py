@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ouroboros.operators.losses.demonstrations import Sft, SftIs, SftPhi
+from ouroboros.operators.losses.vespo import Vespo
 from ouroboros.operators.losses.weighted import Cispo, Opmd, Rec, Topr
 from tests.factories import called
 
@@ -46,6 +47,14 @@ def test_topr_by_token_and_with_another_threshold():
     assert scores(topr, [0.5], [0.5], advantage_threshold=0.6)[0] == pytest.approx([0.25])
     assert scores(topr, [0.5], [0.5], advantage_threshold=0.5)[0] == pytest.approx([0.25])  # at it, it tapers
     assert scores(topr, [0.5], [0.5], advantage_threshold=0.4)[0] == pytest.approx([0.5])
+
+
+def test_vespo_fades_on_both_sides_of_the_ratio_of_a_response():
+    """Row 0, A = 1: 1/2 and 4 are 2, weight 4 e^(3 (1 - 2)) = 0.199148; row 1, A = -1: 1/2, weight e^(2 (1 - 1/2)) / 8
+    = 0.339785; row 2 at ratio 1 is REINFORCE."""
+    found, statistics = scores(called(Vespo), [0.5, 4, 0.5, 1.0], [1, 1, -1, -3], [0, 0, 1, 2])
+    assert found == pytest.approx([0.199148, 0.199148, -0.339785, -3], abs=1e-6)
+    assert statistics["clip_fraction"] == [1, 1, 1, 0]
 
 
 def test_cispo_bounds_the_weight_and_drops_no_token():
