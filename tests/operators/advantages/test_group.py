@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ouroboros.operators.advantages import group
+from ouroboros.operators.advantages.opo import Opo
 from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch, called
 
@@ -198,3 +199,21 @@ def test_grpo_passk_gives_the_lead_to_the_best():
     """0 1 3: lead 2, std sqrt(7 / 3) = 1.527525."""
     assert close(ask(grpo_passk, [0, 1, 3]), [0, 0, 1.309307])
     assert ask(grpo_passk, [0, 1, 3], [1, 1, 0], [5], norm_adv_by_std_in_grpo=False) == [[0, 0, 2], [0, 0, 0], [0]]
+
+
+def test_opo_weighs_the_baseline_by_length():
+    """Rewards 1 0 0 of 1, 1 and 2 action tokens: 1 less 1/4; of equal length dr_grpo; alone the reward itself."""
+    masks = [[1], [0, 1], [1, 1], [1], [1]]
+    made = Opo()(advantage_batch(group_id=list("aaabc"), reward=[1.0, 0.0, 0.0, 0.3, -2.0], action_mask=masks))
+    assert made["advantage"].to_pylist() == [0.75, -0.25, -0.25, 0.3, -2.0]
+    equal = advantage_batch(group_id=list("aaa"), reward=[0.1] * 3, action_mask=[[1], [1, 1], [1]])
+    assert Opo()(equal)["advantage"].to_pylist() == [0.0] * 3
+    same = advantage_batch(group_id=list("aab"), reward=[1.0, 0.5, 3.0], action_mask=[[1]] * 3)
+    assert Opo()(same)["advantage"].to_pylist()[:2] == dr_grpo(same)["advantage"].to_pylist()[:2]
+
+
+def test_opo_counts_an_attempt_of_two_rows_once():
+    """Two turns of 1 and 2 tokens that earn 1, and one of 1 token without: 3 / 4 is the baseline."""
+    made = Opo()(advantage_batch(group_id=list("aaa"), run_index=[0, 0, 1], turn=[0, 1, 0], reward=[1.0, 1.0, 0.0],
+                                 action_mask=[[1], [1, 1], [1]]))
+    assert made["advantage"].to_pylist() == [0.25, 0.25, -0.75]
