@@ -23,7 +23,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.results.counterfactual import ORIGINAL
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
+from ouroboros.pipeline.settings.algorithms import WITH_CRITIC, WITH_ENTROPIES, WITH_TEACHER
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import checkpoints, files, hashes, records, tables
 from ouroboros.pipeline.store.errors import OuroError
@@ -104,8 +104,9 @@ class Replay:
         references = self.references if self._refers(algorithm) else None
         critic = self.critic if algorithm.advantage_fn in WITH_CRITIC else None
         teacher = self.teacher if algorithm.advantage_fn in WITH_TEACHER else None
-        recompute = not algorithm.bypass_old_logprobs
-        Estimates(self.actor, references, critic, recompute, teacher).add(batch.rollouts)
+        estimates = Estimates(self.actor, references, critic, not algorithm.bypass_old_logprobs, teacher,
+                              algorithm.advantage_fn in WITH_ENTROPIES)
+        estimates.add(batch.rollouts)
         rows = source.with_advantages(batch).rows
         result = self.actor.step(rows, objective, 0.0, self.step)
         return Outcome({row.id: row.advantage for row in rows}, result, self.actor.zero.gradients)

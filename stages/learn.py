@@ -18,7 +18,7 @@ from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
 from ouroboros.pipeline.job.opening import opening
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
+from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC, WITH_ENTROPIES
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
@@ -129,7 +129,8 @@ class Trainer:
         if "teacher" in context.inputs:
             teacher = Teacher(context, self.model, self.process)
             prove_teacher(teacher, config, self.text)
-        return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher)
+        return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher,
+                         config.algorithm.advantage_fn in WITH_ENTROPIES)
 
     def _keep_way(self, way: Way, former: str | None) -> None:
         """Logs in which way rows go. Raises ModelError where it is not `former`, that of the checkpoint."""

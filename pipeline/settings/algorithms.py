@@ -33,6 +33,7 @@ CENTRED = tuple(name for name in COMPARE if "baseline_shift" not in ADVANTAGES[n
 BY_COMPONENT = tuple(name for name, one in ADVANTAGES.items() if one.reads_components)
 WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)
 WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if one.needs_teacher)
+WITH_ENTROPIES = tuple(name for name, one in ADVANTAGES.items() if one.needs_entropies)
 # losses that read the log-probs of a teacher's likeliest tokens
 TAUGHT = tuple(name for name, one in POLICY_LOSSES.items() if one.needs_teacher)
 DIRECTORY = CONF / "algorithm"

@@ -13,28 +13,34 @@ from ouroboros.stages.learner.teacher import Teacher
 
 @dataclass(frozen=True)
 class Estimates:
-    """references, critic, teacher: None where unused. recompute: the trainer scores old log-probs."""
+    """references, critic, teacher: None where unused. recompute: the trainer scores old log-probs. entropies: and the
+    entropy of each token."""
 
     actor: Actor
     references: References | None = None
     critic: Critic | None = None
     recompute: bool = False
     teacher: Teacher | None = None
+    entropies: bool = False
 
     @property
     def needed(self) -> bool:
-        return bool(self.references or self.critic or self.recompute or self.teacher)
+        return bool(self.references or self.critic or self.recompute or self.teacher or self.entropies)
 
     def add(self, rows: list[Row]) -> None:
-        """Adds the columns ref_logprobs, old_logprobs, values and teacher_logprobs [R] that are needed.
+        """Adds the columns ref_logprobs, old_logprobs, entropies, values and teacher_logprobs [R] that are needed.
 
-        old_logprobs are those of the weights before the step; without `recompute` a row keeps the rollout's.
-        Collective.
+        old_logprobs and entropies are those of the weights before the step; without `recompute` a row keeps the
+        rollout's log-probs. Collective.
         """
         if self.references:
             self.references.add(rows)
+        if self.entropies:
+            measured = self.actor.measure(rows)
+            _set(rows, "entropies", [values[:, 1] for values in measured])
         if self.recompute:
-            _set(rows, "old_logprobs", self.actor.score_rows(rows))
+            own = [values[:, 0] for values in measured] if self.entropies else self.actor.score_rows(rows)
+            _set(rows, "old_logprobs", own)
         if self.critic:
             _set(rows, "values", self.critic.values(rows))
         if self.teacher:

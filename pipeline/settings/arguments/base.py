@@ -98,7 +98,7 @@ class Advantage(Arguments):
 
     compares_groups: undefined or without its baseline in a group of one. compares_states: turns that begin in the same
     state. chooses_rows: it selects the rows to train on by dropping others. needs_values: of a critic. needs_teacher:
-    the log-probs of one. reads_components: of the reward, and not their sum. reads_steps: what single turns earned
+    the log-probs of one. needs_entropies: of the policy before the step. reads_components: of the reward, and not their sum. reads_steps: what single turns earned
     (step_reward). reads_tokens: what single tokens earned (token_rewards).
     """
 
@@ -107,6 +107,7 @@ class Advantage(Arguments):
     chooses_rows: ClassVar[bool] = False
     needs_values: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
+    needs_entropies: ClassVar[bool] = False
     reads_components: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     reads_tokens: ClassVar[bool] = False
