@@ -98,8 +98,8 @@ def components(c) -> Found:
                       "the reward: the penalty is subtracted from their sum.", "Take kl_loss_fn, or set none.",
                       found=a.kl_penalty_fn)
     if a.reward_weights:
-        yield Problem("algorithm.reward_weights", f"with advantage_fn={a.advantage_fn}, which has weights of its own: "
-                      "advantage_fn_args.gdpo_reward_weights.", "Set those, or {}.", found=a.reward_weights)
+        yield Problem("algorithm.reward_weights", f"with advantage_fn={a.advantage_fn}, which reads components as "
+                      "they are, by algorithm.advantage_fn_args.", "Set {}.", found=a.reward_weights)
     for name in (str(one.get("name")) for one in operators):
         if name in CHANGE_REWARDS or ":" in name:
             yield Problem("data_processor.experience_pipeline.operators", f"with algorithm.advantage_fn="

@@ -98,8 +98,8 @@ class Advantage(Arguments):
 
     compares_groups: undefined or without its baseline in a group of one. compares_states: turns that begin in the same
     state. chooses_rows: it selects the rows to train on by dropping others. needs_values: of a critic. needs_teacher:
-    the log-probs of one. needs_entropies: of the policy before the step. reads_components: of the reward, and not their sum. reads_steps: what single turns earned
-    (step_reward). reads_tokens: what single tokens earned (token_rewards).
+    the log-probs of one. needs_entropies: of the policy before the step. reads_components: of the reward, and not their
+    sum. reads_steps: what single turns earned (step_reward). reads_tokens: what single tokens earned (token_rewards).
     """
 
     compares_groups: ClassVar[bool] = False
