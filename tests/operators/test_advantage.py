@@ -24,6 +24,7 @@ NEEDS = {
     "reinforceplusplus": ("action_mask", "reward"),
     "reinforceplusplus_baseline": ("action_mask", "group_id", "reward"),
     "remax": ("action_mask", "baseline_reward", "reward"),
+    "rlcr": ("group_id", "reward_components"),
     "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
 }
 
@@ -39,7 +40,8 @@ def random_batch(rows: int, seed: int) -> pa.Table:
     return advantage_batch(
         group_id=[f"g{i // 4}" for i in range(rows)], run_index=[i % 4 // 2 for i in range(rows)],
         turn=[i % 2 for i in range(rows)], reward=(10 + source.normal(size=rows)).tolist(), action_mask=masks,
-        reward_components=[[("a", float(source.integers(2))), ("b", float(source.normal()))] for _ in range(rows)],
+        reward_components=[[("accuracy", float(source.integers(2))), ("confidence", source.random())]
+                           for _ in range(rows)],
         rollout_logprobs=logprobs(), old_logprobs=logprobs(), teacher_logprobs=logprobs(), values=logprobs(),
         baseline_reward=source.normal(size=rows).tolist(), state_hash=[str(source.integers(2)) for _ in range(rows)])
 

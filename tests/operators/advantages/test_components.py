@@ -3,8 +3,10 @@
 import pytest
 
 from ouroboros.operators.advantages import components, token
+from ouroboros.operators.advantages.rlcr import Rlcr
 from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch, called
+from tests.golden.messages import refuses
 
 reinforceplusplus_baseline = called(token.ReinforceplusplusBaseline)
 gdpo = called(components.Gdpo)
@@ -55,3 +57,23 @@ def test_reinforceplusplus_baseline_whitens_what_the_group_leaves():
     made = reinforceplusplus_baseline(given)["advantage"].to_pylist()
     std = (21.5 / 4) ** 0.5
     assert made == [pytest.approx([-1 / std]), pytest.approx([-2 / std, 0, -2 / std]), pytest.approx([2.5 / std] * 2)]
+
+
+def calibrated(*pairs, groups=None, **arguments):
+    rows = [{"accuracy": right, "confidence": stated, "form": 9.0} for right, stated in pairs]
+    return called(Rlcr)(batch(rows, groups or "g" * len(rows)), **arguments)["advantage"].to_pylist()
+
+
+def test_rlcr_scores_what_the_model_says_of_itself():
+    """1 - (1 - 0.5)^2 = 0.75 and 0 - 0.5^2 = -0.25: std sqrt(1/2), +-0.707107. Unsure and wrong beats sure."""
+    assert calibrated((1.0, 0.5), (0.0, 0.5)) == pytest.approx([0.707107, -0.707107], abs=1e-5)
+    assert calibrated((0.0, 0.0), (0.0, 1.0)) == pytest.approx([0.707107, -0.707107], abs=1e-5)
+    assert calibrated((0.0, 0.0), (0.0, 1.0), brier_weight=0.0) == [0.0, 0.0]
+    assert calibrated((1.0, 1.0), (1.0, 0.0), (0.0, 0.0)) == pytest.approx([1.154699, -0.577350, -0.577350], abs=1e-5)
+
+
+@pytest.mark.parametrize("components", [{"accuracy": 1.0}, {"accuracy": 1.0, "confidence": 1.5},
+                                        {"accuracy": -1.0, "confidence": 0.5}])
+def test_rlcr_needs_both_components_from_0_to_1(components):
+    with refuses(DataError, "row e0", "confidence" if components["accuracy"] > 0 else "accuracy"):
+        Rlcr()(batch([components], "g"))
