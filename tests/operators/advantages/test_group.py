@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ouroboros.operators.advantages import group
+from ouroboros.operators.advantages.clipb import Clipb
 from ouroboros.operators.advantages.opo import Opo
 from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch, called
@@ -217,3 +218,17 @@ def test_opo_counts_an_attempt_of_two_rows_once():
     made = Opo()(advantage_batch(group_id=list("aaa"), run_index=[0, 0, 1], turn=[0, 1, 0], reward=[1.0, 1.0, 0.0],
                                  action_mask=[[1], [1, 1], [1]]))
     assert made["advantage"].to_pylist() == [0.25, 0.25, -0.75]
+
+
+def test_clipb_leaves_out_failures_that_would_lower_the_entropy():
+    """p = 1/2 each, H = 1 + ln 2, but 0 at the third token: S = 1/2, 1/2, -0.346574 and 1/2; the mean is 0.288357, the
+    std 0.366574: two of these below the mean is -0.444792, one is -0.078218."""
+    half, full = math.log(0.5), 1 + math.log(2)
+    given = advantage_batch(group_id=list("aa"), reward=[1.0, 0.0], action_mask=[[1], [1, 1, 0, 1]],
+                            old_logprobs=[[half], [half, half, 0.0, half]],
+                            entropies=[[full], [full, 0.0, math.nan, full]])
+    kept, held = (Clipb(mu=mu)(given)["advantage"].to_pylist() for mu in (2.0, 1.0))
+    assert kept[1] == pytest.approx([-HALF, -HALF, 0, -HALF], abs=1e-5)
+    assert held == [pytest.approx([HALF], abs=1e-5), pytest.approx([-HALF, 0, 0, -HALF], abs=1e-5)]
+    better = given.set_column(given.column_names.index("reward"), "reward", [[0.0, 1.0]])
+    assert Clipb(mu=1.0)(better)["advantage"].to_pylist()[1] == pytest.approx([HALF, HALF, 0, HALF], abs=1e-5)
