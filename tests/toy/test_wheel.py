@@ -68,8 +68,8 @@ def _directories(shown):
 def test_stages_of_the_wheel_run_through_snakemake_and_by_hand(installed, project):
     shown = _directories(call(installed / "ouro", "stages", "--write", cwd=project))
     first, second = [line.split()[1] for line in shown if "store/tasks" in line][:2]
-    told = subprocess.run([installed / "python", "-X", "importtime", "-m", "ouroboros.stages.tasks", first], cwd=project,
-                          env=ELSEWHERE, capture_output=True, text=True, check=True).stderr
+    told = subprocess.run([installed / "python", "-X", "importtime", "-m", "ouroboros.stages.tasks", first],
+                          cwd=project, env=ELSEWHERE, capture_output=True, text=True, check=True).stderr
     loaded = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
     assert "ouroboros.stages.tasks" in loaded or "ouroboros.stages" in loaded
     assert not [name for name in loaded if name.partition(".")[0] in OURS]  # no module by two names

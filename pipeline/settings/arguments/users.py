@@ -69,8 +69,9 @@ class Signature:
     @classmethod
     def of_class(cls, model: type) -> Self:
         """Returns what a user's class of base.Loss or base.Advantage takes and declares."""
-        doc = (inspect.getdoc(model) or "").partition("\n")[0]
-        return cls(needed_columns(model), list(model.model_fields), text=str(inspect.signature(model)), doc=doc,
+        doc, taken = (inspect.getdoc(model) or "").partition("\n")[0], needed_columns(model)
+        text = ", ".join((*taken, *(f"{name}={one.default!r}" for name, one in model.model_fields.items())))
+        return cls(taken, list(model.model_fields), text=f"({text})", doc=doc,
                    facts={name: getattr(model, name) for name in FACTS if hasattr(model, name)},
                    reads_steps=getattr(model, "reads_steps", False))
 

@@ -202,6 +202,16 @@ def test_what_a_users_function_takes():
     assert Signature.of(dict) is None  # of C: Python cannot tell
 
 
+def test_what_a_users_class_takes():
+    """Its columns and fields, as those of a function, and what it declares."""
+    found = Signature.of_class(LOSS["sapo"])
+    assert (found.required, found.optional) == (("logprobs", "old_logprobs", "advantages"), ["tau_pos", "tau_neg"])
+    assert found.text == "(logprobs, old_logprobs, advantages, tau_pos=1.0, tau_neg=1.05)"
+    assert found.doc == LOSS["sapo"].summary()
+    assert Signature.of_class(ADVANTAGE["raft"]).facts == {"compares_groups": True, "chooses_rows": True}
+    assert Signature.of_class(ADVANTAGE["gigpo"]).reads_steps
+
+
 def test_choices_are_those_of_the_type():
     assert choices(ADVANTAGE["rec"].model_fields["drop"]) == ("balance", None)
     assert choices(ADVANTAGE["rec"].model_fields["epsilon"]) == ()
