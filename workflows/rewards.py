@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ouroboros.operators import shaping
 from ouroboros.operators.reward import load_reward
@@ -18,10 +19,10 @@ from ouroboros.pipeline.job import own_process
 from ouroboros.pipeline.job.shares import auxiliary_gpus
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
 from ouroboros.pipeline.settings.arguments.base import unknown
-from ouroboros.pipeline.settings.arguments.users import Signature
+from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature
 from ouroboros.pipeline.store.checkpoints import model_directory
 from ouroboros.pipeline.store.digests import resolve
-from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 from ouroboros.workflows.attempts.apart import apart
 from ouroboros.workflows.attempts.time_limit import limited
 from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
@@ -125,6 +126,28 @@ def _taken(names: Sequence[str], given: dict) -> dict:
     takers = [REWARDS.get(name) or Signature.of(load_reward(name)) for name in names]
     return {key: value for key, value in given.items()
             if any(taker.takes_anything or key in taker.names() for taker in takers)}
+
+
+def of_texts(name: str, given: dict[str, Any]) -> Callable[[str, str], dict[str, float]]:
+    """Returns a reward function as one of (response, answer) that returns components; errors: `ouroboros.reward`."""
+    if name in OPENED:
+        raise ConfigError(f"{name} judges with what a stage has (a model, a judge or lengths), and not texts alone.")
+    function = load_reward(name)
+    taker = REWARDS.get(name) or Signature.of(function)
+    wrong = [*unknown(name, [taker], given), *(taker.wrong_values(name, given) if taker else ())]
+    if wrong:
+        raise ConfigError(" ".join(map(str, wrong)))
+    rule = Rule(function, taken_arguments(function, given), retries=0, title=name)
+
+    def rewarded(response: str, answer: str) -> dict[str, float]:
+        if rule.names_tokens:
+            raise DataError(f"{name} takes {TOKENS}, ids of sampled tokens, and here are texts alone.")
+        (found,) = rule([[{"role": "user", "content": ""}]], [response], [answer], [None])
+        if isinstance(found, str):  # why there is none
+            raise DataError(found)
+        return found
+
+    return rewarded
 
 
 def add_own_rewards(outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],

@@ -18,10 +18,9 @@ from ouroboros.pipeline.settings.arguments.users import Signature, provided
 from ouroboros.pipeline.settings.declared import WORKFLOWS as DECLARED
 from ouroboros.pipeline.store.errors import ConfigError, pick
 from ouroboros.pipeline.store.user_errors import load_dotted
-from ouroboros.workflows.attempts.child import ENDPOINT, MODEL
+from ouroboros.workflows.attempts.child import AUXILIARY, ENDPOINT, MODEL
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.time_limit import limited_workflow, watched_workflow
-from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.protocol.prompts import choices_of
 from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
@@ -48,7 +47,7 @@ def load_workflow(
     """
     workflow, tools = _bound(name, arguments, directory)
     function, taken = inspect.unwrap(getattr(workflow, "func", workflow)), inspect.signature(workflow).parameters
-    consults = auxiliary.PARAMETER in taken
+    consults = AUXILIARY in taken
     if ENDPOINT in taken:
         return Isolated(workflow, limit, speaks=True, consults=consults, tools=tools)
     if MODEL in taken:

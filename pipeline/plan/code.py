@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
-from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
 from ouroboros.pipeline.settings.config import Config, users_code
 from ouroboros.pipeline.settings.data import ReplayBuffer
-from ouroboros.pipeline.settings.declared import TABLES
+from ouroboros.pipeline.settings.declared import TABLES, Advantage, Loss
 from ouroboros.pipeline.settings.kinds import PATHS, Kind
 from ouroboros.pipeline.settings.setting import leaves, own_name, values_of
 from ouroboros.pipeline.store.definitions import digest_definitions, start_of, uses_of_file

@@ -120,34 +120,12 @@ def reward(name: str, **arguments: Any) -> Callable[[str, str], Reward]:
     DataError where a row of a run would have failed: a malformed answer (ground truth), an exception, no number; and
     where the function has a parameter `completion_ids`, ids of sampled tokens, which texts do not have.
     """
-    from ouroboros.operators.reward import load_reward
-    from ouroboros.pipeline.settings.arguments.answers import REWARDS
-    from ouroboros.pipeline.settings.arguments.base import unknown
-    from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature
-    from ouroboros.pipeline.store.errors import ConfigError, DataError
-    from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
-    from ouroboros.workflows.rewards import OPENED
+    from ouroboros.workflows.rewards import of_texts
 
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    if name in OPENED:
-        raise ConfigError(f"{name} judges with what a stage has (a model, a judge or lengths), and not texts alone.")
-    function = load_reward(name)
-    taker = REWARDS.get(name) or Signature.of(function)
-    wrong = [*unknown(name, [taker], arguments), *(taker.wrong_values(name, arguments) if taker else ())]
-    if wrong:
-        raise ConfigError(" ".join(map(str, wrong)))
-    rule = Rule(function, taken_arguments(function, arguments), retries=0, title=name)
-
-    def rewarded(response: str, answer: str) -> Reward:
-        if rule.names_tokens:
-            raise DataError(f"{name} takes {TOKENS}, ids of sampled tokens, and here are texts alone.")
-        (found,) = rule([[{"role": "user", "content": ""}]], [response], [answer], [None])
-        if isinstance(found, str):  # why there is none
-            raise DataError(found)
-        return Reward(found)
-
-    return rewarded
+    rewarded = of_texts(name, arguments)
+    return lambda response, answer: Reward(rewarded(response, answer))
 
 
 def _words(recipe: str | None, overrides: tuple[str, ...]) -> list[str]:

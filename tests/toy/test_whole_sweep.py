@@ -18,7 +18,7 @@ from tests import fake_stages
 
 def typed(place: Path, *words: str) -> subprocess.CompletedProcess:
     """`python WORDS` in a directory, where `stages` may be fakes."""
-    environment = os.environ | {"PYTHONPATH": str(place)}
+    environment = os.environ | {"PYTHONPATH": f"{HOME}:{place}"}  # tests, for the fakes
     return subprocess.run([sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True,
                           check=False)
 

@@ -21,7 +21,6 @@ from typing import Any
 from ouroboros.pipeline.store.user_errors import brief
 from ouroboros.workflows.attempts.toolbox import AsyncToolbox, Toolbox, ToolFailed
 from ouroboros.workflows.attempts.wire import Unpacker, packed
-from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome
 from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset
@@ -31,6 +30,7 @@ from ouroboros.workflows.protocol.trajectory import Endpoint
 MODEL, TASK, CANCEL, DONE, FAILED = "model", "task", "cancel", "done", "failed"
 BEGUN = "begun"  # the workflow's own code: all before it is the start of a process, which no limit counts
 ENDPOINT = "endpoint"  # parameter of a workflow that asks the model by HTTP
+AUXILIARY = "auxiliary_models"  # parameter of one that asks them
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ def _outcome(job: Job, calls: Calls, toolbox: Toolbox | None) -> Any:
         toolbox.connect(lambda *question: calls.ask(*question)[1].result())
         given[TOOLBOX] = toolbox
     if job.auxiliary is not None:
-        given[auxiliary.PARAMETER] = auxiliary.clients(job.auxiliary, _is_async(job.workflow))
+        given[AUXILIARY] = clients(job.auxiliary, _is_async(job.workflow))
     if job.endpoint:
         os.environ.update(job.endpoint.variables)
         found = job.workflow(**given, **{ENDPOINT: job.endpoint})
@@ -215,3 +215,18 @@ def _advanced(attempt: Generator, model: Model) -> Any:
 
 async def _awaited(found) -> Any:
     return await found
+
+
+def clients(asked: list[Endpoint], is_async: bool) -> list[Any]:
+    """OpenAI clients of these, each with the name of its model as `model_path`."""
+    import openai
+
+    kind, http = (openai.AsyncOpenAI, openai.DefaultAsyncHttpxClient) if is_async else (
+        openai.OpenAI, openai.DefaultHttpxClient)
+    made = []
+    for one in asked:
+        client = kind(base_url=one.base_url, api_key=one.api_key, max_retries=0,
+                      http_client=http(trust_env=False, timeout=None))  # past any proxy; a reply takes its time
+        client.model_path = one.model
+        made.append(client)
+    return made

@@ -12,7 +12,6 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ouroboros.pipeline.job.context import ending, our_environment
 from ouroboros.pipeline.job.devices import visible_gpus
@@ -27,7 +26,6 @@ from ouroboros.workflows.protocol.trajectory import Endpoint
 
 PROCESS = "ouroboros.stages.serving.auxiliary"
 START_SECONDS = 3600.0  # for the weights of a model to be loaded
-PARAMETER = "auxiliary_models"  # of a workflow that asks them
 
 _served: dict[str, "Served"] = {}  # by what it was started with, but its token
 
@@ -77,21 +75,6 @@ def endpoints(config) -> list[Endpoint]:
     models = enumerate(config.explorer.auxiliary_models)
     started = [_start(config, index) for index, model in models if not is_classifier(_place(model))]
     return [one.endpoint for one in started]
-
-
-def clients(asked: list[Endpoint], is_async: bool) -> list[Any]:
-    """OpenAI clients of these, each with the name of its model as `model_path`."""
-    import openai
-
-    kind, http = (openai.AsyncOpenAI, openai.DefaultAsyncHttpxClient) if is_async else (
-        openai.OpenAI, openai.DefaultHttpxClient)
-    made = []
-    for one in asked:
-        client = kind(base_url=one.base_url, api_key=one.api_key, max_retries=0,
-                      http_client=http(trust_env=False, timeout=None))  # past any proxy; a reply takes its time
-        client.model_path = one.model
-        made.append(client)
-    return made
 
 
 def _place(model) -> Path:
