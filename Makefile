@@ -94,6 +94,7 @@ lint: .venv/.ready
 	$(BIN)/lint-imports
 
 setup: .venv/.ready
+	@echo "ready. Next, a first project: .venv/bin/ouro init first && cd first && ../.venv/bin/ouro run"
 
 setup-gpu:
 	@test ! -d .venv -o -e .venv/.gpu || { echo ".venv is a set-up for the CPU, which provides vllm too." \

@@ -97,7 +97,9 @@ def _never_answers(function: Any) -> str | None:
     steps, code = [*dis.get_instructions(function)], function.__code__
     given = inspect.signature(function).parameters
     read = {one.argval for one in steps if one.opname.startswith("LOAD_")} | {*code.co_cellvars}
-    if lacking := [name for name in ("endpoint", "model") if name in given and name not in read][:1]:
+    calls = any(one.opname.startswith("CALL") for one in steps)  # of a client, say, which the environment tells
+    asking = ("model",) if calls else ("endpoint", "model")
+    if lacking := [name for name in asking if name in given and name not in read][:1]:
         return f"never reads its parameter '{lacking[0]}', by which it asks the model."
     ends = [before for before, one in pairwise(steps) if one.opname == "RETURN_VALUE"]
     only = [one.argval for one in ends if one.opname == "LOAD_CONST"]

@@ -90,7 +90,8 @@ def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
                      f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
                      "truth: needed f(response, answer, ...).") for name, one in found
              if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
-    return wrong + [Problem("reward_fn_args of the task sets", f"'{name}' needs the argument '{need}'.")
+    return wrong + [Problem("reward_fn_args of the task sets", f"'{name}' needs the argument '{need}'.", "Set it "
+                            "there. No column is passed but that of format.response_key; a mapping in it is JSON.")
                     for name, one in found for need in reward_taker(name, functions).needed()
                     if any(name in reward_functions(taskset, explorer) and need not in taskset.reward_fn_args
                            for _, taskset in _answered(config))]

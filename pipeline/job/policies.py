@@ -100,6 +100,7 @@ def rebuild(stage: Path, step: int, out: Path) -> str:
 def _checkpoint(stage: Path, chosen: Policy, out: Path) -> str:
     checkpoints.require_intact(stage, chosen.step, part="model")
     shutil.copytree(chosen.directory / "model", out)
+    checkpoints.write_dtype(out)
     return versions.hash_of(tensor_files.read(out / checkpoints.WEIGHTS))
 
 
@@ -115,6 +116,7 @@ def _version(stage: Path, chosen: Policy, out: Path) -> str:
     checkpoints.copy_model_files(_like(stage), out)
     tensor_files.write(out / checkpoints.WEIGHTS, {
         name: tensor for name, tensor in held.tensors.items() if name not in manifest.get("twice", ())})
+    checkpoints.write_dtype(out)
     return manifest["hash"]
 
 

@@ -66,7 +66,8 @@ class Change:
             return f"{self.verdict}: {value}{unit} over {over}; a verdict on rewards needs {FEWEST_REWARDS}"
         if self.tasks == 1:
             return f"{self.verdict}: {value}{unit} on one paired task, too few for an interval"
-        return f"{self.verdict}: {value}{unit} [{low}, {high}] over {self.tasks} paired tasks"
+        few = ", too few to see one" * (self.tasks < FEWEST_REWARDS and self.verdict == "no clear change")
+        return f"{self.verdict}: {value}{unit} [{low}, {high}] over {self.tasks} paired tasks{few}"
 
 
 def scores(view: View, benched: bool = False) -> list[Score]:
@@ -183,6 +184,8 @@ def _summary(view: View) -> str:
         lines.append(_noted(
             f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}"
             + f" ({last.taskset})" * (len(sets) > 1) + f"; {change.words()}", last))
+    if not (lines or any(s.kind.evaluates for s in view.stages)):
+        lines.append("no evaluation in this run: buffer.explorer_input.eval_tasksets names tasks to measure it by")
     lines += failures(view)
     done = [s for s in view.stages if files.is_complete(s.directory)]
     seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done if s.kind != REPORT)

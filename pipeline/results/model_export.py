@@ -25,7 +25,7 @@ from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions
 from ouroboros.pipeline.store import files
-from ouroboros.pipeline.store.checkpoints import model_name
+from ouroboros.pipeline.store.checkpoints import model_name, write_dtype
 from ouroboros.pipeline.store.errors import DataError, nearest
 
 CARD = "README.md"  # what the hub shows of a model repository
@@ -67,7 +67,8 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
     try:
         with files.explained(out):
             shutil.copytree(stage.directory / MODEL, temporary, copy_function=shutil.copyfile)
-            (temporary / CARD).write_text(card(view, stage), encoding="utf-8")
+            said = card(view, stage, write_dtype(temporary))
+            (temporary / CARD).write_text(said, encoding="utf-8")
             temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -76,9 +77,10 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
         yield f"pushed to {repositories.push(repository, out)}"
 
 
-def card(view: View, stage: Node) -> str:
-    """Returns the model card: metadata of the hub in YAML, then what trained the model, on what, and its scores."""
-    return render("model_card.md.j2", content(view, stage))
+def card(view: View, stage: Node, dtype: str) -> str:
+    """Returns the model card: metadata of the hub in YAML, then what trained the model, on what, and its scores.
+    dtype: of the weights, which vLLM is told: by itself it rounds float32."""
+    return render("model_card.md.j2", content(view, stage) | {"dtype": dtype})
 
 
 def content(view: View, stage: Node) -> dict[str, Any]:

@@ -169,8 +169,10 @@ def _checked(connection, question: str, work: Callable[[], Any]) -> Any:
 
 
 def _mistake(connection, question: str, error: Exception) -> QueryError:
-    """Returns DuckDB's message with the columns of the views in the question, or of all where it has none."""
+    """Returns DuckDB's message, and but for wrong syntax the columns of the views in the question, or of all."""
     text = str(error)
+    if text.startswith("Parser Error"):  # no name of a view or column would help
+        return QueryError(text)
     if absent := re.search(r"Table with name (\S+) does not exist!", text):  # DuckDB proposes tables of its own
         text = f"no table is called {absent[1]}.{nearest(absent[1], tables.LOCATIONS)}"
     words = set(re.findall(r"\w+", question.lower()))

@@ -9,11 +9,12 @@
 """
 
 import contextlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.store import files, hashes
+from ouroboros.pipeline.store import files, hashes, tensor_files
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.pipeline.store.locations import PER_STEP, ROUTINGS
 
@@ -21,6 +22,7 @@ WEIGHTS = "model.safetensors"
 ASIDE = "damaged-step="
 LOST = "lost.json"  # table -> steps whose file is damaged or missing, and not made again (pipeline/store/recovery.py)
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf")  # of any framework
+TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}  # of safetensors -> of config.json
 
 
 def model_directory(directory: Path) -> Path:
@@ -142,6 +144,18 @@ def copy_model_files(source: Path, target: Path) -> None:
         ours = path.name in hashes.WORKING or hashes.is_list(path) or path.suffix in hashes.LOGS
         if path.is_file() and not weights and not ours and not path.name.startswith("."):
             shutil.copyfile(path, target / path.name)
+
+
+def write_dtype(model: Path) -> str:
+    """Writes the type of a model's weights (the largest tensor's) into its config.json, by which other programs load
+    them, in place of the base's, and returns it. Older releases wrote torch_dtype; parts have their own."""
+    tensors = (one for file in model.glob("*.safetensors") for one in tensor_files.read(file).values())
+    dtype, config = TYPES[max(tensors, key=lambda one: one.data.nbytes).dtype], model / "config.json"
+    written = json.loads(config.read_text(encoding="utf-8"), object_hook=lambda part: part | dict.fromkeys(
+        part.keys() & {"dtype", "torch_dtype"}, dtype)) | {"dtype": dtype}
+    written.pop(files.CHECKSUM, None)  # of a base whose config.json a stage wrote
+    config.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    return dtype
 
 
 def link_tree(source: Path, target: Path) -> None:

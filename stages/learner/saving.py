@@ -135,6 +135,7 @@ def _all_there(temporary: Path, flags: list[Path]) -> bool:
 
 def _seal(temporary: Path, manifest: dict[str, Any]) -> None:
     """Writes the manifest of a checkpoint, with the hash of every file, and flushes all to the disk."""
+    checkpoints.write_dtype(temporary / "model")
     sha256 = hashlib.sha256()
     entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
     manifest = {**manifest, "weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}

@@ -14,7 +14,7 @@ import torch
 from ouroboros.pipeline.job.ending import Ending, Stopped
 from ouroboros.pipeline.job.syncs import Unasked
 from ouroboros.pipeline.job.waiting import wait_for
-from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables
+from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, tensor_files
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.stages import learn
 from ouroboros.stages.learner.actor import Result
@@ -27,7 +27,10 @@ from tests.golden.messages import refuses
 
 
 def write_steps(path, state):
-    path.write_text(str(state["steps"]))
+    if path.name == checkpoints.WEIGHTS:
+        tensor_files.write(path, {"w": tensor_files.Stored("F16", (1,), np.float16([state["steps"]]).view(np.uint8))})
+    else:
+        path.write_text(str(state["steps"]))
 
 
 class StandIn:
@@ -102,9 +105,10 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     last = checkpoints.checkpoint_directory(stage.directory, 5)
     manifest = files.read_json(last / files.MANIFEST)
     assert manifest.pop("files").keys() >= {"state", "model/model.safetensors", "model/config.json"}
-    assert manifest == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1, "packing": "packed",
-                        "kl_coef": {"kl_loss_fn": 0.001}, "token_budget": {"configured": 4096, "tokens": 4096}}
-    assert (last / "model" / "config.json").exists()
+    assert manifest == {"step": 5, "weights_hash": checkpoints.weights_hash(last / "model"), "zero_stage": 1,
+                        "packing": "packed", "kl_coef": {"kl_loss_fn": 0.001},
+                        "token_budget": {"configured": 4096, "tokens": 4096}}
+    assert files.read_json(last / "model" / "config.json")["dtype"] == "float16"  # as written
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
     assert (step["lr"], step["trained_rows"], step["trained_tokens"], step["grad_norm"]) == (0.8, 2, 7, 2.0)

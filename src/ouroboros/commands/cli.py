@@ -145,6 +145,8 @@ def _complete_directory(context: click.Context, _, incomplete: str) -> list[Comp
 @click.option("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
 @click.option("--prompt-key", metavar="COLUMN", help="the column of the prompt, with --from")
 @click.option("--response-key", metavar="COLUMN", help="the column of the response, with --from")
+@click.option("--chosen-key", metavar="COLUMN", help="of pairs: the column of the preferred response, with --from")
+@click.option("--rejected-key", metavar="COLUMN", help="of pairs: the column of the other response, with --from")
 def init(directory, name, **given):
     """Write a project directory: recipe, data, reward and test.
 

@@ -138,8 +138,9 @@ SHAPES = {
             {"id": 1, "conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}]} for q, a in SUMS]),
         "sft", {"prompt_type": "messages", "prompt_key": "messages"}),
     "pairs of strings": (
-        lambda root: lines(root / "a.jsonl", [{"prompt": q, "chosen": a, "rejected": "no"} for q, a in SUMS]),
-        "dpo", {"prompt_type": "plaintext", "prompt_key": "prompt"}),
+        lambda root: lines(root / "a.jsonl", [{"Prompt": q, "Good Answer": a, "Bad": "no"} for q, a in SUMS]),
+        "dpo", {"prompt_type": "plaintext", "prompt_key": "Prompt", "chosen_key": "Good Answer",
+                "rejected_key": "Bad"}),
     "pairs of conversations": (
         lambda root: lines(root / "a.jsonl", [{"chosen": [said("user", q), said("assistant", a)],
                                                "rejected": [said("user", q), said("assistant", "no")]}
@@ -235,7 +236,9 @@ def test_files_of_a_directory_that_no_split_takes_are_named(tmp_path, in_process
     for name in ("train", "test", "demos"):
         lines(tmp_path / "data" / f"{name}.jsonl", rows)
     init(tmp_path / "data")
-    assert "  not used: demos.jsonl\n" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "  not used: demos.jsonl\n" in told.out
+    assert told.err.startswith("ouro: ")  # at once, for it takes half a minute
 
 
 REFUSED = {
@@ -266,6 +269,11 @@ def test_the_options_name_what_could_not_be_guessed(tmp_path, in_process, init, 
     config = compose([])
     assert config.data_processor.task_pipeline.format.prompt_key == "Frage"
     assert config.buffer.explorer_input.default_reward_fn_type == "accuracy_reward"
+    rows = [{"Q": "1+1?", "A": "2", "B": "3", "C": None}]
+    found = guess(rows, "Q", chosen_key="A", rejected_key="B")
+    assert (found.kind, found.format["rejected_key"], found.notes[-1]) == ("dpo", "B", "not used: C")
+    with pytest.raises(DataError):
+        guess(rows, "Q", chosen_key="A")
 
 
 @pytest.mark.parametrize(("name", "text", "words"), [

@@ -119,12 +119,20 @@ def test_rewards_of_a_few_other_tasks_have_no_verdict(tmp_path):
     wording(found.words(), "+1.000")
 
 
+def test_a_run_without_an_evaluation_has_a_line_for_it(tmp_path):
+    run = FakeRun(tmp_path)
+    run.data()
+    run.sft()
+    assert "eval_tasksets" in learnt.summary(view.open_view(run.view()))
+
+
 @pytest.mark.parametrize(("before", "after", "value"), [([0, 1], [1, 0], 0.0), ([0, 0], [0, 0], 0.0),
                                                         ([0, 0], [1, 1], 1.0), ([1, 1], [0, 0], -1.0)])
 def test_equal_differences_of_two_tasks_decide_nothing(tmp_path, before, after, value):
     """Two tasks and the pair -1 and 1: at value 0 a standard error of sqrt(2 / 3 / 4), t of 3 degrees 3.182."""
     found = change(tmp_path, {"a": before, "b": before}, {"a": after, "b": after})
     assert (found.tasks, found.value, found.verdict) == (2, value, "no clear change")
+    assert "too few" in found.words()
     assert found.low == pytest.approx(max(value / 2 - 3.182446 * (0.408248 if not value else 0.5), -1), abs=1e-5)
 
 

@@ -30,7 +30,7 @@ def frozen(run, **changes):
     stage = [one for one in view.stages if one.kind.trains][-1]
     manifest = files.read_json(stage.directory / files.MANIFEST)
     files.write_json(stage.directory / files.MANIFEST, manifest | {"steps": 4, "weights_hash": "0" * 16})
-    card = model_export.card(view, stage)
+    card = model_export.card(view, stage, "float32")
     return card, yaml.safe_load(card.split("---")[1])
 
 

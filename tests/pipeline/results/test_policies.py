@@ -45,8 +45,8 @@ def stage(tmp_path):
     """Versions 0 to 3 and a checkpoint of step 4, which began with a model of two files."""
     initial, directory = tmp_path / "initial", tmp_path / "rft"
     initial.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (initial / name).write_text("{}")
+    (initial / "tokenizer.json").write_text("{}")
+    files.write_json(initial / "config.json", {"torch_dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}})
     for version in range(4):
         versions.publish(directory, version, partial(write, directory, version), {})
     saved = checkpoints.checkpoint_directory(directory, 4)
@@ -63,6 +63,8 @@ def test_the_weights_of_any_kept_step_are_a_model_directory(stage, tmp_path, ste
     assert rebuild(stage.directory, step, out) == versions.hash_of(tensors(step))
     assert load_file(out / checkpoints.WEIGHTS)["w"].tolist() == tensors(step)["w"].data.view(np.float32).tolist()
     assert sorted(path.name for path in out.iterdir()) == ["config.json", checkpoints.WEIGHTS, "tokenizer.json"]
+    assert files.read_json(out / "config.json") == {  # of the weights, and not the base's
+        "torch_dtype": "float32", "text_config": {"dtype": "float32"}, "dtype": "float32"}
 
 
 def test_kept_steps_are_listed_with_form_and_size(stage):

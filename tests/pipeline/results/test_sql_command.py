@@ -110,6 +110,11 @@ def test_a_mistake_lists_the_columns_of_its_views_alone(run, capsys):
         "samples", "scores", "others"]
 
 
+def test_wrong_syntax_lists_no_views(run, capsys):
+    code, shown = sql(run, capsys, "SELECT 'x")
+    assert (code, "rollouts" in shown.err) == (2, False)
+
+
 def test_no_rows_and_no_result(run, capsys):
     _, shown = sql(run, capsys, "SELECT model FROM scores WHERE false")
     assert shown.out.splitlines() == ["model", "-----", "(0 rows)"]

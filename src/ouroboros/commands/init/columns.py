@@ -38,7 +38,8 @@ CHOSEN = ("answer_index", "answer_idx", "answerKey", "answer_key", "correct_answ
 GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?(?!0\d)[\d,]*\.?\d+(/\d+)?%?\s*$")
 SHORT = 4  # words: a longer solution beside an answer is a demonstration
 ANSWER, LONGEST = 6, 16  # words of half of the answers, and of the longest: more are texts to imitate, not to compare
-PAIR = {"chosen", "rejected"}
+PAIRS = (("chosen", "rejected"), ("preferred", "rejected"), ("accepted", "rejected"), ("preferred", "dispreferred"),
+         ("good", "bad"), ("better", "worse"), ("winner", "loser"))  # words in the names of a pair's columns
 CONTEXTS, OUTPUTS = ("input", "context"), ("output", "response")  # beside `instruction`
 ALLOWED = Buffer.model_fields["max_rejected_ratio"].default  # share of the rows that may be otherwise
 WORDS = "reward.py, which compares words"
@@ -90,16 +91,19 @@ def _by_position(positions: Sequence[int]) -> str:
 
 
 def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str | None = None,
-          named: Callable[[Sequence[int]], str] = _by_position) -> Guess:
+          named: Callable[[Sequence[int]], str] = _by_position, chosen_key: str | None = None,
+          rejected_key: str | None = None) -> Guess:
     """Infers the purpose of a file's rows. The keys are columns that the user names. Raises DataError, with all
     columns, if names and values are ambiguous."""
     table = _table(rows)
     drawn = Sampled(rows, table, named)
-    for option, key in (("--prompt-key", prompt_key), ("--response-key", response_key)):
+    for option, key in (("--prompt-key", prompt_key), ("--response-key", response_key), ("--chosen-key", chosen_key),
+                        ("--rejected-key", rejected_key)):
         if key is not None and key not in table:
             raise _unclear(table, f"{option} {key}: no row has it.{nearest(key, table)}")
-    if response_key is None and set(table) >= PAIR:
-        found = _pairs(drawn, prompt_key or _named(PROMPTS, table) or "chosen")
+    pair = [] if response_key else _pair(table, (chosen_key, rejected_key))
+    if pair:
+        found = _pairs(drawn, prompt_key or _named(PROMPTS, table) or pair[0], *pair)
     elif prompt_key is None and response_key is None and (other := _choices(drawn) or _written_otherwise(drawn)):
         return other
     else:
@@ -109,24 +113,38 @@ def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str 
         found = _of_columns(drawn, prompt, answer)
     if TOOLS in table and found.format.get("prompt_type") == "messages":
         found.notes.append(f"{TOOLS}: definitions for the chat template")
-    used = {str(column).split(".")[0] for column in (*found.format.values(), *(PAIR if found.kind == "dpo" else ()),
-                                               found.warmup, *([TOOLS] * ("prompt_type" in found.format)))}
-    found.notes += _unused(table, used)
+    used = {str(column).split(".")[0] for column in (*found.format.values(), *pair, found.warmup,
+                                                     *([TOOLS] * ("prompt_type" in found.format)))}
+    found.notes += _unused(rows, used)
     return found
 
 
-def _unused(table: Table, used: set[str]) -> list[str]:
-    names = [name for name in dict.fromkeys(column.split(".")[0] for column in table) if name not in used]
+def _unused(rows: Sequence[Row], used: set[str]) -> list[str]:
+    names = [name for name in dict.fromkeys(one.split(".")[0] for row in rows for one in row) if name not in used]
     return [f"not used: {', '.join(names)}"] if names else []
 
 
-def _pairs(drawn: Sampled, prompt: str) -> Guess:
+def _pair(table: Table, given: tuple[str | None, str | None]) -> list[str]:
+    """Returns the columns of the preferred and of the other response, as named or guessed; [] without a pair."""
+    able = sorted((name for name, values in table.items() if isinstance(values[0], str | list)), key=len)
+    for words in PAIRS:
+        found = [key or next((name for name in able if word in re.findall("[a-z]+", name.lower())), None)
+                 for key, word in zip(given, words, strict=True)]
+        if None not in found:
+            return found
+    if any(given):
+        raise _unclear(table, "which column is the other response of the pair?")
+    return []
+
+
+def _pairs(drawn: Sampled, prompt: str, chosen: str, rejected: str) -> Guess:
     chat = drawn.mostly(prompt, _has_roles)
-    if prompt == "chosen" and not chat:
-        raise _unclear(drawn.table, "chosen and rejected are pairs, but which column is the prompt? If both hold the "
-                       "whole dialogue as a text, as hh-rlhf does, write them as lists of messages with roles.")
+    if prompt == chosen and not chat:
+        raise _unclear(drawn.table, f"{chosen} and {rejected} are pairs, but which column is the prompt? If both hold "
+                       "the whole dialogue as a text, as hh-rlhf does, write them as lists of messages with roles.")
     columns = _messages(prompt) if chat else {"prompt_type": "plaintext", "prompt_key": prompt}
-    return Guess("dpo", columns, [f"pairs of responses: chosen, rejected; prompt: {prompt}"], demonstrated="chosen")
+    columns |= {"chosen_key": chosen, "rejected_key": rejected}
+    return Guess("dpo", columns, [f"pairs of responses: {chosen}, {rejected}; prompt: {prompt}"], demonstrated=chosen)
 
 
 def _choices(drawn: Sampled) -> Guess | None:
@@ -139,7 +157,7 @@ def _choices(drawn: Sampled) -> Guess | None:
     how, write = found
     notes = [f"multiple choice: {prompt} and {listed} as lettered lines, rewritten in data/train.jsonl",
              f"answers: {answer} names the right choice by {how}; the reward compares letters (accuracy_reward)",
-             *_unused(table, {prompt, listed, answer.split(".")[0]})]
+             *_unused(drawn.rows, {prompt, listed, answer.split(".")[0]})]
     return Guess(TASKS, {"prompt_key": "question", "response_key": "answer"}, notes, "accuracy_reward", "answer",
                  convert=write, is_choice=True)
 
@@ -156,7 +174,7 @@ def _written_otherwise(drawn: Sampled) -> Guess | None:
     what = f"{talk} of from and value" if talk else f"instruction, {context} and {output}"
     used = {talk, "system", TOOLS} if talk else {"instruction", context, output}
     return Guess("sft", _messages("messages"), [f"demonstrations: {what}, rewritten as messages in data/train.jsonl",
-                                                *_unused(table, used)],
+                                                *_unused(drawn.rows, used)],
                  convert=partial(of_talk, talk) if talk else partial(of_alpaca, context, output))
 
 
@@ -260,7 +278,8 @@ def _named(names: tuple[str, ...], table: Table, but: str | None = None, rows: i
     for within in (full, table):
         there = [column.split(".") for column in within if column != but]
         for name in names:
-            own, inner = [c for c in there if c[-1] == name], [c for c in there if name in c[:-1]]
+            own = [c for c in there if c[-1].lower() == name.lower()]
+            inner = [c for c in there if name in c[:-1]]
             if own or len(inner) == 1:
                 return ".".join((own or inner)[0])
     return None
@@ -293,4 +312,5 @@ def _unclear(table: Table, why: str) -> DataError:
         return DataError(f"the rows are in a list below the key '{held[0]}'; needed that list alone, or a row a line.")
     shown = [f"  {name}: {' '.join(str(values[0]).split())}"[:100] for name, values in table.items()]
     return DataError("\n".join([why, "Columns, each with a value:", *shown,
-                                "Name them: --prompt-key COLUMN --response-key COLUMN"]))
+                                "Name them: --prompt-key COLUMN --response-key COLUMN; of pairs --prompt-key COLUMN "
+                                "--chosen-key COLUMN --rejected-key COLUMN"]))

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 from ouroboros.pipeline.store import files
@@ -24,18 +25,19 @@ def init_agent(directory: Path) -> int:
     return 0
 
 
-def init(directory: Path, template: str | None, data: str | None, model: str | None, prompt_key: str | None,
-         response_key: str | None) -> int:
-    """Creates a project directory from a template, or for data and a model. Returns the exit code of the command."""
+def init(directory: Path, template: str | None, data: str | None, model: str | None, **keys: str | None) -> int:
+    """Creates a project directory from a template, or for data and a model. Returns the exit code of the command.
+    keys: columns of the data (prompt_key and so on)."""
     own = data is not None
     if own != (model is not None) or (own and template):
         raise OuroError("--from and --model go together, and without --template: ouro init DIR --template NAME, or "
                         "ouro init DIR --from DATA --model MODELDIR.")
-    if not own and (prompt_key or response_key):
-        raise OuroError("--prompt-key and --response-key name columns of the data of --from.")
+    if not own and (named := [name.replace("_", "-") for name, column in keys.items() if column]):
+        raise OuroError(f"--{named[0]} names a column of the data of --from.")
     _refuse_full(directory)
     if own:
-        return _for_data(directory, data, model, prompt_key, response_key)
+        print("ouro: reading the data and the model", file=sys.stderr, flush=True)
+        return _for_data(directory, data, model, keys)
     _copy(directory, template or "math")
     _tell(directory)
     _next(directory)
@@ -87,12 +89,12 @@ def _project(directory: Path) -> str:
     return re.sub(r"^\W+|[^\w.,=-]", "_", directory.resolve().name)
 
 
-def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, response_key: str | None) -> int:
+def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | None]) -> int:
     """Creates a project for a data file and a model; returns the exit code of its `ouro config check`."""
     from ouroboros.pipeline.check import preflight
     from ouroboros.pipeline.check.judge import compose
 
-    written, notes = project_files(source, model, prompt_key, response_key, _project(directory))
+    written, notes = project_files(source, model, keys, _project(directory))
     _copy(directory)
     for name, text in written.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +110,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     return 0
 
 
-def project_files(source: str, model: str, prompt_key: str | None, response_key: str | None, project: str
+def project_files(source: str, model: str, keys: dict[str, str | None], project: str
                   ) -> tuple[dict[str, str], list[str]]:
     """Returns the files of a project for data and a model, file name -> text, and what was guessed. Raises OuroError
     for a model or data that cannot be used, and where columns are ambiguous."""
@@ -124,6 +126,6 @@ def project_files(source: str, model: str, prompt_key: str | None, response_key:
     if problem := absent_model(model, "--model") or wrong_model(model, "--model"):
         raise ConfigError(problem)
     data = read(source)
-    found = guess(data.drawn.rows, prompt_key, response_key, data.drawn.named)
+    found = guess(data.drawn.rows, named=data.drawn.named, **keys)
     written = recipe.files_of(found, data, Path(model).resolve(), project)
     return written, [*found.notes, *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else [])]

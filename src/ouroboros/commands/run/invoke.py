@@ -45,6 +45,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     from ouroboros.pipeline.check import preflight
     from ouroboros.pipeline.plan import hub
 
+    print("ouro: checking the configuration and what it names", file=sys.stderr, flush=True)
     preflight.forget()
     words, prints_only = [MULTIRUN, *overrides] if multirun else overrides, any(map(PRINTS_ONLY.fullmatch, extra))
     judge = partial(preflight.judged_plan, update_hub=update_hub, plans_only=dry or prints_only)
