@@ -15,14 +15,13 @@ from functools import cached_property
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, filled, functions
-from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.config import ITS_OWN, Config
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.digests import StageModel
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
-ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from ouroboros.pipeline.compose.interpolation import NAMED, from_root
-from ouroboros.pipeline.compose.recipe import ITS_OWN, sets
+from ouroboros.pipeline.compose.recipe import sets
+from ouroboros.pipeline.settings.config import ITS_OWN
 from ouroboros.pipeline.settings.secrets import texts
 from ouroboros.pipeline.settings.setting import at
 

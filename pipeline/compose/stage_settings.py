@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from ouroboros.pipeline.compose.recipe import BENCH, ITS_OWN, before, sets
+from ouroboros.pipeline.compose.recipe import BENCH, before, sets
 from ouroboros.pipeline.settings import schema
 from ouroboros.pipeline.settings.combinations import LONGEST_NAME
-from ouroboros.pipeline.settings.config import RUN_WIDE, Config
+from ouroboros.pipeline.settings.config import ITS_OWN, RUN_WIDE, Config
 from ouroboros.pipeline.settings.environment_values import parsed_environment
 from ouroboros.pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS
 from ouroboros.pipeline.settings.setting import given

@@ -175,6 +175,7 @@ class Config(Section):
 
 # settings of a run that no stage has its own value of
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "continue_from_checkpoint", "stages", "sweep")
+ITS_OWN = ("stage_name", "after")  # keys of an entry of `stages` that are not settings
 
 
 @cache

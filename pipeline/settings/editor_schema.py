@@ -3,8 +3,8 @@
 from typing import Any
 
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config
-from ouroboros.pipeline.settings.guide_always import ALWAYS
-from ouroboros.pipeline.settings.guide_keys import OWN_NAME, Always
+from ouroboros.pipeline.settings.guide import fates
+from ouroboros.pipeline.settings.key_tables import NUMBER, OWN_NAME, Always
 from ouroboros.pipeline.settings.setting import elements, is_section
 
 # any setting may be an interpolation, so that text is valid for a number or a choice too
@@ -22,8 +22,9 @@ def editor_schema() -> dict[str, Any]:
     made = Config.model_json_schema()
     sections = {name: {**one, "properties": _properties(one)} for name, one in made.pop("$defs").items()}
     settings = _properties(made)
-    for key, fate in ALWAYS.items():
-        _allow(key, fate, settings, sections)
+    for key, fate in fates().items():
+        if isinstance(fate, Always):
+            _allow(key, fate, settings, sections)
     of_stage = {key: one for key, one in settings.items() if key not in RUN_WIDE}
     stage = {"type": "object", "additionalProperties": False, "required": ["stage_name"],
              "properties": OF_A_STAGE | of_stage}
@@ -41,8 +42,8 @@ def _allow(key: str, fate: Always, settings: dict[str, Any], sections: dict[str,
             return
         kind = kind if field is None else field.annotation if is_section(field.annotation) else elements(
             field.annotation)
-    named = [one for one in fate.values if one not in (int, OWN_NAME)]
-    free = {"type": "number", "minimum": 0} if int in fate.values else {"type": ["string", "null"]}
+    named = [one for one in fate.values if one not in (NUMBER, OWN_NAME)]
+    free = {"type": "number", "minimum": 0} if NUMBER in fate.values else {"type": ["string", "null"]}
     kinds = {"type": ["object", "null"]} if {} in named else {"enum": named} if named == [*fate.values] else free
     properties = settings if kind is Config else sections[kind.__name__]["properties"]
     properties[name] = {"description": f"always so: {fate.why}", **kinds}

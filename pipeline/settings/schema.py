@@ -16,8 +16,7 @@ from pydantic.fields import FieldInfo
 from ouroboros.pipeline.settings.algorithms import without_its_name
 from ouroboros.pipeline.settings.arguments.base import bound
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.guide import explain_absent, explain_value, general
-from ouroboros.pipeline.settings.guide_keys import MEANT, WORKFLOWS
+from ouroboros.pipeline.settings.guide import explain_absent, explain_value, meanings, workflows
 from ouroboros.pipeline.settings.key_names import exists, nearest_key
 from ouroboros.pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
 from ouroboros.pipeline.store.errors import Problem, nearest, wrong_type
@@ -85,7 +84,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
         return [Problem(key, f"needed a number below 2^63, found one of {error['ctx']['digits']} digits.")]
     if error["type"] == "name":
         names = about(field).names
-        meant = {**MEANT.get(general(key), {}), **WORKFLOWS}
+        meant = {**meanings(key), **workflows()}
         return [Problem(key, f"needed one of {', '.join(names)}, or package.module:function of your own.",
                         f"Write {meant[name]}." if name in meant else nearest(name, names), found=name)
                 for name in (value if isinstance(value, list) else [value])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ouroboros.commands.bridges.recipe import write
 from ouroboros.commands.bridges.tables import keys, table
-from ouroboros.pipeline.settings.guide import KEYS as GUIDE_KEYS
+from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.store.errors import OuroError
 from tests.bridges import from_trinity, from_verl, launch, written
 
@@ -14,7 +14,7 @@ OF_VERL = st.sampled_from([*keys("verl"), *table("verl")["together"], "reward_mo
                            "reward_model.overlong_buffer.enable", "reward_model.overlong_buffer.penalty_factor",
                            "actor_rollout_ref.rollout.val_kwargs.n"])
 OF_SFT = st.sampled_from([*keys("verl_sft"), *table("verl_sft")["together"], "data.prompt_dict_keys", "x.y"])
-OF_THE_GUIDE = st.sampled_from(sorted(GUIDE_KEYS)).map(lambda key: key.replace("*", "x"))
+OF_THE_GUIDE = st.sampled_from(sorted(guide.fates())).map(lambda key: key.replace("*", "x"))
 SINGLE = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=8), st.sampled_from(
     ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "$(nproc)", "$1", "-1", "True",
      "[]", "gae", "grpo", "~/x/train.parquet", "${model.model_path}", "${oc.env:HOME}", "sqlite:///x", "nccl", "cosine",

@@ -9,7 +9,7 @@ from ouroboros.commands.bridges.translation import TASK
 from ouroboros.commands.bridges.trinity_older import names_of_today
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.config import walk
-from ouroboros.pipeline.settings.guide_keys import Refused, Renamed
+from ouroboros.pipeline.settings.key_tables import Refused, Renamed, expanded
 from tests.bridges import from_trinity, from_verl, launch
 
 SETTINGS = dict(walk())
@@ -33,7 +33,7 @@ def test_a_key_has_one_row_and_a_reason_is_a_sentence(name):
     read = tables.table(name)
     groups = [*read.get("left_out", ()), *read.get("without_effect", ())]
     listed = [key for patterns in (*(group["keys"] for group in groups), *read.get("renamed", ()))
-              for pattern in patterns.split() for key in tables.expanded(pattern)]
+              for key in expanded(patterns)]
     assert len(listed) == len(set(listed))
     fields = {"why", "keys", "disabled", "switch", "loses", "equals"}
     assert all(group["why"].endswith(".") and set(group) <= fields for group in groups)
@@ -54,7 +54,7 @@ def test_defaults_are_of_keys_with_one_counterpart():
 
 
 def test_older_names_lead_to_names_that_are_known():
-    known = [*SETTINGS, *guide.KEYS]
+    known = [*SETTINGS, *guide.fates()]
     unknown = [to for to in names_of_today().values()
                if not any(f"{key}.".startswith(f"{guide.general(to)}.") for key in known)]
     assert [to for to in unknown if guide.find(to) is None and not to.startswith(FREE)] == []

@@ -4,19 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.commands.bridges.page import page
+from ouroboros.commands.bridges.page import counts, page
 from ouroboros.commands.bridges.source import read_yaml
 from ouroboros.pipeline.check.judge import judged
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.config import walk
-from ouroboros.pipeline.settings.guide_always import ALWAYS
-from ouroboros.pipeline.settings.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
-from ouroboros.pipeline.settings.guide_refused import REFUSED, TRANSLATED
+from ouroboros.pipeline.settings.key_tables import (
+    Always,
+    Refused,
+    Renamed,
+    Translated,
+    Works,
+    expanded,
+    table,
+)
 from ouroboros.pipeline.settings.setting import plain
 from tests.golden.messages import wording
 
+TARGETS = {fate.to if isinstance(fate, Renamed | Translated) else key for key, fate in guide.fates().items()
+           if isinstance(fate, Works | Renamed | Translated)}
 ROOT = Path(__file__).resolve().parents[3]
-EVERY_KEY = Path(__file__).parents[2] / "commands" / "bridges" / "sources" / "every_key.yaml"
+EVERY_KEY = ROOT / "tests" / "commands" / "bridges" / "sources" / "every_key.yaml"
 
 
 def is_here(key: str) -> bool:
@@ -27,22 +35,29 @@ def is_here(key: str) -> bool:
     return key in settings or is_section or any(key.startswith(f"{k}.") for k in free)
 
 
-@pytest.mark.parametrize("key", sorted({*WORKS, *(fate.to for fate in (*RENAMED.values(), *TRANSLATED.values()))}))
+@pytest.mark.parametrize("key", sorted(TARGETS))
 def test_what_works_is_a_setting_of_ours(key):
     assert is_here(key)
 
 
 def test_a_key_has_one_fate():
-    tables = [set(WORKS), set(RENAMED), set(ALWAYS), set(REFUSED), set(TRANSLATED)]
-    assert sum(map(len, tables)) == len(set.union(*tables))
-    assert set(VALUES) | set(MEANT) <= set(WORKS) | set(RENAMED)
+    read = table("trinity_guide")
+    patterns = [read["works"], *(group["keys"] for name in ("noted", "always", "left_out") for group in read[name]),
+                *read["renamed"]]
+    listed = [key for one in patterns for key in expanded(one)]
+    assert sorted(listed) == sorted(guide.fates())
+    assert [len(expanded(there)) % len(expanded(here if isinstance(here, str) else here[0]))
+            for there, here in read["renamed"].items()] == [0] * len(read["renamed"])
+    with_values = {*guide.of_values(), *(key for one in read["meant"] for key in expanded(one))}
+    assert [key for key in with_values if not isinstance(guide.fates()[key], Works | Renamed)] == []
 
 
 def test_no_refused_key_is_a_setting_of_ours():
-    assert not [key for key in (*REFUSED, *ALWAYS, *TRANSLATED) if key in dict(walk())]
+    settings = dict(walk())
+    assert not [key for key, fate in guide.fates().items() if isinstance(fate, Refused | Always) and key in settings]
 
 
-REASONS = sorted({fate.why for table in (REFUSED, ALWAYS, TRANSLATED) for fate in table.values()})
+REASONS = sorted({fate.why for fate in guide.fates().values() if isinstance(fate, Refused | Always)})
 
 
 @pytest.mark.parametrize("why", REASONS, ids=lambda why: why[:30])
@@ -57,7 +72,7 @@ def test_the_page_of_all_keys_is_what_the_tables_say():
 
 
 def test_what_is_not_here_stays_little():
-    assert len(REFUSED) <= 45
+    assert sum(type(fate) is Refused for fate in guide.fates().values()) <= 45
 
 
 def test_every_key_of_the_guide_is_in_the_table():
@@ -93,12 +108,12 @@ def test_a_refused_value_is_explained_and_another_is_not():
 
 
 def test_every_key_has_one_of_four_fates():
-    counts = guide.counts()
-    assert set(counts) == {"Works", "Renamed", "Always", "Refused"}
-    assert sum(counts.values()) == 324
-    assert counts["Refused"] <= 40
-    assert isinstance(guide.KEYS["project"], Works)
-    assert isinstance(guide.KEYS["cluster.ray_address"], Refused)
+    found = counts()
+    assert set(found) == {"Works", "Renamed", "Always", "Refused"}
+    assert sum(found.values()) == 324
+    assert found["Refused"] <= 40
+    assert isinstance(guide.fates()["project"], Works)
+    assert isinstance(guide.fates()["cluster.ray_address"], Refused)
 
 
 @pytest.mark.parametrize(("given", "key"), [
@@ -108,8 +123,22 @@ def test_every_key_has_one_of_four_fates():
     ("buffer.explorer_input.taskset.format.image_key=null", None),
     ("buffer.explorer_input.taskset.format.image_key=pictures", "buffer.explorer_input.taskset.format.image_key"),
     ("stages=[{stage_name: a, trainer: {balance_batch: true}}]", None),
+    ("stages=[{stage_name: a, service: {data_juicer: {auto_start: true}}}]", None),
+    ("stages=[{stage_name: a, service: {data_juicer: {auto_start: false}}}]", "service"),
     ("stages=[{stage_name: a, trainer: {balance_batch: 1}}]", "trainer.balance_batch")])
 def test_what_always_holds_is_accepted_with_the_value_that_holds(given, key):
     config, problems = judged([given])
     assert [one.key for one in problems] == ([] if key is None else [key])
     assert "use_remove_padding" not in str(plain(config))
+
+
+def test_a_run_without_an_unknown_key_does_not_open_the_table(monkeypatch):
+    def opened(_):
+        raise AssertionError("the table was opened")
+
+    monkeypatch.setattr(guide, "fates", opened)
+    monkeypatch.setattr(guide, "table", opened)
+    _, problems = judged(["stages=[{stage_name: a, after: [], trainer: {grad_clip: 2}}]", "trainer.save_interval=3",
+                          "algorithm.policy_loss_fn_args.clip_range_low=0.1",
+                          "buffer.trainer_input.auxiliary_buffers={mine: {path: rows}}"])
+    assert [one.key for one in problems if "unknown" in one] == []

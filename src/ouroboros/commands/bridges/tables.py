@@ -1,31 +1,10 @@
-"""The tables of keys and sentences in tables/*.yaml.
+"""The tables of keys and sentences, tables/*.yaml; pipeline/settings/key_tables.py describes their sections."""
 
-A table of keys has three sections. `renamed`: key there -> setting here, or [setting, {value there: value here}].
-`left_out`: groups of keys that do something there and nothing here, with the reason. `without_effect`: the same for
-keys that need no equivalent here. `disabled`: values that disable a key of a group there too; `switch`: a key below it
-with such a value; `equals`: a key whose value it may repeat. `loses`: the part of the task that a recipe lacks without
-the key. `a.{b,c}` stands for a.b and a.c; keys below one that is not renamed share its entry. `a.*: b.*` renames every
-key below a.
-"""
-
-import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ouroboros.pipeline.settings.guide_keys import Refused, Renamed
-
-DIRECTORY = Path(__file__).parent / "tables"
-
-
-@cache
-def table(name: str) -> dict[str, Any]:
-    """Returns the content of tables/<name>.yaml."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load((DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8"), loader)
+from ouroboros.pipeline.settings.key_tables import Refused, Renamed, renamed, table, without_counterpart
 
 
 @cache
@@ -39,26 +18,10 @@ def said(name: str, /, **values: Any) -> str:
     return table("sentences")[name].format(**values)
 
 
-def expanded(patterns: str) -> list[str]:
-    """Expands blank-separated key patterns."""
-    found = re.search(r"\{([^{}]*)\}", patterns)
-    if not found:
-        return [patterns]
-    return [key for part in found[1].split(",")
-            for key in expanded(patterns[:found.start()] + part + patterns[found.end():])]
-
-
 @cache
 def keys(name: str) -> dict[str, Renamed | Refused]:
     """Maps the keys of tables/<name>.yaml to their equivalents here."""
-    read, found = table(name), {}
-    for group in (*read.get("left_out", ()), *read.get("without_effect", ())):
-        idle = (*group.get("disabled", ()), *group.get("switch", {}).items())
-        fate = Refused(group["why"], idle, group.get("loses", ""), equals=group.get("equals"))
-        found |= {key: fate for pattern in group["keys"].split() for key in expanded(pattern)}
-    for pattern, to in read.get("renamed", {}).items():
-        found |= dict.fromkeys(expanded(pattern), Renamed(*([to] if isinstance(to, str) else to)))
-    return found
+    return without_counterpart(table(name)) | renamed(table(name))
 
 
 def find(key: str, known: dict[str, Renamed | Refused]) -> tuple[str, Renamed | Refused] | None:

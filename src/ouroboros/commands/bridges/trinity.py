@@ -1,4 +1,4 @@
-"""Translates a Trinity-RFT configuration: every key by its entry in pipeline/settings/guide.py, stages included."""
+"""Translates a Trinity-RFT configuration: every key by its entry in tables/trinity_guide.yaml, stages included."""
 
 import re
 from pathlib import Path as File
@@ -19,7 +19,7 @@ from ouroboros.commands.bridges.tables import keys, said
 from ouroboros.commands.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.config import walk
-from ouroboros.pipeline.settings.guide_keys import MEANT, Always, Fate, Refused, Renamed, Works
+from ouroboros.pipeline.settings.key_tables import Always, Fate, Refused, Renamed, Works
 from ouroboros.pipeline.settings.secrets import is_secret
 from ouroboros.pipeline.store.errors import nearest
 from ouroboros.pipeline.store.yaml_values import scalar
@@ -124,7 +124,7 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.rename(given, (*stage, "buffer", "batch_size"), value, f"{general}: rows of an optimizer step")
         return
     reason = guide.explain_value(given.key, value) or trinity_values.of_value(general, given, values)
-    meant = {} if isinstance(value, (list, dict)) else MEANT.get(general) or trinity_data.workflows_of(general)
+    meant = {} if isinstance(value, (list, dict)) else guide.meanings(given.key) or trinity_data.workflows_of(general)
     if reason:
         made.leave(given, reason, "mode" if general == "mode" else "")
     elif meant and value in meant:
@@ -174,7 +174,7 @@ def _idle(fate: Always | Refused, given: Given, values: dict[Path, Any]) -> tupl
     parts = guide.general(given.key).split(".")
     stage = len(given.path) - len(parts)
     for size in range(1, len(parts)):
-        family = guide.KEYS.get(".".join(parts[:size]))
+        family = guide.fates().get(".".join(parts[:size]))
         switches = [item for item in family.idle if isinstance(item, tuple)] if isinstance(family, Refused) else []
         if any(values.get((*given.path[:stage + size], name), values) == value for name, value in switches):
             return (given.value,)
@@ -190,7 +190,7 @@ def _unknown(made: Translation, given: Given, values: dict[Path, Any]) -> None:
     elif trinity_verl.is_misplaced(given.key):
         made.leave(given, said("misplaced"))
     else:
-        known = [*SETTINGS, *(key for key, fate in guide.KEYS.items() if not isinstance(fate, Refused))]
+        known = [*SETTINGS, *(key for key, fate in guide.fates().items() if not isinstance(fate, Refused))]
         loses = "quantization" if given.path[-1] in QUANTIZED and given.value not in (None, False, "auto") else ""
         made.leave(given, f"no key of the guide, and none here.{nearest(general, known)}", loses)
 

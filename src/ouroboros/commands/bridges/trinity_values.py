@@ -32,7 +32,7 @@ def of_structure(given: Given) -> str | None:
     path, key, shown = given.path, guide.general(given.key), "null" if given.value is None else repr(given.value)
     if path[0] == "stages" and (len(path) < 3 or not isinstance(path[1], int)):
         return None if given.value == [] else said("no_stages", found=shown)
-    if key in SETTINGS or key in guide.KEYS or not any(k.startswith(f"{key}.") for k in (*SETTINGS, *guide.KEYS)):
+    if key in SETTINGS or key in guide.fates() or not any(k.startswith(f"{key}.") for k in (*SETTINGS, *guide.fates())):
         return None
     return "no settings there." if given.value in (None, {}) else f"needed a mapping of settings, found {shown}."
 

@@ -14,7 +14,7 @@ from ouroboros.commands.bridges.tables import WITHOUT_EFFECT, find, keys, said, 
 from ouroboros.commands.bridges.translation import Path, Translation, off
 from ouroboros.commands.bridges.verl_entry import Refused
 from ouroboros.commands.bridges.verl_source import ACTOR
-from ouroboros.pipeline.settings.guide_keys import Renamed
+from ouroboros.pipeline.settings.key_tables import Renamed
 from ouroboros.pipeline.store.errors import ConfigError
 
 ROOT = ("trainer", "trainer_config")

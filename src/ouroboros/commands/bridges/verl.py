@@ -27,7 +27,7 @@ from ouroboros.commands.bridges.verl_launch import OWN_CONFIGURATION, Launch, ki
 from ouroboros.commands.bridges.verl_objective import Facts
 from ouroboros.commands.bridges.verl_source import Verl
 from ouroboros.pipeline.settings.guide import general
-from ouroboros.pipeline.settings.guide_keys import Renamed
+from ouroboros.pipeline.settings.key_tables import Renamed
 from ouroboros.pipeline.store.yaml_values import scalar
 
 SCRIPT = re.compile(r"(^|[\s;&|])(python[\d.]*|torchrun|ray|srun|bash|set|export)\s|^\s*[+~]*\w+(\.\w+)+=",

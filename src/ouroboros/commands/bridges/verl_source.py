@@ -8,7 +8,7 @@ from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import WITHOUT_EFFECT, find
 from ouroboros.commands.bridges.translation import Translation, Unread, off
 from ouroboros.commands.bridges.verl_entry import Entry
-from ouroboros.pipeline.settings.guide_keys import Refused, Renamed
+from ouroboros.pipeline.settings.key_tables import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LARGEST = 10**12  # limit of an integer
