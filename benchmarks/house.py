@@ -26,10 +26,10 @@ from tabulate import tabulate
 from ouroboros.pipeline.store.files import HOME
 
 LINKED = ("pipeline", "operators", "workflows", "stages")  # folders of the checkout that are packages of `ouroboros`
-LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 154, "upward arrows": 0, "circles of rooms": 0,
-          "circles of files": 0, "lines of Python, tests and benchmarks apart": 66000, "lines of tests": 57100,
-          "files that name an algorithm (sapo)": 4, "stays of an override in composing": 117,
-          "climbs of an override in composing": 22, "stays of an override in `ouro run`": 364,
+LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 152, "upward arrows": 0, "circles of rooms": 0,
+          "circles of files": 0, "lines of Python, tests and benchmarks apart": 65600, "lines of tests": 57100,
+          "files that name an algorithm (sapo)": 2, "stays of an override in composing": 117,
+          "climbs of an override in composing": 22, "stays of an override in `ouro run`": 363,
           "climbs of an override in `ouro run`": 99}
 GOALS = {"rooms": 22, "arrows between rooms": 95, "lines of Python, tests and benchmarks apart": 60000,
          "lines of tests": 46000, "files that name an algorithm (sapo)": 2, "stays of an override in composing": 70,

@@ -84,9 +84,6 @@ async def raises_while_it_waits(prompt, model):
     await asyncio.gather(model([99, *prompt]), tool())
 
 
-# --------------------------------------------------------------------------- what user code may do to a process
-
-
 def sleeps(prompt, model):
     model(prompt)
     time.sleep(60)

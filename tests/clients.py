@@ -170,8 +170,6 @@ def to_responses(task, endpoint):
     return last.response.output_text
 
 
-# --------------------------------------------------------------------- what masks the distribution: not in training
-
 COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"],
           "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": COLOUR}} for name in ("paint", "mix")]

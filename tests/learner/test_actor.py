@@ -159,9 +159,6 @@ def test_on_the_cpu_no_memory_is_measured(learner):
     assert learner.peak_memory_gib() is None
 
 
-# ------------------------------------------------------------------------------------------------- the whole loss
-
-
 def gradients(learner, some, objective):
     """Of the whole batch's loss by our packing, in micro-batches of at most 40 tokens, past DeepSpeed's own hooks."""
     named = dict(learner.zero.module.model.named_parameters())

@@ -49,9 +49,6 @@ def scores(model, tokens: list[int]) -> torch.Tensor:
         return model(torch.tensor([tokens])).logits[0].log_softmax(-1)
 
 
-# -------------------------------------------------------------------------------------------------------------- merge
-
-
 class Rank1:
     r, lora_alpha = 1, 2
 
@@ -76,9 +73,6 @@ def test_in_16_bits_a_merge_rounds_once():
         "q.lora_A.default.weight": torch.tensor([[0.8]], dtype=torch.bfloat16),
         "q.lora_B.default.weight": torch.tensor([[1.0]], dtype=torch.bfloat16)})
     assert (found["q.weight"].dtype, found["q.weight"].item()) == (torch.bfloat16, 258.0)
-
-
-# ----------------------------------------------------------------------------------------------------------- training
 
 
 def test_only_the_adapter_learns_and_only_it_has_an_optimizer(begin, loss, tiny_model):
@@ -139,9 +133,6 @@ def test_a_checkpoint_has_no_weights_that_do_not_learn(begin, tmp_path):
     assert sum(tensor.numel() for name, tensor in held.items() if ".lora_" in name) == 4 * 1408 * 2
 
 
-# ---------------------------------------------------------------------------------------------------- what is handed on
-
-
 @pytest.fixture
 def exported(begin, loss, tiny_model, tmp_path):
     """After two steps: the adapter's directory and that of the whole model."""
@@ -188,9 +179,6 @@ def test_a_stage_goes_on_with_an_adapter_that_is_named(exported, begin, tiny_mod
     for found in (second.score_rows(rows()), second.reference_logprobs(rows())):
         assert all((a == b).all() for a, b in zip(expected, found, strict=True))
     assert start_hash(tiny_model, settings()) == weights_hash(tiny_model) != start_hash(tiny_model, settings(**targets))
-
-
-# ---------------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(("adapter", "words"), [

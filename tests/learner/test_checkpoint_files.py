@@ -75,9 +75,6 @@ def test_code_in_a_checkpoint_is_not_run(tiny_model, process, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-# ------------------------------------------------------------------------------------------------- copies of a state
-
-
 @pytest.mark.parametrize(("stage", "dtype"), [(1, "float32"), (2, "float32"), (3, "float32"), (1, "bfloat16")])
 def test_a_copy_writes_the_bytes_of_the_state_when_it_was_taken(tiny_model, process, tmp_path, stage, dtype):
     made = actor(tiny_model, process, stage, dtype)

@@ -179,9 +179,6 @@ def test_a_stage_that_trains_an_adapter_is_replayed_with_it(tmp_path, tiny_model
             found["rows"]["held"]["kl_loss"] > 0)
 
 
-# --------------------------------------------------------------------------------------------------- small numbers
-
-
 @pytest.mark.parametrize("given", [1.5, [2.0, 1.0, 9.0]])
 def test_the_advantage_of_a_row_as_one_number(given):
     """Mask 1 1 0: the scalar, or (2 + 1) / 2. Without an action: the scalar, or 0; never the mean of nothing."""
@@ -215,9 +212,6 @@ def test_what_does_not_exist_is_null():
     assert correlation(np.array([1.0, 1.0]), np.array([1.0, 2.0])) is None
     assert correlation(np.array([1.0]), np.array([2.0])) is None
     assert cosine({"w": torch.zeros(2)}, {"w": torch.ones(2)}) is None
-
-
-# --------------------------------------------------------------------------------------------------------- bad input
 
 
 def view(directory, *kinds):

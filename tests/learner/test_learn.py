@@ -247,9 +247,6 @@ def test_a_trainer_that_ends_stops_waiting_for_its_next_batch(stage):
         wait_for(stage.directory / "never", 10, "", stage.directory, trainer._check)
 
 
-# ---------------------------------------------------------------------------------- checkpoints beside the next steps
-
-
 class Slow:
     """Writes a checkpoint's files of one step only once `may_go_on` is set, or fails then."""
 

@@ -289,9 +289,6 @@ def test_types():
     assert policy.resolve_dtype("bfloat16", "cpu") == torch.bfloat16
 
 
-# -------------------------------------------------------------------------------------------------------- attention
-
-
 @pytest.mark.parametrize(("heads", "key_value_heads", "of_values"), [(4, 4, 8), (4, 2, 8), (4, 1, 8), (4, 4, 5)])
 def test_padded_attention_is_causal_attention_within_each_row(heads, key_value_heads, of_values):
     """Against softmax(q k' / sqrt(d)) v written out, one row and one head at a time; values may be narrower."""

@@ -42,9 +42,6 @@ VERL = {"data_source": "openai/gsm8k", "prompt": turns("s", "Think.", "u", "1 + 
 OF_VERL = {"prompt_type": "messages", "prompt_key": "prompt", "response_key": "reward_model.ground_truth"}
 
 
-# ----------------------------------------------------------------------------------------------------------- tasks
-
-
 def test_a_plain_record():
     (made,) = read([{"question": "1 + 1?", "answer": "2", "solution": "1 + 1 = 2"}])
     assert made == RawTask(0, "1 + 1?", "2", "1 + 1 = 2")
@@ -103,9 +100,6 @@ def test_the_system_message_of_a_row_wins_over_that_of_the_format():
     assert [row.context for row in read(rows[1:], system_prompt="Think.")] == [turns("s", "Think.")] * 2
 
 
-# ------------------------------------------------------------------------------------------ demonstrations and pairs
-
-
 def test_a_plain_demonstration_is_its_own_truth():
     (made,) = read([{"prompt": "1 + 1?", "response": "2"}], "demonstration")
     assert made == RawTask(0, "1 + 1?", "2", "2")
@@ -136,9 +130,6 @@ def test_a_pair_beside_its_conversation():
     (made,) = read([{"messages": talk, "chosen": talk, "rejected": turns("u", "1 + 1?", "a", "3")}], "demonstration",
                    prompt_type="messages", messages_key="messages")
     assert made == RawTask(0, "1 + 1?", "2", None, [], "2", "3")
-
-
-# ------------------------------------------------------------------------------------------------------------- bad
 
 
 @pytest.mark.parametrize(("value", "words"), [
@@ -248,9 +239,6 @@ def test_text_parts_and_empty_fields_of_columnar_files_are_read():
     columns = BufferFormat(prompt_type="messages", prompt_key="messages")
     (made,) = read_records([record], columns, "demonstration", "f", 0)
     assert (made.question, made.solution, made.problem) == ("1+2?", "3", None)
-
-
-# ------------------------------------------------------------------------------------------------- tools and calls
 
 
 def call(arguments='{"a": 1}', **more):
@@ -377,8 +365,6 @@ def test_a_pair_of_one_response_is_unusable():
                 chosen_key="chosen", rejected_key="rejected")
     assert [one.problem is None for one in made] == [False, True]
 
-
-# ------------------------------------------------------------------------------------------- what rows say of attempts
 
 BY_ROW = {"workflow_key": "how", "reward_fn_key": "scored.by"}
 

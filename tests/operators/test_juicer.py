@@ -285,9 +285,6 @@ def test_the_shipped_gsm8k_recipe():
     assert {row["split"] for row in kept} == {"train", "test"}
 
 
-# --------------------------------------------------------------------------------------------------------------- shards
-
-
 TEXTS = [f"{'ab' * (n % 5 + 1)} question {n % 7}" for n in range(40)]
 
 

@@ -97,9 +97,6 @@ def test_the_interval_of_a_mean_of_shares_covers_the_rate(tasks, spread):
         assert all(0.0 <= low <= mean <= high <= 1.0 for mean, low, high in found)
 
 
-# ------------------------------------------------------------------------------------------------ differences
-
-
 def test_an_interval_of_differences_by_hand():
     """Four of 0, with -1 and 1: standard error sqrt(2 / 5 / 6), t of 5 degrees 2.570582. Two of 1: middle 1/2, standard
     error 1/2, t of 3 degrees 3.18: cut to -1 and 1."""

@@ -31,6 +31,22 @@ def stage(tmp_path, tiny_model, context_of):
     return make
 
 
+@pytest.fixture
+def of_kinds(tmp_path, tiny_model, context_of):
+    """of_kinds(kinds, "key=value", ..., life=..., **columns): a context with a task of each kind, in the order of the
+    file. columns: a value for each task."""
+
+    def make(kinds, *overrides, life="first", **columns):
+        tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question=f"{i} + {i}", answer=kind,
+                     **{name: values[i] for name, values in columns.items()}) for i, kind in enumerate(kinds)]
+        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, tasks)
+        return context_of(tmp_path / life / "rft", *TINY, *overrides,
+                          "buffer.explorer_input.taskset.data_selector.selector_type=sequential",
+                          tasks=tmp_path / "curate", model=tiny_model)
+
+    return make
+
+
 def open_explorer(context):
     return Explorer(context, *read_tasks(context))
 

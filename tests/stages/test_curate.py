@@ -110,8 +110,6 @@ def test_sets_to_test_on_alone_are_enough_and_a_pool_needs_something_to_train_on
         curate(tmp_path, [RawTask(0, "q", "1", None), *in_set("a", "train", "q", first=1)], recipe)
 
 
-# ------------------------------------------------------------------------------------------ sets with their own files
-
 TALK = [{"role": "user", "content": "Are you there?"}, {"role": "assistant", "content": "I am."}]
 
 

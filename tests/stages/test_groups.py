@@ -11,8 +11,6 @@ from ouroboros.stages.follow import TOTAL
 from ouroboros.stages.learner.batches.recorded import Recorded
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 from ouroboros.workflows.protocol.engine import Request
-from tests.configs import TINY
-from tests.factories import row
 from tests.golden.messages import refuses, wording
 from tests.stages.conftest import publish_model
 
@@ -33,19 +31,8 @@ def by_kind(response, answer):
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_model, context_of):
-    """stage("key=value", ..., kinds=...): a context with a task of each kind, in the order of the file."""
-
-    def make(*overrides, kinds=KINDS, life="first"):
-        tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question=f"{i} + {i}", answer=kind)
-                 for i, kind in enumerate(kinds)]
-        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, tasks)
-        context = context_of(tmp_path / life / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate",
-                             model=tiny_model)
-        context.config.buffer.explorer_input.taskset.data_selector.selector_type = "sequential"
-        return context
-
-    return make
+def stage(of_kinds):
+    return lambda *overrides, kinds=KINDS, life="first": of_kinds(kinds, *SMALL, *overrides, life=life)
 
 
 def explored(context, number=1):
@@ -157,8 +144,6 @@ def test_colocated_the_device_is_given_back_after_the_last_round(stage, monkeypa
     explorer.writer.finish()
     assert seen == [12, 12, 12, "asleep"]
 
-
-# ---------------------------------------------------------------------------------------------------- greedy baseline
 
 REMAX = ("algorithm.algorithm_type=remax", "algorithm.advantage_fn=remax", "algorithm.greedy_baseline=true")
 

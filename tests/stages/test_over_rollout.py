@@ -7,14 +7,11 @@ from ouroboros.stages.explore import explore
 from ouroboros.stages.explorer.over_rollout import FirstComplete
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 from ouroboros.workflows.protocol.outcomes import LATE, Outcome
-from tests.configs import TINY, problems_of
-from tests.factories import row
+from tests.configs import problems_of
 from tests.stages.conftest import publish_model
 
 GROUPS = [0, 0, 1, 1, 2, 2]  # of six attempts at three tasks
 OK, FAILED = (lambda: Outcome("ok")), (lambda: Outcome("workflow_failed", "no tool"))
-
-# --------------------------------------------------------------------------------------------------------- decisions
 
 
 def test_a_group_counts_when_all_its_attempts_have_ended_one_of_them_with_a_response():
@@ -45,8 +42,6 @@ def test_responses_of_a_group_that_is_not_taken_have_no_reward_and_failures_keep
     assert (outcomes[2].reward, outcomes[2].accuracy, late.reason) == (None, None, "not waited for")
 
 
-# -------------------------------------------------------------------------------------------------------------- steps
-
 AGENT = "buffer.explorer_input.default_workflow_type=tests.agents:never_ends_where_it_is_late"
 SMALL = ("buffer.batch_size=4", "algorithm.repeat_times=2", "buffer.total_steps=2", "synchronizer.sync_offset=0",
          "synchronizer.sync_timeout=10", "explorer.over_rollout.ratio=0.5",
@@ -58,18 +53,8 @@ def length(response, answer):
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_model, context_of):
-    """stage("key=value", ..., kinds=...): a context with a task of each kind, in the order of the file."""
-
-    def make(*overrides, kinds=("late", "soon", "late", "soon")):
-        tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question=f"{i} + {i}", answer=kind)
-                 for i, kind in enumerate(kinds)]
-        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, tasks)
-        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
-        context.config.buffer.explorer_input.taskset.data_selector.selector_type = "sequential"
-        return context
-
-    return make
+def stage(of_kinds):
+    return lambda *overrides, kinds=("late", "soon", "late", "soon"): of_kinds(kinds, *SMALL, *overrides)
 
 
 def explored(context, number=1):
@@ -139,9 +124,6 @@ def test_after_a_kill_the_rows_that_were_written_decide(stage):
     assert table.drop(["unix_seconds"]).to_pylist() == before
     (second,) = tables.read(tables.step_file(changed.directory, "rollouts", 2), records.Rollout).to_pylist()
     assert second["late_groups"] == 2
-
-
-# ----------------------------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(("given", "key"), [

@@ -167,9 +167,6 @@ def test_without_it_nothing_is_interrupted_and_the_columns_are_null(explorer):
     assert (rollout["newest_version"], one.engine.loaded) == (None, [0])
 
 
-# ------------------------------------------------------------------------------------------------------------ agents
-
-
 def rows_of(found):
     return [(r["experience_id"], r["response_tokens"], r["weights_versions"], r["weights_hash"]) for r in found
             if r["response_tokens"]]
@@ -214,9 +211,6 @@ def test_a_killed_step_goes_on_with_its_recorded_replies_if_the_weights_are_the_
     assert {(tuple(r["weights_versions"]), r["weights_hash"]) for r in rows if r["response_tokens"]} == {
         ((1,) * 5, hash_)}
     assert not journal.exists()
-
-
-# -------------------------------------------------------------------------------------------------------------- vLLM
 
 
 class Scorer:
@@ -269,8 +263,6 @@ def test_each_log_prob_is_of_the_weights_that_the_row_names_for_it(stage, tiny_m
             assert [row["rollout_logprobs"][i] for i in chosen] == pytest.approx([known[i] for i in chosen], abs=1e-4)
     one.engine.close()
 
-
-# ---------------------------------------------------------------------------------------------------------- settings
 
 PARTIAL = "explorer.partial_rollout=true"
 

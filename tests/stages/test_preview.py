@@ -78,10 +78,10 @@ def previewed(tmp_path):
 
 @pytest.fixture
 def gemma(tmp_path):
-    """Settings of a model whose template has no system role."""
+    """gemma(**settings): of a model whose template has no system role."""
     zoo.make_tokenizer("gemma", tmp_path / "gemma")
     (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
-    return plain(Model(model_path=str(tmp_path / "gemma")))
+    return lambda **settings: plain(Model(model_path=str(tmp_path / "gemma"), **settings))
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -113,23 +113,18 @@ def test_a_value_is_found_under_a_dotted_column():
     ("a question", "Be brief."),
     ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}], None)])
 def test_a_prompt_that_the_chat_template_refuses_is_a_problem_of_its_file(previewed, gemma, prompt, system):
-    (line,) = previewed([task(prompt)], model=gemma, system_prompt=system)["problems"]
+    (line,) = previewed([task(prompt)], model=gemma(), system_prompt=system)["problems"]
     wording(line, "inputs.0", "(system, user)")
 
 
-def test_a_chat_template_that_does_not_parse_is_named_with_its_line(previewed, tmp_path):
-    zoo.make_tokenizer("gemma", tmp_path / "gemma")
-    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
+def test_a_chat_template_that_does_not_parse_is_named_with_its_line(previewed, gemma, tmp_path):
     (tmp_path / "gemma" / "chat_template.jinja").write_text("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
-    (line,) = previewed([task()], model=plain(Model(model_path=str(tmp_path / "gemma"))))["problems"]
+    (line,) = previewed([task()], model=gemma())["problems"]
     wording(line, f"{tmp_path}/gemma", "line 2")
 
 
-def test_a_system_prompt_that_the_template_leaves_out_is_noticed_once(previewed, tmp_path):
-    zoo.make_tokenizer("gemma", tmp_path / "gemma")
-    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
-    template = "<bos>{{ (messages | last).content }}<end_of_turn>"
-    model = plain(Model(model_path=str(tmp_path / "gemma"), custom_chat_template=template))
+def test_a_system_prompt_that_the_template_leaves_out_is_noticed_once(previewed, gemma):
+    model = gemma(custom_chat_template="<bos>{{ (messages | last).content }}<end_of_turn>")
     (line,) = previewed([task(), task()], model=model, system_prompt="Be brief.")["warnings"]
     wording(line, "system_prompt")
     assert previewed([task()], model=model)["warnings"] == []
@@ -190,14 +185,14 @@ def test_every_file_of_a_directory_must_have_the_columns(tmp_path, previewed):
     wording(previewed(tmp_path)["problems"][1], "b.jsonl", "'answer'", "2 of", "3 files")
 
 
-def test_a_file_without_rows_among_others_is_told(tmp_path, previewed):
+def test_a_file_without_rows_is_told_alone_and_among_others(tmp_path, previewed):
     jsonl(tmp_path / "a.jsonl", [task()])
     jsonl(tmp_path / "b.jsonl", [])
     wording([previewed(tmp_path)["problems"]], "inputs.0", f"{tmp_path}/b.jsonl")
+    assert "holds no rows" in previewed([])["problems"][0]
 
 
-@pytest.mark.parametrize(("lacking", "level"), [(0, None), (2, "warnings"), (3, "problems"),
-                                               (20, "problems")])
+@pytest.mark.parametrize(("lacking", "level"), [(0, None), (2, "warnings"), (3, "problems"), (20, "problems")])
 def test_rows_without_a_truth_are_counted(previewed, lacking, level):
     """Of 20 a tenth may lack it."""
     found = previewed([task() | {"answer": None} if row < lacking else task() for row in range(20)])
@@ -217,10 +212,11 @@ def test_what_a_selector_reads_is_looked_at(previewed, values, rates, level):
     assert "'rate'" in "".join(found["problems"]) or "rate (data" in "".join(found["problems"]) or not level
 
 
-def test_conversations_go_through_the_chat_template(previewed):
+@pytest.mark.parametrize("form", [list, json.dumps])
+def test_conversations_go_through_the_chat_template_and_may_be_their_json_text(previewed, form):
     """'ab', then 'c', then ':' for the reply."""
     turns = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
-    (_, fact), = previewed([{"prompt": turns, "truth": {"answer": "1"}}], prompt_key="prompt",
+    (_, fact), = previewed([{"prompt": form(turns), "truth": {"answer": "1"}}], prompt_key="prompt", talks=True,
                            response_key="truth.answer")["facts"]
     wording(fact, "4 to", "4 tokens")
 
@@ -230,14 +226,6 @@ def test_what_a_reply_begins_with_is_part_of_its_prompt(previewed, prompt):
     """'ab', ':' for the reply, and '5=' of it."""
     (_, fact), = previewed([{"prompt": prompt, "answer": "9"}], prompt_key="prompt", reply_prefix="5=")["facts"]
     wording(fact, "5 to", "5 tokens")
-
-
-def test_messages_may_be_their_json_text(previewed):
-    """'ab', then 'c', then ':' for the reply."""
-    turns = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
-    column = {"prompt_key": "prompt", "talks": True}
-    (_, fact), = previewed([{"prompt": json.dumps(turns), "answer": "9"}], **column)["facts"]
-    wording(fact, "4 to", "4 tokens")
 
 
 def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
@@ -259,10 +247,6 @@ def test_demonstrated_turns_are_judged_by_the_response_limit(previewed, every_tu
     found = previewed([{"prompt": turns, "answer": "1"}], key=shown, prompt_key="prompt", every_turn=every_turn)
     (line,) = found["problems"]
     wording(line, "model.max_response_tokens=12", length)
-
-
-def test_an_empty_file_is_a_problem(previewed):
-    assert "holds no rows" in previewed([])["problems"][0]
 
 
 def test_without_the_model_columns_are_judged_and_lengths_are_not(previewed, tmp_path):
@@ -319,16 +303,12 @@ def test_a_file_without_a_pair_is_told(previewed, rows, words):
     assert all(word in " ".join(said) for word in words)
 
 
-def test_pairs_of_one_response_are_told_by_their_share(previewed):
+def test_pairs_of_one_response_are_told_by_their_share_and_other_rows_are_none(previewed):
     rows = [{"chosen": "7", "rejected": "7"}, {"chosen": "7", "rejected": "8"}, {"response": "8"}]
     found = previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)
     wording(" ".join(found["warnings"]), "1 of 2", "(50%)")
-    assert previewed([{"prompt": "9=3 5 7", **row} for row in rows[1:]], **PAIR)["warnings"] == []
-
-
-def test_a_file_with_pairs_may_have_other_rows(previewed):
-    rows = [{"chosen": "7+5-3", "rejected": "7"}, {"response": "8"}]
-    assert previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)["problems"] == []
+    found = previewed([{"prompt": "9=3 5 7", **row} for row in rows[1:]], **PAIR)
+    assert found["warnings"] == found["problems"] == []
 
 
 # ------------------------------------------------------------------------------------------------ the model's tokenizer
@@ -372,11 +352,9 @@ def test_a_template_that_writes_without_end_is_a_problem(previewed, template):
 @pytest.mark.parametrize(("template", "split"), [
     ("<|im_start|>{{ messages[0].content }}<|im_end|>", ["<|im_start|>", "<|im_end|>"]),
     ("<bos>{{ messages[0].content }}<end_of_turn>", [])])
-def test_markers_of_another_models_template_are_named(previewed, tmp_path, template, split):
+def test_markers_of_another_models_template_are_named(previewed, gemma, template, split):
     """Gemma's tokenizer has its own markers as single tokens, and splits those of ChatML."""
-    zoo.make_tokenizer("gemma", tmp_path / "gemma")
-    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
-    model = plain(Model(model_path=str(tmp_path / "gemma"), custom_chat_template=template))
+    model = gemma(custom_chat_template=template)
     lines = [line for line in previewed([task()], model=model)["warnings"] if "single tokens" in line]
     assert [mark in line for line in lines for mark in split] == [True] * len(split)
 
@@ -396,19 +374,13 @@ def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
         assert [name for name in told if told[name]] == [level]
 
 
-def test_half_a_surrogate_pair_is_named_by_its_line(previewed):
-    (line,) = previewed([task(), task("\ud800")])["problems"]
-    assert "line 2" in line
-
-
-def test_a_text_of_ten_million_characters_is_not_tokenized_whole(previewed):
-    (line,) = previewed([task("1" * 10_000_000)])["problems"]
-    wording(line, "100000")
-
-
-def test_a_truth_that_is_no_text_makes_the_row_unusable(previewed):
-    (line,) = previewed([{"question": "1", "answer": float("inf")}] * 3)["problems"]
-    wording(line, "3 of 3")
+@pytest.mark.parametrize(("rows", "told"), [
+    ([task(), task("\ud800")], "line 2"),  # half a surrogate pair
+    ([task("1" * 10_000_000)], "100000"),  # it is not tokenized whole
+    ([{"question": "1", "answer": float("inf")}] * 3, "3 of 3")])  # a truth that is no text
+def test_rows_that_cannot_be_used_are_one_problem(previewed, rows, told):
+    (line,) = previewed(rows)["problems"]
+    wording(line, told)
 
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
@@ -435,7 +407,7 @@ def test_demonstrations_of_texts_that_the_template_refuses_are_rejected_rows(pre
     """As the stage rejects them: of 20 rows a tenth may be."""
     fine = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     found = previewed([{"prompt": [{"role": "system", "content": "s"}] * (i < lost) + fine, "answer": f"{i}"}
-                       for i in range(20)], model=gemma, every_turn=every_turn,
+                       for i in range(20)], model=gemma(), every_turn=every_turn,
                       key="buffer.trainer_input.experience_buffer.path", prompt_key="prompt")
     told = {name: [line for line in found[name] if "the chat template refuses" in line]
             for name in ("problems", "warnings")}
@@ -525,8 +497,7 @@ def test_a_key_that_an_object_has_twice_is_a_problem(previewed, tmp_path):
 
 def test_conversations_with_calls_are_measured_and_what_the_template_loses_is_counted(previewed):
     """The template of the default recipe's model writes contents alone: `1+2?:` `3`, and no calls."""
-    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    calls = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    calls = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": "", "tool_calls": CALLS}]
     plain = [{"role": "user", "content": "1+2?"}, {"role": "assistant", "content": "3"}]
 
     def found(lost):

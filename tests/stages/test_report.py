@@ -223,9 +223,6 @@ def test_stages_come_after_their_inputs_and_evaluations_after_their_model(tmp_pa
     assert [s["name"] for s in report.in_order(specs)] == ["curate", "sft", "evaluate_sft", "rft"]
 
 
-# ----------------------------------------------------------------------------------------------- pictures, findings
-
-
 def test_smoothing_keeps_a_constant_and_weighs_neighbours():
     assert charts.smooth(np.full(9, 3.0), 2.0) == pytest.approx(np.full(9, 3.0))
     near = np.exp(-0.5)  # weight of the next point at width 1
@@ -292,9 +289,6 @@ def test_a_curve_says_its_values_and_where_they_are():
 def test_a_stack_says_the_seconds_of_each_part():
     svg = charts.stack("s", "explorer", np.array([7]), {"rollout": np.array([0.25]), "sync": np.array([np.nan])})
     assert all(one in unescape(svg) for one in ("step 7:", "rollout 0.25 s", "sync 0 s"))
-
-
-# ----------------------------------------------------------------------------------------------- sampled rollouts
 
 
 def rows_of(*given: tuple, table: type = records.Experience) -> list:

@@ -9,7 +9,6 @@ from ouroboros.pipeline.store import records, tables
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.explorer.profiles import write_profile
 from ouroboros.stages.explorer.selections import measured
-from tests.configs import TINY
 from tests.factories import row
 from tests.stages.conftest import publish_model
 
@@ -19,16 +18,12 @@ KINDS = ("never", "chance", "always", "chance", "always")
 
 
 @pytest.fixture
-def stage(tmp_path, tiny_model, context_of):
+def stage(of_kinds):
     """stage(selector settings, "key=value", ...): a context with five tasks, of a feature each."""
 
     def make(selector, *overrides, life="first", features=(0.1, 0.9, 0.5, 0.7, 0.3)):
-        tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train", question=f"{i} + {i}", answer=kind,
-                     features=[("rate", value)] if value is not None else None)
-                 for i, (kind, value) in enumerate(zip(KINDS, features, strict=True))]
-        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, tasks)
-        context = context_of(tmp_path / life / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate",
-                             model=tiny_model)
+        context = of_kinds(KINDS, *SMALL, *overrides, life=life, features=[
+            [("rate", value)] if value is not None else None for value in features])
         context.config.buffer.explorer_input.taskset.data_selector = DataSelector(**selector)
         return context
 

@@ -537,9 +537,6 @@ def test_the_example_of_the_documentation_runs_and_ctrl_c_ends_the_server(opened
     assert (row.reward, row.action_mask.count(1)) == (1.0, 9)
 
 
-# ------------------------------------------------------------------------------------------------------------- damage
-
-
 def two_parts(tmp_path):
     """A journal whose first part has a reply of attempt s and all of t, the second another reply of s and feedback."""
     made, held = recorder(tmp_path, per_step=9), {name: Attempt(name, name) for name in ("s", "t")}

@@ -15,7 +15,7 @@ MEASURED = ("seconds", "peak_memory_gib", "probe_max_difference", "commit")
 
 def start(stage, **environment: str) -> subprocess.Popen:
     """A stage as a user starts it by hand."""
-    return subprocess.Popen([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], cwd=REPOSITORY,
+    return subprocess.Popen([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], cwd=REPOSITORY,
                             env=os.environ | environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -1,19 +1,14 @@
 """An agent that asks by OpenAI's client, through whole pipelines on real engines: recipe products, with an adapter."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import make_plan
-from tests.toy.conftest import REPOSITORY, stage_of, table
-from tests.toy.test_whole_lora import (
-    LORA,
-    assert_hand_overs_are_proved,
-    assert_whole_model_is_that_of_the_adapter,
-)
+from tests.toy.conftest import stage_of, table
+from tests.toy.test_late_groups import ouro
+from tests.toy.test_whole_lora import LORA, assert_hand_overs_are_proved, assert_whole_model_is_that_of_the_adapter
 
 SHORT = ("data_processor.task_pipeline.generator_args={tasks: 60, demonstrations: 200, guesses: 0.5}",
          "buffer.batch_size=2", "buffer.total_steps=2", "algorithm.repeat_times=2", "stages.sft.buffer.total_steps=2",
@@ -26,9 +21,7 @@ NO_TOOLS = [f"buffer.explorer_input.{one}.workflow_args={{tools: false}}" for on
 def run(root, *overrides):
     """The plan of a run of the recipe, which was run."""
     words = ["recipe=products", f"checkpoint_root_dir={root}", "monitor=none", *overrides]
-    done = subprocess.run([sys.executable, "-m", "ouroboros", "run", *words], cwd=REPOSITORY, capture_output=True,
-                          text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    ouro("run", *words)
     return make_plan(compose(words))
 
 

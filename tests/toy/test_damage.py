@@ -48,7 +48,7 @@ def interrupted(stage) -> set[str]:
 
 
 def launched(stage) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], cwd=REPOSITORY,
+    return subprocess.Popen([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], cwd=REPOSITORY,
                             env=os.environ | SHELL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

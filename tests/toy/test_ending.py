@@ -126,7 +126,7 @@ def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, v
     wait_until(lambda: reached(stage, 3)() and checkpoints.complete_checkpoints(Path(stage.directory)), 400, process)
     target, errors = stopped(process, victim)
     assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
-    assert re.search(rf"process {target} \(stages\.\w+\) is stopped", errors)
+    assert re.search(rf"process {target} \(ouroboros\.stages\.\w+\) is stopped", errors)
     kept = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
     assert kept == 2 if victim == "trainer" else kept >= 3
     assert_as_undisturbed(stage, finished)

@@ -32,8 +32,7 @@ def trained(finished, tmp_path_factory):
     """Directories of the stage, and of the model that it began with."""
     stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished.plan)
     done = subprocess.run([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], cwd=REPOSITORY,
-                          capture_output=True,
-                          text=True, check=False)
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return Path(stage.directory), begun / "model"
 

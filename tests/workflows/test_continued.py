@@ -160,9 +160,6 @@ def test_a_request_is_known_by_its_first_number():
     assert sorted(found) == [second, 4]
 
 
-# ----------------------------------------------------------------------------------------------------------------- rows
-
-
 @pytest.mark.parametrize(("calls", "expected"), [
     ([([1], [2, 3], [0, 0])], [0, 0, None, None]),  # the environment said the rest
     ([([1], [2, 3], [0, 0]), ([1, 2, 3, 4], [5], [1])], [0, 0, None, 1]),

@@ -92,9 +92,6 @@ def test_a_conversation_is_one_row_of_the_sampled_tokens(roll):
     assert [call.origin.retokenized for call in outcome.calls] == [False] * 3
 
 
-# ------------------------------------------------------------------------------------------- what an agent may return
-
-
 @pytest.mark.parametrize(("found", "text", "components"), [
     ("2", "2", {}), ("none", "ab", {}), ("number", "ab", {"reward": 0.25}),
     ("components", "ab", {"accuracy": 1.0, "style": 0.5})])
@@ -115,9 +112,6 @@ def test_an_agent_that_ends_without_a_call_is_a_row_with_a_reason(roll):
     outcome = roll(clients.says_nothing)
     assert outcome.status == "workflow_failed"
     assert "without a reply" in outcome.reason
-
-
-# --------------------------------------------------------------------------------------------------- clients and rows
 
 
 def test_parallel_calls_by_environment_variables_have_seeds_of_their_prompts(roll):
@@ -179,9 +173,6 @@ def test_other_clients(roll, agent, api):
     assert engine.prompts == ["Shi:", "Shi:yes<eos>on:"]
     assert [TOKENIZER.decode(t.response_tokens) for _, t, _ in outcome.turns] == ["yes<eos>on:no<eos>"]
     assert {call.origin.api for call in outcome.calls} == {api}
-
-
-# ---------------------------------------------------------------------------------------------------------- bad input
 
 
 def test_what_is_refused_says_so_and_the_attempt_goes_on(roll):

@@ -27,9 +27,6 @@ def ask(prompt, seed, tokens=8):
     return Request(prompt, tokens, 1.0, 1.0, -1, seed)
 
 
-# ---------------------------------------------------------------------------------------------------------- dealing
-
-
 @pytest.mark.parametrize(("costs", "parts", "expected"), [
     ([5, 5, 5, 5], 2, [[0, 1], [2, 3]]),
     ([5, 5, 5], 2, [[0], [1, 2]]),  # the middle of the second is the middle of all: it goes to the later half
@@ -39,9 +36,6 @@ def ask(prompt, seed, tokens=8):
     ([7], 3, [[], [0], []]), ([], 2, [[], []]), ([3, 3, 3, 3, 3, 3], 3, [[0, 1], [2, 3], [4, 5]])])
 def test_requests_are_cut_into_runs_of_about_the_same_cost(costs, parts, expected):
     assert [list(range(len(costs)))[part] for part in deal(costs, parts)] == expected
-
-
-# ---------------------------------------------------------------------------------- two engines on a real, small model
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +153,6 @@ def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_pa
     assert probes[1:] == [pytest.approx(probes[0], abs=1e-5)] * 2
 
 
-# ------------------------------------------------------------------------------------------- engines that share a GPU
-
-
 @pytest.mark.parametrize(("chosen", "gpus", "expected"), [
     ((), ["0"], 2),  # 2 copies of 1 GiB are less than a fifth of 0.9 of 80 GiB
     (("gpu_memory_utilization=0.1",), ["0"], 1),  # 2 GiB of 8
@@ -231,9 +222,6 @@ def _sharing(monkeypatch, settings, model: Path, number, weights: int):
     with open(model / "model.safetensors", "wb") as file:
         file.truncate(weights << 30)
     return config
-
-
-# ----------------------------------------------------------------------------------------------------------- failing
 
 
 @pytest.fixture

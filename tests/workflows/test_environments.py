@@ -40,9 +40,6 @@ def acted(world, written):
     return getattr(world, call.func.id)(**{one.arg: ast.literal_eval(one.value) for one in call.keywords})
 
 
-# --------------------------------------------------------------------------------------------------------------- tasks
-
-
 @pytest.mark.parametrize("name", WORLDS)
 def test_demonstrations_play_as_they_say_and_without_guesses_they_solve(name):
     rows = list(GENERATORS[name](1, 10, 30, guesses=0.0))
@@ -99,9 +96,6 @@ def test_all_methods_are_described_and_effects_can_be_repeated(name):
     assert all(one.declaration.idempotent for one in tools)
 
 
-# --------------------------------------------------------------------------------------------------------- frozen lake
-
-
 def test_a_lake_is_crossed_around_its_hole():
     world = begun(FrozenLake, "PFF FHF FFG")
     assert world.move("left") == "PFF FHF FFG wall"
@@ -126,8 +120,6 @@ def test_what_is_no_lake_is_refused(text):
     with refuses(DataError, "no lake"):
         Lake(text)
 
-
-# -------------------------------------------------------------------------------------------------------------- sudoku
 
 PUZZLE, SOLVED = "1.34 34.. .... 4321", "1234 3412 2143 4321"
 
@@ -199,9 +191,6 @@ def test_what_is_no_sudoku_is_refused(text):
         grids.read(text)
 
 
-# ---------------------------------------------------------------------------------------------------------------- shop
-
-
 @pytest.fixture
 def world(monkeypatch):
     monkeypatch.setattr(shop, "SECONDS", 0.3)
@@ -255,9 +244,6 @@ def test_large_results_are_cut(world):
     assert rows == ["range", *map(str, range(50)), "(more rows)"]
     text = world.query("SELECT repeat('x', 1000000) AS x")
     assert len(text) < shop.CHARACTERS + 20
-
-
-# -------------------------------------------------------------------------------------------------------------- folder
 
 
 @pytest.fixture

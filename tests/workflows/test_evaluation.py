@@ -81,8 +81,6 @@ def test_a_set_all_of_whose_responses_failed_has_no_score():
     assert score(rewarded("greedy", a=[None])) == []
 
 
-# ---------------------------------------------------------------------------------------------------------- responses
-
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
              answer=f'{{"numbers": [{i}, 1], "target": {i + 1}}}') for i in range(5)]
 

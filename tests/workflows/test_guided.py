@@ -48,9 +48,6 @@ def deep(levels):
     return schema
 
 
-# ---------------------------------------------------------------------------------------------------- which schemas
-
-
 @pytest.mark.parametrize("schema", [*SCHEMAS, {"type": "object"}, deep(20), {
     "type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{12}$"}])
 def test_schemas_that_a_mask_enforces(schema):
@@ -87,9 +84,6 @@ def test_without_xgrammar_the_reason_says_what_to_install(monkeypatch):
         check('{"type": "boolean", "title": "asked for the first time"}')
 
 
-# ------------------------------------------------------------------------------------------------------ forced calls
-
-
 def test_the_arguments_of_calls_are_exactly_those_generated():
     first, second = '{"colour":"red", "n": 1.50}', '{ "x": [1,\n2] }'
     calls = [("paint", first), ("mix", second)]
@@ -113,23 +107,16 @@ def test_definitions_of_tools_move_to_the_root():
         calls_schema([tool("a", ["red"]), tool("b", ["blue"])])
 
 
-# ----------------------------------------------------------------------------------------------------- random models
-
-
 def asked(schema, seed=0, temperature=1.0, tokens=200):
     return Request([10, 20, 30], tokens, temperature, 1.0, -1, seed, schema=json.dumps(schema) if schema else None)
 
 
-def assert_all_satisfy(engine, tokenizer, seeds):
-    requests = [asked(schema, seed, float(seed > 0)) for schema in SCHEMAS for seed in range(seeds)]
+def test_every_reply_of_a_random_model_satisfies_its_schema(engine, tokenizer):
+    requests = [asked(schema, seed, float(seed > 0)) for schema in SCHEMAS for seed in range(4)]
     for request, reply in zip(requests, engine.generate(requests), strict=True):
         text = tokenizer.decode(reply.tokens, skip_special_tokens=True)
         assert reply.finish_reason == "stop", text
         jsonschema.validate(json.loads(text), json.loads(request.schema))
-
-
-def test_every_reply_of_a_random_model_satisfies_its_schema(engine, tokenizer):
-    assert_all_satisfy(engine, tokenizer, 4)
 
 
 def test_masks_leave_other_requests_of_the_batch_as_they_are(engine):
@@ -151,9 +138,6 @@ def test_a_reply_that_no_token_continues_has_failed(engine):
     assert "JSON schema" in reply.reason
 
 
-# -------------------------------------------------------------------------------------------------------- the clients
-
-
 @pytest.fixture
 def roll(tiny_settings, tokenizer, engine):
     def run(workflow, is_trained=False):
@@ -168,13 +152,9 @@ def roll(tiny_settings, tokenizer, engine):
 
 
 @pytest.mark.parametrize("agent", [clients.forces_by_chat, clients.forces_by_anthropic, clients.forces_by_responses])
-def test_clients_force_calls_and_formats_where_nothing_is_trained(roll, agent):
+def test_clients_force_calls_and_formats_where_nothing_is_trained_and_are_refused_in_training(roll, agent):
     outcome = roll(agent)
     assert (outcome.reason, outcome.own_text) == (None, "ok")
-
-
-@pytest.mark.parametrize("agent", [clients.forces_by_chat, clients.forces_by_anthropic, clients.forces_by_responses])
-def test_in_training_each_of_them_is_refused(roll, agent):
     outcome = roll(agent, is_trained=True)
     assert outcome.status == "workflow_failed"
     assert "400" in outcome.reason
@@ -196,9 +176,6 @@ def test_a_reply_that_is_cut_off_is_text(opened):  # noqa: F811
     (found,) = posted(made, (CHAT, chat("x", tools=TOOLS, tool_choice="required", max_tokens=20)))
     (choice,) = found.json()["choices"]
     assert (choice["finish_reason"], choice["message"].get("tool_calls")) == ("length", None)
-
-
-# ----------------------------------------------------------------------------------------------------------- the rest
 
 
 def test_ouro_serve_constrains_replies(opened, engine):  # noqa: F811

@@ -169,9 +169,6 @@ def test_the_example_of_the_documentation_runs(settings, tmp_path, monkeypatch):
     assert "".join(map(chr, outcome.trajectory.prompt_tokens)).endswith("It printed 2\n. The answer?")
 
 
-# ------------------------------------------------------------------------------------------ requests that nobody needs
-
-
 @pytest.mark.parametrize("workflow", [agents.gives_up, agents.raises_while_it_waits])
 def test_a_request_that_is_given_up_leaves_the_engine(workflow):
     engine = Seeded()
@@ -182,9 +179,6 @@ def test_a_request_that_is_given_up_leaves_the_engine(workflow):
         assert first.trajectory.prompt_tokens == [5]
     else:
         wording(first.reason, "ValueError", "tests/agents.py", "in tool)")
-
-
-# --------------------------------------------------------------------------------------------- code that misbehaves
 
 
 @pytest.mark.parametrize(("workflow", "reason"), [

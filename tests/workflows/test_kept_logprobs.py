@@ -21,13 +21,7 @@ def write(kept, positions: dict[str, int], *logprobs: float) -> None:
     kept.write(list(positions), torch.tensor(list(positions.values())), torch.tensor(logprobs))
 
 
-def test_each_request_gets_the_values_of_its_positions(kept):
-    write(kept, {"0-a": 3, "1-b": 5}, -0.5, -1.0)
-    write(kept, {"0-a": 4, "1-b": 6}, -0.25, -2.0)
-    assert kept.take([(1, 5, 2), (0, 3, 2)]) == [[-1.0, -2.0], [-0.5, -0.25]]
-
-
-def test_a_request_keeps_its_line_when_its_batch_changes(kept):
+def test_a_request_gets_the_values_of_its_positions_also_when_its_batch_changes(kept):
     write(kept, {"0-a": 3, "1-b": 5}, -0.5, -1.0)
     write(kept, {"1-b": 6}, -2.0)  # 0 was preempted
     assert kept.take([(1, 5, 2)]) == [[-1.0, -2.0]]
@@ -36,9 +30,9 @@ def test_a_request_keeps_its_line_when_its_batch_changes(kept):
 
 
 def test_a_position_past_the_end_is_not_handed_over(kept):
-    write(kept, {"0-a": 3}, -0.5)
-    write(kept, {"0-a": 4}, -0.25)  # computed before its end was known
-    assert kept.take([(0, 3, 1)]) == [[-0.5]]
+    write(kept, {"0-a": 3, "1-b": 5}, -0.5, -1.0)
+    write(kept, {"0-a": 4, "1-b": 6}, -0.25, -2.0)  # that of 0 was computed before its end was known
+    assert kept.take([(1, 5, 2), (0, 3, 1)]) == [[-1.0, -2.0], [-0.5]]
 
 
 def test_more_requests_than_lines_find_room_and_lose_nothing(kept):

@@ -72,9 +72,6 @@ def named(server, **more):
     return load_tools(Toolset(settings, listed(settings, None)))
 
 
-# ------------------------------------------------------------------------------------------------ a server that is well
-
-
 def test_the_tools_of_a_program(used, monkeypatch):
     for name in ("A_TOKEN", "NAMED_KEY"):
         monkeypatch.setenv(name, "value")
@@ -187,9 +184,6 @@ def test_a_url_that_does_not_answer_any_more_fails_attempts_that_call_it(used):
     assert silent == []
 
 
-# ------------------------------------------------------------------------------------------------------ what is offered
-
-
 def test_tools_are_listed_once_for_a_stage_and_must_stay_the_same(used, short):
     mark = short / "mark"
     server, asked = plain("changes", str(mark)), [["up", {}]]
@@ -264,9 +258,6 @@ def test_agents_without_servers_do_not_import_the_package():
     assert subprocess.run([sys.executable, "-c", asks], cwd=HOME, check=False).returncode == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- hangs
-
-
 @pytest.mark.parametrize("stateful", [True, False])
 def test_a_call_that_hangs_ends_with_all_that_the_server_started(used, short, stateful):
     file = short / "pid"
@@ -278,9 +269,6 @@ def test_a_call_that_hangs_ends_with_all_that_the_server_started(used, short, st
         wording([found], "5 s", "(tool_seconds)", "now 1")
     assert other == ["now 1"]
     assert ended(file.read_text())
-
-
-# ------------------------------------------------------------------------------------------------------- after a kill
 
 
 @pytest.mark.parametrize(("idempotent", "stateful"), [

@@ -163,9 +163,6 @@ def test_a_conversation_that_the_template_refuses_is_shown(tokenizer):
         prompt_text(tokenizer(STRICT), "then?", None, TALK)
 
 
-# --------------------------------------------------------------------------------------------------- demonstrations
-
-
 def shown(tokenizer, task, every_turn):
     """(prompt, what follows, what of it is trained on) of each row as texts."""
     (rows,), made = demonstrations(tokenizer, [task], config(), every_turn), []
@@ -236,9 +233,6 @@ def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_begi
     assert prompt_text(Plain(), "a", "b") == "b\n\na"
     assert prompt_tokens(Plain(), ["a"]) == [[0, 97]]
     assert prompt_tokens(Plain(), []) == []
-
-
-# ------------------------------------------------------------------------------------------------------------- families
 
 
 @pytest.mark.parametrize(("family", "end", "others"), [

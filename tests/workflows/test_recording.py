@@ -130,9 +130,6 @@ def test_other_weights_begin_another_journal(tmp_path):
     roll(workflow, path, Silent(), head={**HEAD, "step": 4})
 
 
-# ----------------------------------------------------------------------------------------------------- damaged files
-
-
 def test_a_last_line_may_be_cut_anywhere_and_the_middle_may_not_be_damaged(tmp_path):
     path, workflow = tmp_path / "journal", Isolated(partial(agents.chat, seconds=0.0))
     expected = rows(roll(workflow, path, prompts=[[10, 20]]))
@@ -145,9 +142,6 @@ def test_a_last_line_may_be_cut_anywhere_and_the_middle_may_not_be_damaged(tmp_p
     path.write_bytes(content[: begin - 5] + b"x" + content[begin - 4 :])
     with refuses(StageError, path):
         Journal(path, HEAD)
-
-
-# ------------------------------------------------------------------------------------------------------------- tools
 
 
 @pytest.fixture
@@ -212,9 +206,6 @@ def test_the_state_of_an_environment_is_made_again_if_that_is_declared(short, wo
             assert outcome.reason.startswith("outcome unknown")
         else:
             assert rows(found) == expected
-
-
-# ---------------------------------------------------------------------------------------------------------- endpoint
 
 
 @pytest.fixture

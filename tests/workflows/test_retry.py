@@ -133,9 +133,6 @@ def test_the_example_of_the_page_is_one_row_with_the_environments_words_masked(a
     assert made.response_tokens == [*first, *map(ord, "Are you sure?"), ord("3"), EOS]
 
 
-# -------------------------------------------------------------------------------------------------- turns in the runner
-
-
 def turn(tokens, **more):
     return Trajectory([5], tokens, [-1.0] * len(tokens), [1] * len(tokens), "stop", **more)
 

@@ -82,9 +82,6 @@ def test_batches_keep_to_the_budget_counted_with_padding(lengths, budget, expect
     assert batches(lengths, budget) == expected
 
 
-# --------------------------------------------------------------------------------------------------------- bad input
-
-
 def edited(directory, **values):
     path = directory / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))

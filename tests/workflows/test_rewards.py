@@ -196,8 +196,8 @@ class Characters:
 ])
 def test_the_tag_that_a_prompt_opens_counts_as_form_alone(opened, prompt, response, score):
     tokens = [ord(c) for c in response]
-    outcome = Outcome("ok", trajectory=Trajectory([ord(c) for c in prompt], tokens, [-1.0] * len(tokens),
-                                                         [1] * len(tokens), "stop"))
+    outcome = Outcome("ok", trajectory=Trajectory(
+        [ord(c) for c in prompt], tokens, [-1.0] * len(tokens), [1] * len(tokens), "stop"))
     decode([outcome], Characters())
     add_rewards([outcome], QUESTIONS[:1], ["2"], opened("format_reward"))
     assert outcome.components == {"format_score": score}

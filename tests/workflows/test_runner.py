@@ -44,9 +44,6 @@ def roll(workflow, prompts, engine=None):
     return roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, [SAMPLING] * len(prompts))
 
 
-# --------------------------------------------------------------------------------------------------------- attempts
-
-
 def test_single_turns_are_one_call_and_come_back_in_order():
     engine = Recording()
     outcomes = roll(simple_workflow, [[5], [2, 2], [5]], engine)
@@ -177,9 +174,6 @@ def test_a_late_turn_gets_what_room_is_left():
     assert [call[0].max_tokens for call in engine.calls] == [3, 2]
 
 
-# ------------------------------------------------------------------------------------------------- failing workflows
-
-
 def raises_late(prompt):
     yield prompt
     raise KeyError("tool")
@@ -291,9 +285,6 @@ def test_the_reason_of_a_row_has_no_secret(monkeypatch):
     wording(outcome.reason, "PermissionError: 401", f"tests/workflows/test_runner.py:{line}", "refused")
 
 
-# --------------------------------------------------------------------------------------------------- too many failed
-
-
 def rows(*statuses):
     return [row(records.Experience, task_id=f"t{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
 
@@ -315,9 +306,6 @@ def test_rows_that_were_late_count_neither_as_failures_nor_as_others():
 
 def test_prompts_over_the_limit_are_no_failures():
     assert check_failures(rows(*["prompt_too_long"] * 5), 0.0) is None
-
-
-# -------------------------------------------------------------------------------------------------- names and seeds
 
 
 def test_a_workflow_by_name_or_by_path():

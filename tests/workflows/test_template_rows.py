@@ -139,17 +139,11 @@ def test_a_template_without_end_token_has_one_after_the_last_turn_alone():
     assert after == f"[[{WRITTEN.removesuffix('<|im_end|>')}]]{RESULT.lstrip()}[[It is 3.<|im_end|>]]"
 
 
-# -------------------------------------------------------------------------------------------------------- arguments
-
-
 def test_arguments_are_text_where_a_template_would_write_python():
     text = "{% for m in messages %}{{ m.role }}{% for one in m.tool_calls or [] %}{{ one.function.arguments }}" \
            "{% endfor %}{% endfor %}"
     said = {**CALLS, "tool_calls": [call(1, 2)]}
     assert conversation_text(tokenizer_of(text, CHATML_MARKS, "<|im_end|>"), [said]) == 'assistant{"a": 1, "b": 2}'
-
-
-# --------------------------------------------------------------------------------------------------------- rejected
 
 
 NAMELESS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" \
@@ -194,9 +188,6 @@ def test_one_row_that_is_refused_leaves_the_others():
     made = demonstrations(tokenizer_of(strict, CHATML_MARKS, "<|im_end|>"), tasks, settings(), False)
     assert [isinstance(one, str) for one in made] == [False, True, False]
     assert "no x" in made[1]
-
-
-# ------------------------------------------------------------------------------------------------- pairs and prompts
 
 
 def test_both_responses_of_a_pair_follow_one_prompt():

@@ -93,9 +93,6 @@ def test_thought_action_and_observation(roll):
     assert roll("react_workflow", ["just 2"], tools=["tests.toolkit:add"])[0].own_text == "just 2"
 
 
-# --------------------------------------------------------------------------------------- examples of docs/tools.md
-
-
 @pytest.fixture
 def documented(tmp_path, monkeypatch):
     """The examples of the documentation as modules."""

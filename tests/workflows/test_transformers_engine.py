@@ -170,9 +170,6 @@ def test_new_weights_change_the_answers_and_the_old_ones_bring_them_back(engine,
     assert engine.version.startswith("transformers ")
 
 
-# ---------------------------------------------------------------------------------------------------- the tokenizer
-
-
 def test_the_chat_template_ends_the_prompt(tokenizer):
     assert prompt_text(tokenizer, "3 5 = 8", None) == "3 5 = 8:"
     assert prompt_text(tokenizer, "3 5 = 8", "Add. ") == "Add. 3 5 = 8:"

@@ -112,9 +112,6 @@ def test_overrides_alone_need_no_sandbox(monkeypatch):
         from_verl(launch("trainer.nnodes=4"))
 
 
-# ----------------------------------------------------------------------------------------------------- hostile scripts
-
-
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(bash, "SECONDS", 2)
@@ -163,9 +160,6 @@ def test_programs_in_the_background_are_recorded():
     commands = read_script(f"nohup {START} &\nP=$!\n(sleep 9; kill $P) &\n").commands
     (command,) = (one for one in commands if one.line == 1)
     assert [one.text for one in command.arguments] == ["nohup", *START.split()]
-
-
-# ------------------------------------------------------------------------------------------------------------ launches
 
 
 def test_keys_of_a_call_are_those_of_the_launch_with_the_lines_of_the_call():

@@ -7,11 +7,7 @@ from tests.bridges import values_of_verl as values
 from tests.golden.messages import wording
 
 ENGINES = "explorer.rollout_model.engine_num"
-
 INPUT = "buffer.explorer_input"
-
-
-# -------------------------------------------------------------------------------------------------------------- rules
 
 
 @pytest.mark.parametrize(("estimator", "algorithm", "advantage"), [
@@ -61,9 +57,16 @@ def test_kl_in_the_reward_and_in_the_loss():
     assert (found["algorithm.kl_loss_fn"], found["algorithm.kl_loss_fn_args.kl_coef"]) == ("low_var_kl", 0.001)
 
 
-def test_kl_that_is_off_has_no_coefficient():
-    made = from_verl(launch("actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.kl_loss_coef=0.1"))
-    assert [g.key for g, _ in made.idle] == ["actor_rollout_ref.actor.kl_loss_coef"]
+@pytest.mark.parametrize(("overrides", "idle"), [
+    (["actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.kl_loss_coef=0.1"],
+     ["actor_rollout_ref.actor.kl_loss_coef"]),  # of a KL that is off
+    (["trainer.save_freq=-1", "trainer.test_freq=-1"], ["trainer.save_freq", "trainer.test_freq"]),  # never
+    (["algorithm.adv_estimator=grpo", "data.train_files=/d/dapo.parquet", "reward_model.reward_manager=dapo"],
+     ["reward_model.reward_manager"]),
+    (["ray_init.num_cpus=$(nproc)", "trainer.nnodes=1"], ["ray_init.num_cpus"])])
+def test_what_has_no_effect_is_idle_and_not_unknown(overrides, idle):
+    made = from_verl(launch(*overrides))
+    assert ([g.key for g, _ in made.idle], made.unknown) == (idle, [])
 
 
 @pytest.mark.parametrize(("overrides", "low", "high"), [
@@ -87,15 +90,11 @@ def test_truncated_importance_sampling(cap, threshold):
     (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=30000"], 30000),
     (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"], 4 * (1000 + 2000)),
     (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2500"], 3000),  # a sequence is not cut
+    (["data.max_prompt_length=2048", "data.max_response_length=20480"], 22528),  # above the default
     ([], None)])
 def test_the_budget_of_a_micro_batch(overrides, budget):
     found = values(launch("data.max_prompt_length=1000", "data.max_response_length=2000", *overrides))
     assert found.get("trainer.max_token_len_per_gpu") == budget
-
-
-def test_a_long_sequence_raises_the_budget_above_the_default():
-    found = values(launch("data.max_prompt_length=2048", "data.max_response_length=20480"))
-    assert found["trainer.max_token_len_per_gpu"] == 22528
 
 
 @pytest.mark.parametrize(("files", "names", "places"), [
@@ -112,31 +111,21 @@ def test_data_files_become_tasksets(files, names, places):
     assert [(found[f"{root}.{i}.path"], found[f"{root}.{i}.split"]) for i in range(len(places))] == places
 
 
-def test_a_file_that_is_here_says_where_its_truths_are(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = pa.table({"prompt": [[{"role": "user", "content": "1+1"}]], "reward_model": [{"ground_truth": "2"}]})
-    pq.write_table(rows, tmp_path / "train.parquet")
-    pq.write_table(rows, tmp_path / "train_small.parquet")
-    found = values(launch(f"data.train_files={tmp_path}/train.parquet"))
-    assert found[f"{INPUT}.tasksets.0.format.response_key"] == "reward_model.ground_truth"
-    assert found[f"{INPUT}.tasksets.0.path"] == f"{tmp_path}/train.parquet"  # the directory holds another train file
-
-
 def test_truths_are_where_the_rewards_of_verl_read_them(tmp_path):
     """reward_model.ground_truth, whether the file is here or not; `answer` only where a file has nothing else."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = {"prompt": [[{"role": "user", "content": "1+1"}]], "answer": ["1 and 1 is 2"]}
-    pq.write_table(pa.table(rows | {"reward_model": [{"ground_truth": "2"}]}), tmp_path / "both.parquet")
+    for name in ("train", "train_small"):
+        pq.write_table(pa.table(rows | {"reward_model": [{"ground_truth": "2"}]}), tmp_path / f"{name}.parquet")
     pq.write_table(pa.table(rows), tmp_path / "plain.parquet")
     files = {"/nowhere/train.parquet": "reward_model.ground_truth",
-             f"{tmp_path}/both.parquet": "reward_model.ground_truth",
+             f"{tmp_path}/train.parquet": "reward_model.ground_truth",
              f"{tmp_path}/plain.parquet": "answer"}
     found = values(launch(f'data.train_files="{list(files)}"'))
     assert [found[f"{INPUT}.tasksets.{i}.format.response_key"] for i in range(3)] == list(files.values())
+    assert found[f"{INPUT}.tasksets.1.path"] == f"{tmp_path}/train.parquet"  # the directory holds another train file
 
 
 def test_evaluation_sets_are_sampled_as_val_kwargs_says():
@@ -155,11 +144,6 @@ def test_the_monitor(logger, monitor):
         "monitor.monitor_type"] == monitor
 
 
-def test_never_saving_and_never_testing_are_left_out():
-    made = from_verl(launch("trainer.save_freq=-1", "trainer.test_freq=-1"))
-    assert [g.key for g, _ in made.idle] == ["trainer.save_freq", "trainer.test_freq"]
-
-
 @pytest.mark.parametrize(("script", "said"), [
     ("'trainer.nnodes=${oc.env:WORLD}'", "known only where the run starts"),
     ("trainer.nnodes=$(nproc)", "trainer.nnodes is not known: the output of $(nproc)")])
@@ -171,18 +155,13 @@ def test_an_unknown_number_of_machines_is_one(script, said):
     assert said in made.left_out[0][1]
 
 
-def test_several_machines_train_and_answer_on_all_their_gpus():
+@pytest.mark.parametrize(("more", "expected"), [
+    ([], [4, 8, 32, 16]), (["reward_model.enable=True", "reward_model.model.path=/m"], [None, 8, 8, 4])])
+def test_several_machines_train_and_answer_on_all_their_gpus_and_a_model_that_scores_keeps_a_run_on_one(more, expected):
     """4 machines of 8 GPUs: 32 ranks, and 32 / 2 = 16 engines of 2 GPUs, the same number on every machine."""
-    found = values(launch("trainer.nnodes=4", "trainer.n_gpus_per_node=8"))
-    assert [found[key] for key in ("cluster.node_num", "cluster.gpu_per_node", "trainer.ranks", ENGINES)] == [
-        4, 8, 32, 16]
-
-
-def test_a_model_that_scores_keeps_a_run_on_one_machine():
-    found = values(launch("trainer.nnodes=4", "trainer.n_gpus_per_node=8", "reward_model.enable=True",
-                          "reward_model.model.path=/m"))
-    assert "cluster.node_num" not in found
-    assert [found[key] for key in ("trainer.ranks", ENGINES)] == [8, 4]
+    found = values(launch("trainer.nnodes=4", "trainer.n_gpus_per_node=8", *more))
+    assert [found.get(key) for key in (
+        "cluster.node_num", "cluster.gpu_per_node", "trainer.ranks", ENGINES)] == expected
 
 
 def test_numbers_that_only_the_environment_knows_are_read_as_numbers():

@@ -63,6 +63,7 @@ def test_a_forgotten_backslash_is_named_with_its_line():
     made = from_verl("python3 -m verl.trainer.main_ppo \\\n  data.train_batch_size=64\n  trainer.nnodes=1\n")
     assert ("cluster", "node_num") not in made.entries
     assert any(line == 3 and "a backslash missing" in text for line, text in made.skipped)
+    assert made.lost == [3]
 
 
 def test_a_word_that_is_no_override_is_named():
@@ -86,14 +87,11 @@ def test_a_key_without_a_counterpart_is_listed_with_line_and_value():
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("echo hello\n", "veRL"), ("", "settings"),
-    ("- a\n- b\n", "settings"),
+    ("echo hello\n", "veRL"), ("", "settings"), ("- a\n- b\n", "settings"),
     ("a: [1\n", "line 2"), ("a: 1\na: 2\n", "there")])
 def test_a_source_without_anything_of_verl_is_refused(text, said):
     with refuses(ConfigError, said):
         from_verl(text, "x.sh" if "echo" in text else "x.yaml")
-
-
 
 
 @pytest.mark.parametrize(("theirs", "expected"), [
@@ -124,17 +122,14 @@ def test_a_switch_is_on_whatever_the_word(value, on):
     assert made["algorithm.kl_penalty_fn"] == ("k1" if on else "none")
 
 
-@pytest.mark.parametrize(("given", "kept"), [((), None), (("3",), 3), (("null",), None), (("-1",), None)])
-def test_all_checkpoints_are_kept_unless_a_number_above_0_is_given(given, kept):
+@pytest.mark.parametrize(("given", "kept"), [
+    (["save_freq=5"], None), (["save_freq=5", "max_actor_ckpt_to_keep=3"], 3),
+    *((["save_freq=5", f"max_actor_ckpt_to_keep={number}"], None) for number in ("null", "-1")),
+    *((nothing, "no line") for nothing in ([], ["save_freq=-1"], ["save_freq=-1", "max_actor_ckpt_to_keep=null"]))])
+def test_all_checkpoints_are_kept_where_there_are_any_unless_a_number_above_0_is_given(given, kept):
     """veRL's checkpoint manager deletes only when the number is above 0."""
-    found = written(from_verl(launch("trainer.save_freq=5", *(f"trainer.max_actor_ckpt_to_keep={n}" for n in given))))
-    assert found["trainer.max_checkpoints_to_keep"] == kept
-
-
-@pytest.mark.parametrize("given", [(), ("trainer.save_freq=-1",), ("trainer.save_freq=-1",
-                                                                   "trainer.max_actor_ckpt_to_keep=null")])
-def test_where_veRL_saves_nothing_not_all_checkpoints_are_kept(given):
-    assert "trainer.max_checkpoints_to_keep" not in written(from_verl(launch("trainer.nnodes=1", *given)))
+    found = written(from_verl(launch("trainer.nnodes=1", *(f"trainer.{one}" for one in given))))
+    assert found.get("trainer.max_checkpoints_to_keep", "no line") == kept
 
 
 @pytest.mark.parametrize(("gpus", "split", "engines"), [("8", 2, 4), ("16", 2, 8), ("1", 1, 1)])
@@ -171,8 +166,3 @@ def test_a_word_among_overrides_that_is_none_is_told_as_lost():
     assert [(line, text.rpartition(": ")[0]) for line, text in made.skipped] == [
         (2, "algorithm.adv_estimator:"), (2, "grpo"), (3, "2"), (4, "data.seed"), (4, "="), (4, "3")]
     assert made.lost == [2, 2, 3, 4, 4, 4]
-
-
-def test_a_line_behind_a_forgotten_backslash_is_lost():
-    made = from_verl(launch("data.train_batch_size=64") + "\n  trainer.total_epochs=2\n")
-    assert made.lost == [3]

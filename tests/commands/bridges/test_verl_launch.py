@@ -18,15 +18,11 @@ START = "python3 -m verl.trainer.main_ppo trainer.nnodes=1"
     ("verl.experimental.fully_async_policy.fully_async_main", "rl"),
     ("verl.trainer.fsdp_sft_trainer", "sft"), ("verl.trainer.sft_trainer", "sft"),
     ("verl/trainer/fsdp_sft_trainer.py", "sft"), ("verl.trainer.main_generation", "other"),
-    ("verl.trainer.main_eval", "other"), ("verl.model_merger", "other"), ("recipe.spin.main_spin", "other")])
-def test_programs_are_told_apart_by_name(word, kind):
-    assert entry_of(word).kind == kind
-
-
-@pytest.mark.parametrize("word", ["python3", "-m", "data.train_files=main_ppo", "verl", "train.py", "domain_ppo_x",
-                                  "verl.utils.dataset", "main", "trainer.project_name=main_x"])
-def test_other_words_are_no_programs(word):
-    assert entry_of(word) is None
+    ("verl.trainer.main_eval", "other"), ("verl.model_merger", "other"), ("recipe.spin.main_spin", "other"),
+    *((word, None) for word in ("python3", "-m", "data.train_files=main_ppo", "verl", "train.py", "domain_ppo_x",
+                                "verl.utils.dataset", "main", "trainer.project_name=main_x"))])
+def test_programs_are_told_apart_by_name_and_other_words_are_none(word, kind):
+    assert getattr(entry_of(word), "kind", None) == kind
 
 
 @pytest.mark.parametrize(("module", "why"), [
@@ -40,10 +36,13 @@ def test_a_program_that_cannot_be_meant_is_refused_with_those_that_are_read(modu
     assert "verl.trainer.fsdp_sft_trainer" in str(error.value)
 
 
-def test_beside_a_training_a_program_that_cannot_be_meant_is_passed_over():
-    made = from_verl(f"python3 -m verl.trainer.main_ppo {SIZES}\npython3 -m verl.model_merger merge --backend fsdp\n")
+@pytest.mark.parametrize(("script", "line"), [
+    (f"python3 -m verl.trainer.main_ppo {SIZES}\npython3 -m verl.model_merger merge --backend fsdp\n", 2),
+    (f"python3 -m rllm.train {SIZES}\npython3 -m verl.trainer.main_ppo {SIZES}\n", 1)])
+def test_beside_a_training_of_verl_another_program_is_passed_over_and_named(script, line):
+    made = from_verl(script)
     assert written(made)["synchronizer.sync_interval"] == 2
-    assert [line for line, _ in made.skipped] == [2]
+    assert [(at, "another command" in what) for at, what in made.skipped] == [(line, True)]
 
 
 @pytest.mark.parametrize("start", [
@@ -68,12 +67,6 @@ def test_a_program_that_is_not_known_is_refused_by_name(start, before):
 def test_a_command_that_hides_its_program_is_refused(start):
     with refuses(ConfigError, "which"):
         from_verl(f"{start} {SIZES}\n")
-
-
-def test_beside_a_training_of_verl_another_program_is_named():
-    made = from_verl(f"python3 -m rllm.train {SIZES}\npython3 -m verl.trainer.main_ppo {SIZES}\n")
-    assert written(made)["synchronizer.sync_interval"] == 2
-    assert [line for line, what in made.skipped if "another command" in what] == [1]
 
 
 def test_rollouts_go_before_sft_in_a_script_that_starts_both():
@@ -109,15 +102,13 @@ def test_a_launch_is_found_however_it_is_started(script):
     assert [given.key for given, _ in from_verl(script).renamed] == ["trainer.nnodes"]
 
 
-def test_a_script_that_ends_before_its_launch_is_refused_with_the_line():
-    with refuses(ConfigError, "Line 2", "`exit 1`"):
-        from_verl("echo\nexit 1\npython3 -m verl.trainer.main_ppo trainer.nnodes=1\n")
-
-
-def test_a_variable_without_which_a_script_ends_is_told_with_its_default():
-    with refuses(ConfigError, "MODEL", "Line 4", "`exit 1`"):
-        from_verl('MODEL=${MODEL:-}\nif [ -z "$MODEL" ]; then\n  echo needed\n  exit 1\nfi\n'
-                  + launch("trainer.nnodes=1", "actor_rollout_ref.model.path=$MODEL"))
+@pytest.mark.parametrize(("before", "told"), [
+    ("echo\nexit 1\n", ["Line 2"]),
+    ('MODEL=${MODEL:-}\nif [ -z "$MODEL" ]; then\n  echo needed\n  exit 1\nfi\n', ["MODEL", "Line 4"])],
+    ids=["line", "variable"])
+def test_a_script_that_ends_before_its_launch_is_refused_with_line_and_variable(before, told):
+    with refuses(ConfigError, *told, "`exit 1`"):
+        from_verl(before + launch("trainer.nnodes=1", "actor_rollout_ref.model.path=$MODEL"))
 
 
 def test_a_heredoc_without_a_launch_changes_nothing():

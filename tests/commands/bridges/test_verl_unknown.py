@@ -79,12 +79,6 @@ def test_of_an_unknown_key_nothing_is_written(key, ours):
     assert [k for k in written(made) if k.startswith(ours)] == []
 
 
-def test_an_unknown_value_of_a_key_without_effect_is_not_told_as_unknown():
-    made = from_verl(launch("ray_init.num_cpus=$(nproc)", "trainer.nnodes=1"))
-    assert made.unknown == []
-    assert [g.key for g, _ in made.idle] == ["ray_init.num_cpus"]
-
-
 def test_ranks_do_not_follow_from_an_unknown_number_of_gpus():
     made = from_verl(launch("trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)"))
     assert {"trainer.ranks", "explorer.rollout_model.engine_num"} & set(written(made)) == set()

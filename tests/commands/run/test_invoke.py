@@ -211,9 +211,6 @@ def test_a_verbose_run_shows_no_reason_of_an_earlier_launch(plan, monkeypatch, c
         assert capsys.readouterr().err.splitlines()[1] == first
 
 
-# ------------------------------------------------------------------------------------------------- in the Snakefile
-
-
 def test_a_person_may_type_overrides_as_shell_words():
     assert split_overrides("""seed=2 name='two words'""") == ["seed=2", "name=two words"]
     assert split_overrides(None) == []

@@ -27,9 +27,6 @@ def refused(root, *words: str) -> str:
     return str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------------- union
-
-
 def test_a_learning_rate_of_rft_shares_what_comes_before_it(tmp_path):
     """Five stages up to evaluate_sft once; rft, evaluate_rft and the report for each of the two points."""
     made_sweep = made(tmp_path, f"{LR}=1e-6,3e-6")
@@ -98,9 +95,6 @@ def test_recipes_with_names_of_their_own_are_joined_in_the_sweeps_name(tmp_path,
     both = made(tmp_path, "seed=1,2")
     assert both.name == "recipe1+recipe2"
     assert [p.plan.name for p in both.points] == ["recipe1+recipe2-seed=1", "recipe1+recipe2-seed=2"]
-
-
-# ---------------------------------------------------------------------------------------------------------- problems
 
 
 def test_a_problem_is_told_once_with_the_points_it_concerns(tmp_path):

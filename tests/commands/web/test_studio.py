@@ -62,9 +62,6 @@ def asked(client, name: str, **given):
     return answer.json()
 
 
-# -------------------------------------------------------------------------------------------------- changes of the text
-
-
 @pytest.mark.parametrize(("key", "value", "old", "new"), [
     ("name", "other", "name: mine  #", "name: other  #"),
     ("model.max_prompt_tokens", "32", "tokens: 24  #", "tokens: 32  #"),
@@ -158,9 +155,6 @@ def test_what_is_typed_is_one_line_that_means_the_same(typed, is_text, means):
     assert "\n" not in made
 
 
-# ----------------------------------------------------------------------------------------------------------- identities
-
-
 def identities(text: str, tmp_path) -> dict[str, str]:
     file = tmp_path / "planned.yaml"
     file.write_text(text)
@@ -184,9 +178,6 @@ def test_a_recipe_made_field_by_field_plans_to_the_identities_of_the_shipped_one
                 text = drafts.edited(text, scope, key, value, field)["text"]
     assert identities(text, tmp_path) == identities(shipped, tmp_path)
     wording(text, "learning")
-
-
-# --------------------------------------------------------------------------------------------------------------- fields
 
 
 def test_every_setting_is_a_field_with_its_meaning_and_default():
@@ -213,9 +204,6 @@ def test_arguments_are_those_of_the_function_that_a_stage_calls(client):
     assert told["values"]["rft"]["algorithm.algorithm_type"] == "sapo"
 
 
-# ------------------------------------------------------------------------------------------------------- what is said
-
-
 def test_a_draft_is_judged_as_by_config_check(client):
     opened = asked(client, "open", file="countdown")
     right = asked(client, "judge", text=opened["text"], file=opened["file"])
@@ -231,9 +219,6 @@ def test_a_draft_is_judged_as_by_config_check(client):
         assert "problems" in asked(client, "judge", text=text, file="x.yaml")
     again = asked(client, "judge", text=opened["text"], file=opened["file"])  # no file of before is remembered
     assert again == right
-
-
-# -------------------------------------------------------------------------------------------------------- where it is
 
 
 def test_a_recipe_is_saved_below_the_directory_and_never_over_what_it_does_not_know(tmp_path):
@@ -281,9 +266,6 @@ def test_a_shipped_recipe_is_opened_as_a_new_file_and_no_other_is_read(client, t
     assert opened["text"] == (files.CONF / "recipe/countdown.yaml").read_text(encoding="utf-8")
     for file in ("/etc/passwd", "../x.yaml", "absent.yaml", "countdown/../../../README", 7, None):
         assert client.post("/api/studio/open", json={"file": file}).status_code == 400
-
-
-# ------------------------------------------------------------------------------------------------------------- who
 
 
 def test_only_the_page_itself_is_answered(stranger):

@@ -147,9 +147,6 @@ def test_a_penalty_of_a_later_turn_reaches_the_earlier_ones():
     assert remax(left)["advantage"].to_pylist() == [pytest.approx([0.4]), pytest.approx([0.4])]
 
 
-# ------------------------------------------------------------------------------------------- one row per attempt
-
-
 def single(rows: int, seed: int) -> dict[str, list]:
     """Columns of attempts of one row each, in groups of four."""
     source = np.random.default_rng(seed)
@@ -198,9 +195,6 @@ def test_knowing_that_each_row_is_an_attempt_changes_no_bit(name):
         advantage = ADVANTAGES[name]()
         plain, known = advantage(batch.drop_columns(["run_index", "turn"])), advantage(batch)
         assert plain.equals(known)
-
-
-# --------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize("function", [grpo, reinforceplusplus])

@@ -91,8 +91,6 @@ def test_rec_keeps_the_balance(group, shift, scale, std_normalize):
         assert not plain[~kept].any()
 
 
-# ------------------------------------------------------------------------------------------------------ turns
-
 TURNS = st.lists(st.tuples(REAL, st.sampled_from("stu")), min_size=1, max_size=4)  # (reward, state) of each turn
 RUNS = st.lists(TURNS, min_size=1, max_size=4)
 
@@ -171,8 +169,6 @@ def test_other_groups_and_their_order_do_not_matter(groups, name, data):
     (alone,) = by_run(ADVANTAGES[name](), [groups[0]])
     assert flat(together[order.index(0)]) == near(flat(alone))
 
-
-# ----------------------------------------------------------------------------------------------------- tokens
 
 # (reward, values of the action tokens) of each row
 ROWS = st.lists(st.tuples(REAL, st.lists(REAL, min_size=1, max_size=4)), min_size=1, max_size=5)

@@ -47,7 +47,8 @@ def test_a_truth_that_no_answer_matches_is_a_problem(truth):
 @pytest.mark.parametrize("truth", [
     42, -0.5, "42", "work\n#### 42", "so \\boxed{42}", "\\frac{1}{2}", "Paris", "B", "x^{2}+1", "\\{1, 2\\}", "[0, 1)",
     "12:30", "50\\%", "9^{9^9}", "1000000!", "x" * 600, "an essay of several lines\nwith {braces}", ["a", "b"],
-    {"numbers": [1], "target": 1}, "#### 5 apples", "\\left( 3, \\frac{\\pi}{2} \\right)", "\\text{(C)}", True])
+    {"numbers": [1], "target": 1}, "#### 5 apples", "\\left( 3, \\frac{\\pi}{2} \\right)", "\\text{(C)}", True,
+    None])  # an absent one is told elsewhere
 def test_a_truth_that_its_own_text_matches_is_none(truth):
     assert judged("accuracy_reward", [truth]) == ([], [])
 
@@ -92,10 +93,6 @@ def test_worlds_pay_nothing_without_work_or_for_the_question(world):
             assert made.reward()["accuracy"] == 0
 
 
-def test_an_absent_truth_is_told_elsewhere():
-    assert judged("accuracy_reward", [None]) == ([], [])
-
-
 @pytest.mark.parametrize(("name", "truth", "reason"), [
     ("countdown_reward", "42", "no JSON object"), ("countdown_reward", "forty-two", "not JSON"),
     ("countdown_reward", {"numbers": [1]}, "target"), ("countdown_reward", {"numbers": "1 2", "target": 3}, "numbers"),
@@ -122,8 +119,7 @@ def test_where_the_workflow_may_reward_it_is_a_warning():
 
 
 def stages_of(*overrides):
-    config = overridden(*overrides)
-    return list(Recipe(config).settings.values())
+    return list(Recipe(overridden(*overrides)).settings.values())
 
 
 @pytest.fixture

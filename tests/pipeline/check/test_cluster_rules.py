@@ -91,20 +91,12 @@ def test_resources_have_the_names_of_the_plugin():
                      "slurm_extra": "--nodelist='gpu[01-02]' --exclusive"}
 
 
-def test_lines_and_a_container_come_before_the_command():
-    assert requests.command_prefix(stage(setup_lines=["module load cuda"], container="apptainer exec a.sif")) == (
-        "module load cuda\nexec apptainer exec a.sif ")
-
-
-@pytest.mark.parametrize(("gres", "gpus"), [("(null)", 0), ("gpu:8", 8), ("gpu:h100:4(S:0-1),gpu:a100:2", 6)])
-def test_gpus_of_a_node(gres, gpus):
-    assert slurm._gpus(gres) == gpus
-
-
-@pytest.mark.parametrize(("limit", "minutes"), [("1:00:00", 60), ("2-00:00:00", 2880), ("30:00", 30), ("20", 1),
-                                                ("infinite", None)])
-def test_time_limits_of_sinfo(limit, minutes):
-    assert slurm._minutes(limit) == minutes
+@pytest.mark.parametrize(("read", "text", "number"), [
+    (slurm._gpus, "(null)", 0), (slurm._gpus, "gpu:8", 8), (slurm._gpus, "gpu:h100:4(S:0-1),gpu:a100:2", 6),
+    (slurm._minutes, "1:00:00", 60), (slurm._minutes, "2-00:00:00", 2880), (slurm._minutes, "30:00", 30),
+    (slurm._minutes, "20", 1), (slurm._minutes, "infinite", None)])
+def test_gpus_of_a_node_and_time_limits_of_sinfo(read, text, number):
+    assert read(text) == number
 
 
 @pytest.mark.parametrize(("no_requeue", "preempted"), [(True, "CANCELLED"), (False, "PREEMPTED")])

@@ -35,14 +35,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("config", RUN.values(), ids=RUN)
-def test_what_it_runs(config):
-    assert cpu_problem(config, "float32", {}) is None
-
-
-@pytest.mark.parametrize("config", REFUSED.values(), ids=REFUSED)
-def test_what_it_does_not_run(config):
-    assert cpu_problem(config, "float32", {}).key == "explorer.rollout_model.engine_type"
+@pytest.mark.parametrize("name", [*RUN, *REFUSED])
+def test_what_it_runs_and_what_not(name):
+    problem = cpu_problem((RUN | REFUSED)[name], "float32", {})
+    assert (problem and problem.key) == (None if name in RUN else "explorer.rollout_model.engine_type")
 
 
 def test_settings_decide_too():

@@ -23,6 +23,7 @@ DISTIL = {"algorithm.algorithm_type": "on_policy_distill"}
 KEY = "model.teacher_model_path"
 JSD = {"algorithm_type": "jsd"}
 GRPO = {"stage_name": "big", "algorithm": {"algorithm_type": "grpo"}}
+STUDENT = {"stage_name": "small", "after": "sft", "model": {"teacher_model_path": "big"}, "algorithm": JSD}
 
 
 def teacher(root: Path, weights: str = "w", **settings) -> str:
@@ -41,9 +42,6 @@ def staged(root: Path, **values):
 
 def with_stages(*stages: dict) -> dict:
     return {"stages": [{"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}}, *stages]}
-
-
-# ------------------------------------------------------------------------------------------------------ who has which
 
 
 def test_a_stage_that_distils_reads_its_teacher_and_no_other_does(tmp_path):
@@ -67,9 +65,7 @@ def test_a_teacher_counts_by_content_and_not_by_path(tmp_path):
 
 def test_a_stage_above_may_be_the_teacher(tmp_path):
     """The student begins with the warmup, as the teacher did."""
-    student = {"stage_name": "small", "after": "sft", "model": {"teacher_model_path": "big"},
-               "algorithm": JSD}
-    made = make_plan(changed({"checkpoint_root_dir": str(tmp_path), **with_stages(GRPO, student)}))
+    made = make_plan(changed({"checkpoint_root_dir": str(tmp_path), **with_stages(GRPO, STUDENT)}))
     stages = {stage.name: stage for stage in made.stages}
     assert stages["small"].inputs["teacher"] == stages["big"].directory
     assert stages["small"].inputs["model"] == stages["big"].inputs["model"] == stages["sft"].directory
@@ -111,9 +107,6 @@ def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):
         staged(tmp_path, **{KEY: str(tmp_path / "teacher")})
 
 
-# -------------------------------------------------------------------------------------------------------------- memory
-
-
 def test_what_a_teacher_takes_while_it_scores():
     """388 parameters of 2 bytes; of 100 tokens what a layer keeps, 168 (test_memory.py); of 64 positions the logits of
     10 words at 18 bytes."""
@@ -142,11 +135,8 @@ def test_the_plan_says_what_the_teacher_costs(tmp_path, monkeypatch):
 
 
 def test_a_teacher_above_is_counted_by_what_it_begins_with():
-    student = {"stage_name": "small", "after": "sft", "model": {"teacher_model_path": "big"},
-               "algorithm": JSD}
-    config = changed(with_stages(GRPO, student))
-    assert effective(config, student).model.teacher_model_path == "big"
-
+    config = changed(with_stages(GRPO, STUDENT))
+    assert effective(config, STUDENT).model.teacher_model_path == "big"
     resolved = Recipe(config)
     assert resolved.teacher("small") is config.model
     assert resolved.teacher("big") is None

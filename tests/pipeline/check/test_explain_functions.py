@@ -40,10 +40,6 @@ def test_arguments_are_told_with_default_value_and_meaning():
     wording(line, "clip_range ", "least 0")
 
 
-def test_one_argument_is_told_with_its_function():
-    assert "clip_ratio_c=3.0" in told("algorithm.policy_loss_fn_args.clip_ratio_c")
-
-
 def test_the_arguments_of_every_kl_are_those_of_the_term(settings):
     """Defaults as the trainer has them."""
     term = KLTerm("k3")
@@ -56,14 +52,11 @@ def test_the_arguments_of_every_kl_are_those_of_the_term(settings):
     ("data_processor.task_pipeline.generator_args", "tasks=(needed), here 2500"),
     ("buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args", "decay=2.0  versions of age"),
     ("buffer.explorer_input.taskset.workflow_args", "arguments  none"),
+    ("algorithm.policy_loss_fn_args.clip_ratio_c", "clip_ratio_c=3.0"),
+    ("algorithm.sample_strategy_args", "max_staleness=inf"),
 ])
-def test_other_functions_are_told_too(key, words):
-    assert words in told(key)
-
-
-def test_the_arguments_of_a_strategy_are_told():
-    assert "max_staleness=inf" in told("algorithm.sample_strategy_args",
-                                            algorithm__sample_strategy="staleness_control")
+def test_other_functions_and_one_argument_are_told_too(key, words):
+    assert words in told(key, algorithm__sample_strategy="staleness_control")
 
 
 def test_a_users_function_is_told(tmp_path, monkeypatch):

@@ -31,9 +31,6 @@ def gpus(count=8, gib=80.0) -> Gpus:
     return Gpus(count, gib, True)
 
 
-# ------------------------------------------------------------------------------------------------------------ counts
-
-
 @pytest.mark.parametrize(("count", "values", "words"), [
     (2, {}, None),
     (0, {"trainer__ranks": 4}, None),  # a CPU run
@@ -58,9 +55,6 @@ def test_a_stage_without_rollouts_needs_a_gpu_for_each_rank():
     wording(fit.count_problem(wide, gpus(3)), "4 GPUs")
 
 
-# ------------------------------------------------------------------------------------------------------------ memory
-
-
 @pytest.mark.parametrize(("values", "held"), [
     ({"mode": "both"}, 0), ({"explorer__rollout_model__engine_type": "transformers"}, 0),
     ({}, 2.4), ({"explorer__rollout_model__engines_per_gpu": 3}, 3.6),  # 1.2 of each; auto: as two
@@ -77,10 +71,6 @@ def test_mlps_of_another_shape_are_not_computed_in_parts():
     asked = rft(trainer__tiled_mlp_num_shards=4)
     assert [fit.tiles_problem(size, config) is None for size, config in (
         (other, rft()), (SMALL, asked), (other, asked))] == [True, True, False]
-
-
-def test_what_fits_is_no_problem():
-    assert fit.beyond_memory(SMALL, rft(), gpus()) == []
 
 
 # recomputed in chunks of 512, offloaded ZeRO-3, no micro-batch larger than a row: nothing is left to lower
@@ -125,7 +115,8 @@ def test_auto_recomputes_only_on_gpus_where_it_must():
     assert "enable_gradient_checkpointing" not in problem
 
 
-def test_a_trainer_within_its_share_is_no_problem():
+def test_what_fits_is_no_problem():
+    assert fit.beyond_memory(SMALL, rft(), gpus()) == []
     config = rft(trainer__enable_gradient_checkpointing=True, trainer__ranks=4)
     assert fit.trainer_problem(LARGE, config, gpus()) is None
 

@@ -61,21 +61,15 @@ JUDGED = {"buffer.explorer_input.default_reward_fn_type": "judge_reward"}
 ARGUMENTS = {"judge_url": "http://127.0.0.1:8000/v1", "judge_model": "m"}
 
 
-def test_a_key_of_a_server_that_is_not_set(monkeypatch):
+def test_a_key_of_a_server_that_neither_the_recipe_nor_the_environment_sets(monkeypatch):
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     key = "buffer.explorer_input.taskset.reward_fn_args"
-    judged = rft(**JUDGED, **{key: ARGUMENTS | {"judge_key_env": "JUDGE_KEY"}})
-    (problem,) = host_rules.unfit_host(judged, CPU)
+    given = {**JUDGED, key: ARGUMENTS | {"judge_key_env": "JUDGE_KEY"}}
+    (problem,) = host_rules.unfit_host(rft(**given), CPU)
     assert (problem.key, problem.found) == (f"{key}.judge_key_env", "JUDGE_KEY")
+    assert keys(rft(**given, **{"explorer.env_vars": {"JUDGE_KEY": "x"}})) == []
     monkeypatch.setenv("JUDGE_KEY", "x")
-    assert keys(judged) == []
-
-
-def test_a_key_that_the_recipe_sets(monkeypatch):
-    monkeypatch.delenv("JUDGE_KEY", raising=False)
-    given = {"buffer.explorer_input.taskset.reward_fn_args": ARGUMENTS | {"judge_key_env": "JUDGE_KEY"},
-             "explorer.env_vars": {"JUDGE_KEY": "x"}}
-    assert keys(rft(**JUDGED, **given)) == []
+    assert keys(rft(**given)) == []
 
 
 @pytest.mark.parametrize(("name", "value"), [

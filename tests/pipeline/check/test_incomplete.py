@@ -38,14 +38,10 @@ def has(lines: list[str], words: str) -> bool:
 @pytest.mark.parametrize("words", [(), ("--elsewhere",), (WRONG,), (WRONG, "--elsewhere"),
                                    (f"{TASKS}.generator=null", f"{TASKS}.inputs=[no.jsonl]")])
 def test_a_recipe_without_a_model_is_told_so_whatever_else_is_wrong(told, words):
+    """But a wrong section: it says nothing of the model."""
     lines, code = told("--no-data", "model.init.enable=false", *words)
-    assert code == 2
-    assert sum(NO_MODEL in line for line in lines) == 1
-
-
-def test_a_wrong_section_says_nothing_of_the_model(told):
-    lines, _ = told("--no-data", "model.init.enable=false", "model.model_pat=here")
-    assert not has(lines, NO_MODEL)
+    assert (code, sum(NO_MODEL in line for line in lines)) == (2, 1)
+    assert not has(told("--no-data", "model.init.enable=false", "model.model_pat=here")[0], NO_MODEL)
 
 
 @pytest.mark.parametrize("words", [(), (WRONG,), (WRONG, "--elsewhere")])

@@ -43,13 +43,11 @@ def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optim
 
 
 def test_one_rank_keeps_16_bytes_a_parameter_and_22_in_the_step():
-    """2 + 12 + 2 while it accumulates; at the step 2 + 12 + 8, which is the peak when activations are small."""
+    """2 + 12 + 2 while it accumulates; at the step 2 + 12 + 8, which is the peak when activations are small. In 32 bits
+    gradients need no second form."""
     found = training(SMALL, settings(tokens=16, chunk=1), 2)
     assert found.idle + found.gradients == 16 * P
     assert found.idle + found.step == 22 * P == found.peak
-
-
-def test_in_32_bits_gradients_need_no_second_form():
     found = training(SMALL, settings(tokens=16, chunk=1), 4)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (4 * P, 12 * P, 4 * P, 8 * P)
 
@@ -59,9 +57,7 @@ def test_offload_moves_the_optimizer_to_the_host():
     assert (found.weights, found.optimizer) == (2 * P, 0)
     assert found.gradients == found.step == 2 * 151_936 * 896  # a buffer of the largest tensor
     assert training(SMALL, settings(offload=True), 2).gradients == 2 * P
-
-
-def test_under_zero_3_the_host_may_keep_the_weights_too():
+    # under ZeRO-3 the host may keep the weights too
     found = training(SMALL, settings(stage=3, ranks=4, offload_param=True), 2)
     assert (found.weights, found.gathered) == (0, 2 * P)
 
@@ -195,8 +191,7 @@ def test_an_engine_has_its_share_less_its_weights_for_the_cache():
 def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
     """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
     config = engine(gpu_memory_utilization=0.9, tensor_parallel_size=2)
-    shape = replace(TOY, latent=6 + 2)
-    assert rollout(shape, config, 2, 80.0).token == 2 * 8 * 2
+    assert rollout(replace(TOY, latent=6 + 2), config, 2, 80.0).token == 2 * 8 * 2
 
 
 def test_under_zero_3_the_experts_of_a_layer_are_gathered_whole():

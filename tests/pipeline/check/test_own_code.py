@@ -140,16 +140,11 @@ def test_what_is_told_already_and_what_is_ours_starts_no_process(project, monkey
     assert imported([overridden()]) == ({}, [])
 
 
-def test_an_import_that_does_not_end_is_told(project, monkeypatch):
-    monkeypatch.setattr(user_code, "WAIT", 2)
+@pytest.mark.parametrize("limit", ["WAIT", "IDLE"])
+def test_an_import_that_does_not_end_or_reads_nothing_any_more_is_told(project, monkeypatch, limit):
+    monkeypatch.setattr(user_code, limit, 2)
     _, (line,) = imported(stages("mine.slow:f"))
     wording(line, "'mine.slow:f'", "2 s")
-
-
-def test_an_import_that_reads_nothing_any_more_is_told(project, monkeypatch):
-    monkeypatch.setattr(user_code, "IDLE", 2)
-    _, (line,) = imported(stages("mine.slow:f"))
-    assert "'mine.slow:f'" in line
 
 
 def test_what_an_import_leaves_running_is_not_waited_for(project):

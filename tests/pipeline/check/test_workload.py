@@ -31,16 +31,12 @@ def test_pairs_are_two_rows_each():
     wording(dict(described(found))["trainer"], "450", "128", "4,608")
 
 
-def test_train_batches_of_another_size_change_the_steps_of_the_explorer():
-    """100 steps of 1024 rows are 102,400, which 64 x 8 = 512 rows a step make in 200."""
+def test_train_batches_of_another_size_change_the_steps_of_the_explorer_and_the_versions():
+    """100 steps of 1024 rows are 102,400, which 64 x 8 = 512 rows a step make in 200. 256 rows a train step: two for an
+    explorer step, 3 explorer steps ahead, each handed over: 6 versions, and that in use."""
     found = workload(stage("rft", buffer__train_batch_size=1024, buffer__total_steps=100))
     assert (found.trained, found.explorer_steps, found.experiences) == (1024, 200, 102_400)
-
-
-def test_the_trainer_publishes_as_often_as_it_may_while_a_version_is_in_use():
-    """256 rows a train step: two for an explorer step, 3 explorer steps ahead, each handed over: 6, and that in use."""
-    found = workload(stage("rft", buffer__train_batch_size=256, synchronizer__sync_interval=1))
-    assert found.versions == 7
+    assert workload(stage("rft", buffer__train_batch_size=256, synchronizer__sync_interval=1)).versions == 7
 
 
 def test_groups_that_are_not_waited_for_are_rows_besides():
@@ -97,8 +93,7 @@ def test_a_short_stage_has_fewer_checkpoints_than_may_be_kept(steps, checkpoints
 
 def test_where_all_checkpoints_are_kept_their_number_follows_from_the_steps_or_is_not_known():
     """One every 25 of 60 steps, and the last: 3."""
-    of_all = {"trainer__max_checkpoints_to_keep": None}
-    one = 4 * (P + 40) + 16 * P
+    of_all, one = {"trainer__max_checkpoints_to_keep": None}, 4 * (P + 40) + 16 * P
     assert disk(stage("rft", buffer__total_steps=60, **of_all), TIED, 4).checkpoints == 3 * one
     found = disk(stage("rft", buffer__total_steps=None, **of_all), TIED, 4)
     assert (found.checkpoint, found.checkpoints) == (one, None)

@@ -18,9 +18,6 @@ def bad(*words: str) -> list[str]:
     return [problem.key for problem in caught.value.problems]
 
 
-# ------------------------------------------------------------------------------------------------------------ points
-
-
 def test_every_combination_the_last_axis_turning_fastest():
     assert points("name=x", "a.lr=1e-6,3e-6", "seed=1,2") == [
         ["name=x", "a.lr=1e-06", "seed=1"], ["name=x", "a.lr=1e-06", "seed=2"],
@@ -59,9 +56,6 @@ def test_a_billion_points_are_counted_without_listing_them():
     assert axes.count(axes.read(["a=range(0,1000000000,step=0.5)"])) == 2_000_000_000
 
 
-# ----------------------------------------------------------------------------------------------------------- refused
-
-
 @pytest.mark.parametrize("word", [
     "lr=interval(0,1)", "lr=shuffle(1,2)", "lr=shuffle(range(1,3))", "name=a,b", "checkpoint_root_dir=a,b", "seed=1,1",
     "seed=1,'1'", "seed=range(5,1)", "seed=range(1,5,step=0)", "recipe=glob(x*)"])
@@ -83,9 +77,6 @@ def test_all_bad_axes_come_at_once():
 def test_several_values_where_one_is_needed_are_answered_with_the_option(word):
     (problem,) = problems_of("name=x", word)
     assert (problem.key, "ouro run -m" in problem.do) == (f"'{word}'", True)
-
-
-# ------------------------------------------------------------------------------------------------------------- names
 
 
 @pytest.mark.parametrize(("differs", "name"), [

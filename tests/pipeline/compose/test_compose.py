@@ -9,8 +9,6 @@ from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from ouroboros.pipeline.settings.config import walk
 from tests.configs import broken, changed, check, composed, places, problems_of
 
-# -------------------------------------------------------------------------------------------------------- accepted
-
 
 def test_every_shipped_recipe_composes():
     for name in groups()["recipe"]:
@@ -99,9 +97,6 @@ def test_a_group_is_a_section_of_the_schema():
 
 def test_a_composed_configuration_has_no_problem():
     assert check(composed()) == []
-
-
-# ------------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(("override", "place", "meant"), [

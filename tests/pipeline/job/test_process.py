@@ -246,9 +246,6 @@ def test_the_commit_is_one():
     assert commit() == "unknown" or len(commit().removesuffix("+dirty")) == 12
 
 
-# ---------------------------------------------------------------------------------------------------------- waiting
-
-
 def test_waiting_returns_the_seconds(tmp_path):
     (tmp_path / "there").touch()
     assert wait_for(tmp_path / "there", 0.0, "it", tmp_path / "log") < 5
@@ -259,9 +256,6 @@ def test_waiting_ends_and_says_for_what(tmp_path):
     with refuses(StageError, "0 s", "(synchronizer.sync_timeout)", "step 3", "here"):
         wait_for(tmp_path / "here", 0.05, "explorer step 3", tmp_path / "explorer.log")
     assert 0.05 <= time.perf_counter() - begin < 2
-
-
-# ------------------------------------------------------------------------------------------------------ the Snakefile
 
 
 @pytest.mark.parametrize(("overrides", "words"), [
@@ -275,9 +269,6 @@ def test_a_mistake_in_the_snakefile_is_a_message_and_exit_code_2(overrides, word
     shown = capsys.readouterr().err
     assert shown.startswith("ouro: ")
     assert words in shown
-
-
-# ------------------------------------------------------------------------------------------------- damaged models
 
 
 def test_of_a_damaged_model_the_stage_to_delete_is_named(tmp_path, context_of):

@@ -32,9 +32,6 @@ def published(schedule: Schedule) -> list[int]:
     return [t for t in range(1, schedule.total_steps + 1) if schedule.publishes(t)]
 
 
-# ---------------------------------------------------------------------------------------------------- tables by hand
-
-
 def test_on_policy():
     """One train batch per explorer step: step s is made by what trainer step s - 1 left."""
     schedule = Schedule(8, 8, sync_interval=1, sync_offset=0, total_steps=5)
@@ -125,9 +122,6 @@ def test_colocated_with_an_offset_the_trainer_waits_until_the_explorer_sleeps():
     assert [schedule.last_before_training(t) for t in range(1, 6)] == [2, 3, 4, 5, 5]
 
 
-# ------------------------------------------------------------------------------------------------ rules for all
-
-
 def test_rules():
     for schedule in EVERY:
         assert_rules(schedule)
@@ -174,9 +168,6 @@ def play(schedule, colocated):
     return explored, trained
 
 
-# ------------------------------------------------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize(("numbers", "key"), [
     ((0, 8, 1, 0, 1), "buffer.batch_size"), ((8, 0, 1, 0, 1), "buffer.train_batch_size"),
     ((8, 8, 0, 0, 1), "synchronizer.sync_interval"), ((8, 8, 1, -1, 1), "synchronizer.sync_offset"),
@@ -190,9 +181,6 @@ def test_numbers_below_their_bounds_are_named(numbers, key):
 def test_batches_that_do_not_fit_into_each_other_are_refused(rows, batch):
     with refuses(ConfigError, f"train_batch_size={batch}", rows):
         Schedule(rows, batch, 1, 0, 1)
-
-
-# --------------------------------------------------------------------------------------------------------- settings
 
 
 def config(**buffer):
@@ -221,9 +209,6 @@ def test_the_schedule_counts_the_new_rows_of_a_batch_alone():
     schedule = rft_schedule(replaying, 10)
     assert (schedule.rows_per_trainer_step, schedule.other_rows, schedule.total_steps) == (8, 8, 7)
     assert [schedule.weights_version(step) for step in (1, 2, 3)] == [0, 1, 2]
-
-
-# ------------------------------------------------------------------------------------------------------- task order
 
 
 @pytest.mark.parametrize(("batch", "read"), [(32, [1, 2, 5]), (16, [1, 1, 3]), (64, [1, 3, 9])])

@@ -74,8 +74,6 @@ def test_no_task_at_all():
         select([Selector(0, "shuffle", 1)], 4, 1, 1)
 
 
-# -------------------------------------------------------------------------------------------------------- fresh tasks
-
 TWO = [Selector(5, "shuffle", 1), Selector(4, "sequential", 1)]  # tasks 0 to 4, and 5 to 8
 
 

@@ -191,9 +191,6 @@ def test_nothing_comes_in_time(tmp_path):
         both.explorer.begin(2, lambda: None)
 
 
-# ---------------------------------------------------------------------------------------------------------- settings
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_both_styles_depend_on_time_where_a_stage_explores_and_trains(style):
     config = overridden(f"{STYLE}={style}")

@@ -10,8 +10,6 @@ from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError
 from tests.golden.messages import refuses
 from tests.plans import AFTER_SFT, ALL, EVALS, identities, planned, re_run
 
-# -------------------------------------------------------------------------------------------------------- identities
-
 
 def test_the_same_configuration_has_the_same_identities(tmp_path):
     assert identities(tmp_path / "a") == identities(tmp_path / "b")
@@ -49,9 +47,6 @@ def test_what_only_says_how_re_runs_nothing(tmp_path):
 
 def test_where_the_store_lies_changes_nothing(tmp_path):
     assert identities(tmp_path / "a") == identities(tmp_path / "somewhere" / "else")
-
-
-# ----------------------------------------------------------------------------------------------------- external files
 
 
 def inputs(*paths: Path) -> dict:
@@ -120,9 +115,6 @@ def test_a_chat_template_counts_by_its_content(tmp_path):
         assert re_run(tmp_path, {f"model.{key}": value}) == {"sft"} | AFTER_SFT
     for key, value in (("min_response_tokens", 0), ("repetition_penalty", 1.0), ("enable_prompt_truncation", True)):
         assert re_run(tmp_path, {f"model.{key}": value}) == set()
-
-
-# ------------------------------------------------------------------------------------------------------ user's model
 
 
 def model(path: Path, *names: str) -> Path:

@@ -14,8 +14,6 @@ from tests.configs import changed
 from tests.golden.messages import refuses
 from tests.plans import ALL, EVALS, SFT, identities, planned, re_run, reads
 
-# -------------------------------------------------------------------------------------------------------- the stages
-
 
 def test_stages_in_order_and_what_they_read(tmp_path):
     plan = planned(tmp_path)
@@ -114,9 +112,6 @@ def test_a_stage_name_twice_is_refused(tmp_path, name):
         planned(tmp_path, stages)
 
 
-# ------------------------------------------------------------------------------------------------------- their order
-
-
 def test_a_recipe_without_stages_is_one_stage(tmp_path):
     assert reads(tmp_path, [])["rft"] == {"tasks": "curate", "model": "model"}
     assert "sft" in reads(tmp_path, [], {"algorithm.algorithm_type": "sft"})
@@ -155,9 +150,6 @@ def test_what_a_stage_waits_for_is_not_in_its_identity(tmp_path):
         return next(s.identity for s in plan.stages if s.name == "c")
 
     assert of(["a", "b"]) == of("a") == of(["a"])
-
-
-# ------------------------------------------------------------------------------------------------------------- modes
 
 
 def kinds(root: Path, stages: list, values: dict | None = None) -> dict[str, str]:
@@ -247,9 +239,6 @@ def test_the_steps_of_a_bench_must_be_kept(tmp_path):
     assert [s.name for s in planned(tmp_path, asked).stages if s.kind == "bench"] == ["bench_sft"]
     with refuses(ConfigError, "of 7", "sft-", "5, 9; rft-", " 9"):
         planned(tmp_path, asked | {"explorer.bench_steps": [5, 7]})
-
-
-# ------------------------------------------------------------------------------------------------------- on the disk
 
 
 def test_planning_alone_writes_no_run(tmp_path):

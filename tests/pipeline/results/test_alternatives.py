@@ -140,9 +140,6 @@ def test_problems_of_all_alternatives_come_at_once(run):
     assert "algorithm=sft: sft learns" in said
 
 
-# ------------------------------------------------------------------------------------------------------------ command
-
-
 def test_the_command_refuses_what_it_cannot_replay(tmp_path, monkeypatch, capsys):
     view = tmp_path / "runs" / "toy" / "one"
     write_json(view / "plan.json", {"project": "toy", "name": "one", "stages": [

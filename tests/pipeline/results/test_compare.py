@@ -148,9 +148,6 @@ def test_the_last_words_of_a_sweep_say_which_points_failed(swept):
     wording(words, "2 of", "4 points", "-m lr=1,2,3,4")
 
 
-# ---------------------------------------------------------------------------------------------------------- pictures
-
-
 def rows(*points: tuple[dict, float | None]):
     """Rows of compared runs, made up."""
     from pathlib import Path

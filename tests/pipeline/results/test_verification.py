@@ -114,9 +114,6 @@ def test_it_imports_neither_torch_nor_vllm(run):
     assert done.returncode == 0
 
 
-# -------------------------------------------------------------------------------------------------------- ouro gc
-
-
 def checkpoint(directory, step):
     place = checkpoints.checkpoint_directory(directory, step)
     place.mkdir(parents=True, exist_ok=True)

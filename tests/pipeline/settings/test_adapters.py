@@ -45,9 +45,6 @@ def test_a_check_says_how_much_learns():
     assert adapter_words(ADAPTED, effective(changed({}), {})) is None
 
 
-# ------------------------------------------------------------------------------------------------- one to begin with
-
-
 def tensors(rank: int = 32, layer: str = "q_proj", fill: bytes = b"\x3c") -> bytes:
     """A and B of one layer of width 4. fill: every byte of the numbers."""
     name = f"base_model.model.model.layers.0.self_attn.{layer}.lora_"

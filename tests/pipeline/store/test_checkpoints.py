@@ -23,9 +23,6 @@ def checkpoint(stage, step):
     return directory
 
 
-# ---------------------------------------------------------------------------------------------------------- weights
-
-
 def test_published_weights_come_with_their_hash_and_the_probe(tmp_path):
     probe = {"tokens": [1, 2], "logprobs": [-0.5]}
     directory = versions.publish(tmp_path, 12, export, probe)
@@ -49,9 +46,6 @@ def test_old_versions_are_forgotten(tmp_path):
         versions.publish(tmp_path, version, export, {})
     versions.forget_before(tmp_path, 2, "last", based=False)
     assert names(tmp_path / "weights") == ["version=000002", "version=000004"]
-
-
-# ------------------------------------------------------------------------------------------------------ checkpoints
 
 
 def test_a_half_written_checkpoint_is_none(tmp_path):
@@ -154,9 +148,6 @@ def test_the_hash_of_a_model_is_that_of_its_weight_file_or_of_all_of_them(tmp_pa
     assert checkpoints.weights_hash(tmp_path) == one
     (tmp_path / "model-2.safetensors").write_text("b")
     assert checkpoints.weights_hash(tmp_path) == files.hash_json([one, files.hash_text("b")])
-
-
-# ---------------------------------------------------------------------------------------------------------- rewind
 
 
 def explore(stage, step, version):

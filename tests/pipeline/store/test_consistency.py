@@ -27,6 +27,16 @@ def rft(tmp_path):
     return Path(found["directory"]), {role: Path(place) for role, place in found["inputs"].items()}
 
 
+def damaged(rft):
+    """The path of a table whose footer is damaged: what DuckDB says of it names no file."""
+    path = tables.step_file(rft[0], "experience", 1)
+    content = bytearray(path.read_bytes())
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    return path
+
+
 def problems(rft, **made):
     return list(consistency.inconsistencies(rft[0], KINDS["rft"].writes, rft[1], made))
 
@@ -67,11 +77,7 @@ def test_lost_rows_are_not_missed(rft, table):
 
 
 def test_a_damaged_file_is_named_whatever_duckdb_says(rft):
-    path = tables.step_file(rft[0], "experience", 1)
-    content = bytearray(path.read_bytes())
-    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    content[begin : begin + 8] = b"\xff" * 8  # the footer: what DuckDB says of it names no file
-    path.write_bytes(content)
+    path = damaged(rft)
     with pytest.raises(DataError) as caught:
         problems(rft, steps=4)
     assert str(path) in str(caught.value)
@@ -83,11 +89,7 @@ def test_what_a_run_learnt_and_a_question_name_the_damaged_file_too(rft, capsys)
     run = FakeRun(root)
     run.stages = [{"name": "rft", "kind": "rft", "directory": str(rft[0]), "inputs": {}}]
     run.view()
-    path = tables.step_file(rft[0], "experience", 1)
-    content = bytearray(path.read_bytes())
-    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    content[begin : begin + 8] = b"\xff" * 8
-    path.write_bytes(content)
+    path = damaged(rft)
     with refuses(DataError, path):
         learnt.summary(view.find_view(root))
     assert cli.main(["sql", "SELECT count(*), max(reward) FROM experience", "--root", str(root)]) == 2

@@ -24,26 +24,19 @@ def names(directory):
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "a.txt"
+    """Globs such as *.parquet must never see a file that is being written: its name is hidden, with another suffix."""
+    path = tmp_path / "a.parquet"
     path.write_text("old")
 
     def write_half(temporary):
+        assert (temporary.parent, temporary.name[0], temporary.suffix) == (tmp_path, ".", ".tmp")
         temporary.write_text("ne")
         raise RuntimeError("cut off")
 
     with refuses(RuntimeError, "cut"):
         files.write_atomic(path, write_half)
     assert path.read_text() == "old"
-    assert names(tmp_path) == ["a.txt"]
-
-
-def test_a_temporary_name_is_hidden_and_has_another_suffix(tmp_path):
-    """Globs such as *.parquet must never see a file that is being written."""
-    seen = []
-    files.write_atomic(tmp_path / "a.parquet", lambda temporary: (seen.append(temporary), temporary.touch()))
-    assert seen[0].parent == tmp_path
-    assert seen[0].name.startswith(".")
-    assert seen[0].suffix == ".tmp"
+    assert names(tmp_path) == ["a.parquet"]
 
 
 @pytest.mark.parametrize(("code", "words"), [
@@ -138,25 +131,22 @@ def test_what_is_no_json_is_named(tmp_path, content):
         files.read_json(tmp_path / "a.json")
 
 
-def test_a_directory_appears_with_all_its_files(tmp_path):
-    with files.new_directory(tmp_path / "version=1") as directory:
-        (directory / "data").write_text("x")
-        files.write_json(directory / files.MANIFEST, {})
-        assert not (tmp_path / "version=1").exists()
+def test_a_directory_appears_with_all_its_files_and_one_that_fails_leaves_nothing(tmp_path):
+    def make(fails):
+        with files.new_directory(tmp_path / "version=1") as directory:
+            (directory / "data").write_text("x")
+            files.write_json(directory / files.MANIFEST, {})
+            assert not (tmp_path / "version=1").exists()
+            if fails:
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        make(fails=True)
+    assert names(tmp_path) == []
+    make(fails=False)
     assert names(tmp_path) == ["version=1"]
     assert names(tmp_path / "version=1") == ["data", files.MANIFEST]
     assert files.is_complete(tmp_path / "version=1")
-
-
-def test_a_directory_that_fails_leaves_nothing(tmp_path):
-    def make_half():
-        with files.new_directory(tmp_path / "version=1") as directory:
-            (directory / "data").write_text("x")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        make_half()
-    assert names(tmp_path) == []
 
 
 def test_a_half_written_directory_is_not_complete_and_is_replaced(tmp_path):
@@ -185,8 +175,6 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
 def test_a_model_that_lies_in_some_other_store_is_no_stage(directory, root, inside):
     assert files.in_store(directory, root) is inside
 
-
-# ------------------------------------------------------------------------------------------------------------ locks
 
 HOLD = """
 import sys, time
@@ -223,9 +211,6 @@ def test_a_lock_is_given_back_by_an_error(tmp_path):
         raise RuntimeError
     with files.locked(tmp_path / "lock", lambda who: pytest.fail(f"still held by {who}")):
         pass
-
-
-# ------------------------------------------------------------------------------------------------------------ JSON
 
 
 def test_a_json_object_carries_the_hash_of_its_text(tmp_path):

@@ -258,9 +258,6 @@ def test_a_pipe_in_a_task_is_not_waited_for(two):
             read_task(two / "one")
 
 
-# -------------------------------------------------------------------------------------------------------------- images
-
-
 @pytest.mark.parametrize("dockerfile", [
     "FROM x\nRUN apt-get install -y jq", "FROM x\nUSER me", "FROM x AS y\nFROM z\nCOPY --from=y /a /b",
     "FROM x\nCOPY --chown=1 numbers.txt .", "FROM x\nCOPY numbers.txt /usr/share/", "FROM x\nWORKDIR /opt/a",

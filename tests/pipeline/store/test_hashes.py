@@ -32,8 +32,7 @@ def test_a_table_is_listed_with_its_size_and_hash(tmp_path):
 def test_experience_of_all_steps_has_one_list(tmp_path):
     for step in (1, 2):
         tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [])
-    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000001.parquet",
-                                                              "step=000002.parquet"]
+    assert list(hashes.recorded(tmp_path / "experience")) == ["step=000001.parquet", "step=000002.parquet"]
     hashes.remove(tables.step_file(tmp_path, "experience", 1))
     assert list(hashes.recorded(tmp_path / "experience")) == ["step=000002.parquet"]
     assert tables.steps_present(tmp_path, "experience") == [2]

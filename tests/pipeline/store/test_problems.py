@@ -13,8 +13,6 @@ from tests.golden.messages import wording
 FULL = Problem("trainer.ranks", "needed at least 1.", "Raise it.", found=0, stages=["sft", "rft"], file="r.yaml",
                line=4)
 
-# ------------------------------------------------------------------------------------------------------------ the value
-
 
 @pytest.mark.parametrize(("problem", "sentence"), [
     (FULL, "stages 'sft', 'rft': trainer.ranks=0: needed at least 1. Raise it. (r.yaml, line 4)"),
@@ -54,8 +52,6 @@ def test_the_parts_are_those_that_are_known_and_a_value_may_be_null():
                                                           "text": "seed=null: no."}
     assert Problem(needed="no disk.").parts() == {"needed": "no disk.", "text": "no disk."}
 
-
-# ------------------------------------------------------------------------------------ ouro config check --format json
 
 RECIPE = """name: mine
 trainer: {zero_stage: 7}

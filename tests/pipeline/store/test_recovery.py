@@ -247,9 +247,6 @@ def test_at_the_end_damaged_rows_of_any_age_are_lost(stage):
     assert path.with_name(f"_{path.name}.damaged").exists()
 
 
-# -------------------------------------------------------------------------------- one bit of the small files
-
-
 def bits(path):
     """The content of a file with each of its bits changed in turn."""
     content = path.read_bytes()

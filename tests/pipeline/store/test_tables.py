@@ -26,9 +26,6 @@ def as_nullable(rows, record) -> pa.Table:
     return table.cast(pa.schema([pa.field(f.name, f.type) for f in table.schema]))
 
 
-# ------------------------------------------------------------------------------------------------- write and read
-
-
 def test_rows_come_back_as_they_were(tmp_path):
     tables.write(tmp_path / "tasks.parquet", records.Task, TASKS)
     assert [records.Task(**r) for r in tables.read(tmp_path / "tasks.parquet", records.Task).to_pylist()] == TASKS
@@ -42,23 +39,14 @@ def test_every_record_has_a_place_a_schema_and_a_line_for_each_column(tmp_path):
         assert all(field.metadata["doc"] for field in record.__dataclass_fields__.values())
 
 
-def test_a_null_where_none_is_allowed_is_not_written(tmp_path):
+def test_a_null_where_none_is_allowed_and_a_table_of_other_columns_are_not_written(tmp_path):
     with refuses(AssertionError, "task_id"):
         tables.write(tmp_path / "a.parquet", records.Task, [row(records.Task, task_id=None, answer=None)])
     with pytest.raises(pa.ArrowException):
         tables.write(tmp_path / "a.parquet", records.Task, [row(records.Task, task_id=3)])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_arrow_table_of_other_columns_is_not_written(tmp_path):
     with refuses(ValueError, "names"):
         tables.write(tmp_path / "a.parquet", records.Task, pa.table({"task_id": ["t"]}))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_reading_a_missing_file_names_it(tmp_path):
-    with refuses(DataError, "nothing.parquet", "'Task'"):
-        tables.read(tmp_path / "nothing.parquet", records.Task)
 
 
 def test_another_schema_names_file_columns_and_the_stage_to_make_again(tmp_path):
@@ -73,11 +61,13 @@ def test_another_schema_names_file_columns_and_the_stage_to_make_again(tmp_path)
     wording(message, "'answer'", "'extra'", "'row'", "int64", stage)
 
 
-def test_a_null_in_a_file_of_others_is_refused(tmp_path):
+def test_a_null_in_a_file_of_others_and_a_missing_file_are_refused(tmp_path):
     table = as_nullable(TASKS, records.Task)
     path = write_plain(tmp_path / "tasks.parquet", table.set_column(0, "task_id", pa.array(["t1", None])))
     with refuses(DataError, "tasks.parquet", "'Task'", "task_id"):
         tables.read(path, records.Task)
+    with refuses(DataError, "nothing.parquet", "'Task'"):
+        tables.read(tmp_path / "nothing.parquet", records.Task)
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped"])
@@ -123,9 +113,6 @@ def test_steps_present_are_ascending_and_ignore_what_is_being_written(tmp_path):
     assert tables.steps_present(tmp_path, "experience") == [2, 11]
     assert tables.steps_present(tmp_path, "steps") == [2, 11]
     assert tables.steps_present(tmp_path, "rollouts") == []
-
-
-# ------------------------------------------------------------------------------------------------------- questions
 
 
 def test_without_any_file_every_view_is_empty_and_has_its_columns():

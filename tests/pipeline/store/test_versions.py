@@ -68,9 +68,6 @@ def expected(number):
     return {name: tensor.data.tobytes() for name, tensor in weights(number).items()}
 
 
-# ------------------------------------------------------------------------------------------------------------ files
-
-
 def test_a_file_is_read_by_the_library_and_one_of_the_library_here(tmp_path):
     tensor_files.write(tmp_path / "ours", weights(1))
     assert load_file(tmp_path / "ours")["a"].tolist() == [[0, 2, 2], [3, 5, 5]]
@@ -104,9 +101,6 @@ def test_tied_tensors_are_one_and_have_the_same_hash():
     assert tensor_files.hashes_of({"head": one, "embedding": one, "other": stored([1.0, 2.0])}).keys() == {
         "head", "embedding", "other"}
     assert set(tensor_files.distinct({"head": one, "embedding": one}).values()) == {"head"}
-
-
-# --------------------------------------------------------------------------------------------------- versions, deltas
 
 
 def test_a_delta_holds_the_positions_and_values_that_changed(stage):
@@ -190,9 +184,6 @@ def test_a_version_of_an_older_release_has_the_hash_of_its_file(tmp_path):
         file.write(b"\x01")
     with refuses(ModelError, "version=000007"):
         held(tmp_path, 7)
-
-
-# ---------------------------------------------------------------------------------------------------------- keeping
 
 
 @pytest.mark.parametrize(("version", "keep", "based", "left"), [
