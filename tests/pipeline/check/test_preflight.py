@@ -299,7 +299,7 @@ def test_a_run_with_a_warning_begins(monkeypatch, capsys):
 
 
 HEAVY = ("torch", "transformers", "vllm", "deepspeed", "datasets", "data_juicer", "mlflow", "duckdb",
-         "ouroboros.operators", "ouroboros.workflows", "ouroboros.stages")
+         "ouroboros.workflows", "ouroboros.stages")
 
 
 def test_nothing_heavy_is_loaded_to_judge_a_run():
