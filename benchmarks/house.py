@@ -67,7 +67,7 @@ def import_graph(graph: grimp.ImportGraph | None = None) -> nx.DiGraph:
     graph = graph or grimp.build_graph("ouroboros", cache_dir=None)
     ours = {module for module in graph.modules if module.partition(".")[0] == "ouroboros"}
     files = nx.DiGraph((m, other) for m in ours for other in graph.find_modules_directly_imported_by(m) & ours)
-    files.add_nodes_from(one for one in ours if not HOME.joinpath("src", *one.split("."), "__init__.py").is_file())
+    files.add_nodes_from(one for one in ours if room(one) != one)
     return files
 
 

@@ -82,8 +82,8 @@ def values(text: str) -> tuple[Fraction, ...]:
 
 
 def is_final(text: str) -> bool:
-    """Whether a text is a plain number that leaves nothing to carry out: a decimal, a power of ten, a percentage, a
-    fraction that is no whole number; no other power or quotient, factorial, dozen, or product with ten."""
+    """Whether a text is a plain number that leaves nothing to carry out: a decimal, a power of ten, a percentage, or a
+    fraction whose value is not whole. Other powers and quotients, factorials, dozens and products with ten are not."""
     bare = re.sub(r"^[-+] ?|(?:%| ?percent)$", "", text).strip()
     tight, mixed = bare.replace(" ", ""), MIXED.fullmatch(bare)
     if parts := mixed or RATIO.fullmatch(tight) or FRACTION.fullmatch(tight):

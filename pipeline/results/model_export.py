@@ -79,7 +79,7 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
 
 def card(view: View, stage: Node, dtype: str) -> str:
     """Returns the model card: metadata of the hub in YAML, then what trained the model, on what, and its scores.
-    dtype: of the weights, which vLLM is told: by itself it rounds float32."""
+    dtype: of the weights; the command for vLLM names it, since vLLM rounds float32 by default."""
     return render("model_card.md.j2", content(view, stage) | {"dtype": dtype})
 
 

@@ -16,8 +16,8 @@ from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.files import HOME
 
 OURS = ("operators", "pipeline", "stages", "workflows")
-MOVED = {f"pipeline.{name}": f"ouroboros.{name}" for name in ("errors", "search")}  # others: prefixed
-PREFIX = re.compile(rf"(?<![\w.])ouroboros\.(?=(?:{'|'.join(OURS)})\b)")
+MOVED = ("errors", "search")  # out of `pipeline`; all other names got a prefix alone
+PREFIX = re.compile(rf"(?<![\w.])ouroboros\.(?=(?:({'|'.join(MOVED)})|{'|'.join(OURS)})\b)")
 INSTALLED = ("site-packages", "dist-packages")  # and the standard library
 
 
@@ -56,11 +56,7 @@ def bare(value: Any) -> Any:
         return {bare(key): bare(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [bare(one) for one in value]
-    if type(value) is not str:
-        return value
-    for before, now in MOVED.items():
-        value = value.replace(now, before)
-    return PREFIX.sub("", value)
+    return PREFIX.sub(lambda found: "pipeline." if found[1] else "", value) if type(value) is str else value
 
 
 def new_name(name: str, root: Path) -> str | None:
@@ -73,8 +69,8 @@ def new_name(name: str, root: Path) -> str | None:
         return None
     if root.resolve() != HOME and (_file(root, parts[0]) or (root / parts[0]).is_dir()):
         return None
-    if moved := MOVED.get(".".join(parts[:2])):
-        return ".".join([moved, *parts[2:]])
+    if parts[0] == "pipeline" and parts[1:2] and parts[1] in MOVED:
+        return ".".join(["ouroboros", *parts[1:]])
     ours = any(_file(HOME, ".".join(parts[:size])) for size in range(2, len(parts) + 1))
     return f"ouroboros.{name}" if ours else None
 

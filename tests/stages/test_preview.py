@@ -377,7 +377,7 @@ def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
 @pytest.mark.parametrize(("rows", "told"), [
     ([task(), task("\ud800")], "line 2"),  # half a surrogate pair
     ([task("1" * 10_000_000)], "100000"),  # it is not tokenized whole
-    ([{"question": "1", "answer": float("inf")}] * 3, "3 of 3")])  # a truth that is no text
+    ([{"question": "1", "answer": float("inf")}] * 3, "3 of 3")])  # a truth that cannot be text
 def test_rows_that_cannot_be_used_are_one_problem(previewed, rows, told):
     (line,) = previewed(rows)["problems"]
     wording(line, told)

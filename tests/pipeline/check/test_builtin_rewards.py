@@ -48,7 +48,7 @@ def test_a_truth_that_no_answer_matches_is_a_problem(truth):
     42, -0.5, "42", "work\n#### 42", "so \\boxed{42}", "\\frac{1}{2}", "Paris", "B", "x^{2}+1", "\\{1, 2\\}", "[0, 1)",
     "12:30", "50\\%", "9^{9^9}", "1000000!", "x" * 600, "an essay of several lines\nwith {braces}", ["a", "b"],
     {"numbers": [1], "target": 1}, "#### 5 apples", "\\left( 3, \\frac{\\pi}{2} \\right)", "\\text{(C)}", True,
-    None])  # an absent one is told elsewhere
+    None])  # another rule reports an absent one
 def test_a_truth_that_its_own_text_matches_is_none(truth):
     assert judged("accuracy_reward", [truth]) == ([], [])
 

@@ -90,7 +90,7 @@ if [[ -f /ouro/tools/$1 ]]; then
   exec 3>&1
   errors=$("/ouro/tools/$1" "${@:2}" 2>&1 >&3); status=$?
   [[ $errors == *'No such file'* || " ${*:2}" == *' '[a-z]*.[a-z]*=* ]] || exit "$status"
-  [[ $errors == *'No such file'* ]] || OURO_NUMBER=  # words that look like overrides are told of, and no number
+  [[ $errors == *'No such file'* ]] || OURO_NUMBER=  # words like overrides: recorded, without a number
 fi
 for ((i = 1; i <= $#; i++)); do  # of `srun bash -c ...` the inner script runs
   [[ ${!i} == @(bash|sh|*/bash|*/sh) ]] || continue
