@@ -182,7 +182,7 @@ def _in_image(settings: Config, truth: str) -> str:
     """The truth of a Harbor task with its image, if it has one. Raises DataError where that is not built yet."""
     task = read_task(Path(json.loads(truth)["directory"]))
     given, root = settings.environment.images, settings.checkpoint_root_dir
-    if not task.is_built(given):
+    if not task.is_built:
         return truth
     place = images.place_of(root, images.environment_of(task, given, root).key)
     if not place.exists():

@@ -15,12 +15,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import reduce
 from itertools import cycle
+from operator import or_
 from pathlib import Path
 
 from ouroboros.pipeline.store import dockerfiles, files, launch
 from ouroboros.pipeline.store.host_memory import total_memory
 from ouroboros.pipeline.store.images import OWNER, Environment, Image
+from ouroboros.stages.image_layer import owners
 from ouroboros.workflows.environments import memory
 
 PROCESSES, COUNT_SECONDS = 1024, 0.1  # of a build: they are counted, as root has no limit but that of a namespace, of
@@ -32,6 +35,7 @@ APART = (*(() if OWN_LIMIT else ("nice", "-n", "19")), "setpriv", "--pdeathsig",
          + 'mount -t tmpfs -o size=64m,mode=1777 shm /dev/shm && exec "$@"', "sh")
 POLICY = {"default": [{"type": "insecureAcceptAnything"}]}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FIRST_USER = 1000  # numbers below are those of the system's users
 SHOWN = 300  # characters of a reason
 
 UNPACKING = threading.Lock()  # builders have layers in common
@@ -60,7 +64,7 @@ class Builder:
         context = one.context if one.context.is_dir() else self._empty()
         with open(log, "wb") as output:
             self._watched(["bud", "--isolation", "chroot", "--cap-drop", "CAP_SYS_CHROOT", "--layers",
-                           "--pull=false", "--file", str(recipe), "--tag", one.key,
+                           "--format", "docker", "--pull=false", "--file", str(recipe), "--tag", one.key,
                            "--signature-policy", str(self._place / "policy.json"), str(context)], one.seconds, output)
         digest, manifest, config = self._pushed(one.key)
         found = [self._unpacked(layer["digest"]) for layer in manifest["layers"]]
@@ -69,7 +73,10 @@ class Builder:
         if size > self._most:
             raise NotBuilt(f"its files take {size / 2**30:.2f} GiB (images.max_gib)")
         settings = config.get("config") or {}
-        user, home = _user(settings.get("User") or "", [self._layers / name for name in names])
+        users = _users([self._layers / name for name in names])
+        user, home = _user(settings.get("User") or "", users)
+        if reason := dockerfiles.several(self._owners(one.dockerfile, given, users, manifest["layers"])):
+            raise NotBuilt(reason)
         variables = dict(pair.partition("=")[::2] for pair in settings.get("Env") or [])
         os.sync()  # a layer that a power loss empties must not be that of a complete image
         return Image(digest, names, variables, settings.get("WorkingDir") or "/", user, home, OWNER, size,
@@ -144,6 +151,19 @@ class Builder:
     def _blob(self, digest: str) -> Path:
         return self._place / "oci" / "blobs" / digest.replace(":", "/")
 
+    def _owners(self, text: str, given: dict[str, str], users: list[list[str]], layers: list[dict]) -> set[str]:
+        """Returns the users to whom a Dockerfile gives files: those that its instructions name, and of those that own
+        files in layers above the base image each with a name, and a number from FIRST_USER on. Files of packages belong
+        to others (_apt, postgres), and those of archives to numbers without a name."""
+        base = dockerfiles.stages(text)[-1].base
+        below = base and self._call("inspect", "--type", "image", "--format", "{{.OCIv1.RootFS.DiffIDs}}",
+                                    dockerfiles.local_name(base, given))
+        own = layers[(below or "").count("sha256:"):]
+        found = {*reduce(or_, (owners(self._blob(layer["digest"])) for layer in own), {}).values()}
+        names = {number: name for name, _, number, *_ in users}
+        return ({name for number, name in names.items() if number.isdecimal() and FIRST_USER <= int(number) in found}
+                | {names.get(one, one) for one in dockerfiles.owners(text)})
+
     def _unpacked(self, digest: str) -> tuple[str, int]:
         """Returns the name of an unpacked layer and the bytes of its files."""
         name = digest.partition(":")[2]
@@ -184,14 +204,18 @@ def unpack(archive: Path, target: Path) -> None:
         raise NotBuilt(f"a layer cannot be unpacked: {ended.stderr.strip()[-SHOWN:]}")
 
 
-def _user(named: str, layers: list[Path]) -> tuple[int, str]:
+def _users(layers: list[Path]) -> list[list[str]]:
+    """Returns the entries of an image's /etc/passwd."""
+    lines = next((text.splitlines() for text in _texts(layers, "etc/passwd")), [])
+    return [entry for line in lines if len(entry := line.split(":")) > 5]
+
+
+def _user(named: str, users: list[list[str]]) -> tuple[int, str]:
     """Returns the number and the home of the user of an image (USER). Raises NotBuilt for one that it does not have."""
     name = named.partition(":")[0]
     if name in dockerfiles.ROOT:
         return 0, "/root"
-    lines = next((text.splitlines() for text in _texts(layers, "etc/passwd")), [])
-    entries = (line.split(":") for line in lines)
-    found = next((one for one in entries if len(one) > 5 and name in (one[0], one[2])), None)
+    found = next((one for one in users if name in (one[0], one[2])), None)
     if not found and not name.isdigit():
         raise NotBuilt(f"USER {named}: the image has no such user")
     number, home = (found[2], found[5]) if found else (name, "/")

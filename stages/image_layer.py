@@ -39,6 +39,12 @@ def unpack(archive: Path, target: Path) -> None:
     os.chmod("/", 0o755)
 
 
+def owners(archive: Path) -> dict[str, int]:
+    """Returns the number of the user to whom each file of a layer belongs. Raises tarfile.TarError or OSError."""
+    with tarfile.open(archive) as opened:
+        return {member.name: member.uid for member in opened}
+
+
 def _delete(mark: Path) -> None:
     """What the layer has itself in the place of what it deletes stays."""
     mark.parent.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ def _of_harbor(record: dict[str, Any], row: int, columns, file: str, images: Map
         raise DataError(f"the Harbor task {Path(file).parent} cannot run here: {reason}. Take it out of the directory, "
                         "or set format.unsupported=skip to leave out all such tasks (table rejected).")
     answer, image = record["answer"], (images or {}).get(record[harbor.SOURCE])
-    if images is not None and record[harbor.NEEDS] and not image and not reason:
+    if images is not None and record[harbor.SOURCE] and not image and not reason:
         reason = "it needs an image, and those of tasks in data sets of the hub are not built: download them"
     if image and image.digest is None:
         reason = f"no image was built: {image.reason} (log: {image.log})"

@@ -54,6 +54,9 @@ build_timeout_sec = 600.0
 cpus = 1
 memory_mb = 2048
 storage_mb = 64
+[environment.env]
+LEVEL = "3"
+NAME = "a b"
 """
 DOCKERFILE = """
 FROM ubuntu:24.04
@@ -69,7 +72,7 @@ if [ "$(cat sum.txt)" = "$(cat /tests/expected)" ]; then echo 1; else echo 0; fi
 """
 FILES = {
     "instruction.md": "<!-- harbor-canary GUID 1 -->\n\nWrite the sum of the lines of numbers.txt to sum.txt.\n",
-    "task.toml": TOML, "environment/Dockerfile": DOCKERFILE, "environment/numbers.txt": "1\n2\n4\n",
+    "task.toml": TOML, "environment/numbers.txt": "1\n2\n4\n",
     "tests/test.sh": TEST, "tests/expected": "7\n",
     "solution/solve.sh": "echo $(($(paste -sd+ numbers.txt))) > sum.txt\n",
 }

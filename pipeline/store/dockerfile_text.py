@@ -11,62 +11,51 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-ESCAPE = "\\"  # without a directive
-DIRECTIVE = re.compile(r"#\s*([A-Za-z]\w*)\s*=\s*(.+?)\s*$")
+# the escape character that a directive in the first lines names
+ESCAPE = re.compile(r"\ufeff?(?:[ \t]*#[ \t]*[a-z]\w*[ \t]*=.*\n)*?[ \t]*#[ \t]*escape[ \t]*=[ \t]*(\S)", re.I)
 # words of a line, in which quotes and escapes remain
 WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")  # such a word
 OPTIONS = re.compile(r"""(?:--(?=\S)(?:[^\s'"]|'[^']*'|"[^"]*")+(?:\s+|$))*""")  # at the begin of what follows a name
+# in options: what is before an image or a stage, and its name
+SOURCE = re.compile(r"(?<!\S)(--from=[\"']?|--mount=(?:\S*,)?[\"']?from=[\"']?)([^,\"'\s]+)")
 WITH_TEXTS = ("RUN", "COPY", "ADD")
 
 
 @dataclass(frozen=True)
-class Document:
-    """A here-document. name: of the line that ends it. text: its lines. indented: it began with `<<-`."""
-
-    name: str
-    text: str
-    indented: bool
-
-    @property
-    def plain(self) -> str:
-        """Returns its text as a program reads it: without leading tabs, where it is indented."""
-        return re.sub(r"^\t+", "", self.text, flags=re.M) if self.indented else self.text
-
-
-@dataclass(frozen=True)
 class Instruction:
-    """name: in capitals. rest: what follows it, continued lines joined. source: all of its lines, as written, without
-    its here-documents."""
+    """name: in capitals. rest: what follows it, continued lines joined. documents: its here-documents, with the lines
+    that end them."""
 
     name: str
     rest: str
-    documents: tuple[Document, ...] = ()
-    source: str = ""
+    documents: str = ""
 
     @property
-    def options(self) -> list[str]:
-        return [found[0] for found in WORD.finditer(OPTIONS.match(self.rest)[0])]
+    def options(self) -> str:
+        return OPTIONS.match(self.rest)[0]
 
     @property
     def arguments(self) -> str:
         """Returns what follows the options."""
-        return self.rest[OPTIONS.match(self.rest).end():]
+        return self.rest[len(self.options):]
 
     @property
-    def is_script(self) -> bool:
-        """Returns whether a here-document is all that it has: then that is a script itself, else a command reads it."""
-        return bool(self.documents) and all(one.fullmatch(self.arguments) for one in (WORD, HEREDOC))
+    def sources(self) -> list[str]:
+        """Returns the images and stages that its options name."""
+        return [name for _, name in SOURCE.findall(self.options)] if self.name in ("COPY", "RUN") else []
+
+    @property
+    def script(self) -> str:
+        """Returns a here-document that is all it has, which is a script; else empty, and a command reads them."""
+        if not self.documents or not (begun := HEREDOC.fullmatch(self.arguments)) or not WORD.fullmatch(begun[0]):
+            return ""
+        text = self.documents.rpartition("\n")[0] + "\n"
+        return re.sub(r"^\t+", "", text, flags=re.M) if begun[1] else text
 
 
 def escape_of(text: str) -> str:
-    """Returns the escape character, which a directive in the first lines may name."""
-    for line in text.removeprefix("\ufeff").split("\n"):
-        if not (found := DIRECTIVE.match(line.strip())):
-            break
-        if found[1].lower() == "escape":
-            return found[2]
-    return ESCAPE
+    return found[1] if (found := ESCAPE.match(text)) else "\\"
 
 
 @cache
@@ -79,27 +68,18 @@ def _instructions(text: str) -> Iterator[Instruction]:
     lines, escape, place = text.removeprefix("\ufeff").split("\n"), re.escape(escape_of(text)), 0
     goes_on = re.compile(rf"(^|(?!{escape}).){escape}[ \t]*$")  # two of them at the end of a line do not join
     while place < len(lines):
-        begin = place
-        joined, place = _joined(lines, place, goes_on)
-        if joined:
+        joined, more = "", 1
+        while more and place < len(lines):
+            line, place = lines[place].rstrip("\r"), place + 1
+            if line.strip() and not line.lstrip().startswith("#"):
+                line, more = goes_on.subn(r"\1", line)
+                joined += line
+        if joined.strip():
             name, *rest = joined.split(maxsplit=1)
-            name, rest, source = name.upper(), "".join(rest).strip(), "\n".join(lines[begin:place])
-            documents, place = _documents(lines, place, _begun(name, rest))
-            yield Instruction(name, rest, documents, source)
-
-
-def _joined(lines: list[str], place: int, goes_on: re.Pattern) -> tuple[str, int]:
-    """Returns the joined line that begins at a place, and the place behind it; an empty one for blanks and comments."""
-    joined, more = lines[place].strip("\r").lstrip(), 1
-    if not joined or joined.startswith("#"):
-        return "", place + 1
-    joined, more = goes_on.subn(r"\1", joined)
-    while more and (place := place + 1) < len(lines):
-        line = lines[place].rstrip("\r")
-        if line.strip() and not line.lstrip().startswith("#"):
-            line, more = goes_on.subn(r"\1", line)
-            joined += line
-    return joined.strip(), place + 1
+            name, rest = name.upper(), "".join(rest).strip()
+            documents = _documents(lines[place:], _begun(name, rest))
+            place += len(documents)
+            yield Instruction(name, rest, "\n".join(documents))
 
 
 def _begun(name: str, rest: str) -> list[tuple[bool, str]]:
@@ -112,17 +92,15 @@ def _begun(name: str, rest: str) -> list[tuple[bool, str]]:
     return [(bool(one[1]), "".join(shlex.split(one[2]))) for one in found if one]
 
 
-def _documents(lines: list[str], place: int, begun: list[tuple[bool, str]]) -> tuple[tuple[Document, ...], int]:
-    """Returns the here-documents at a place, and the place behind them: none, if one has no end."""
-    found, behind = [], place
+def _documents(lines: list[str], begun: list[tuple[bool, str]]) -> list[str]:
+    """Returns the lines of here-documents that begin with the first one; none, if one has no end."""
+    found: list[str] = []
     for indented, name in begun:
-        bare = (line.rstrip("\r").lstrip("\t") if indented else line.rstrip("\r") for line in lines[behind:])
-        end = next((behind + number for number, line in enumerate(bare) if line == name), None)
-        if end is None:
-            return (), place
-        found.append(Document(name, "".join(f"{line}\n" for line in lines[behind:end]), indented))
-        behind = end + 1
-    return tuple(found), behind
+        bare = [line.rstrip("\r").lstrip("\t" * indented) for line in lines[len(found):]]
+        if name not in bare:
+            return []
+        found += [*lines[len(found):][:bare.index(name)], name]
+    return found
 
 
 def is_json(rest: str) -> bool:
@@ -132,8 +110,3 @@ def is_json(rest: str) -> bool:
     except ValueError:
         return False
     return isinstance(found, list) and all(isinstance(one, str) for one in found)
-
-
-def words(rest: str) -> list[str]:
-    """Returns the words of an instruction, in either form. Raises ValueError for unbalanced quotes."""
-    return json.loads(rest) if is_json(rest) else shlex.split(rest)

@@ -1,71 +1,98 @@
-"""What a Dockerfile says before it is built: stages, base images, what is refused; and its text for buildah.
+"""What a Dockerfile says before it is built: stages, base images, owners, what is refused; and its text for buildah.
 
-buildah gets instructions as they are written. Rewritten are names of images, RUN below SHELL, which buildah does not
-keep in images of OCI, and here-documents of RUN, which versions of buildah before 1.33 do not read.
+buildah gets each instruction in one line. Rewritten are names of images and stages, and here-documents of RUN, which
+versions of buildah before 1.33 do not read. `--build-context NAME=container-image://…` would replace names of images
+alone: it takes precedence over a stage of that name, and buildah finds a stage in the letters of its AS only.
 """
 
 import json
+import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
 
-from ouroboros.pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
+from ouroboros.pipeline.store.dockerfile_text import SOURCE, Instruction, escape_of, instructions, is_json
 
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 SPECIAL = re.compile(r"[$*?\[\\'\"`]|://|^git@")  # in a name of COPY or ADD that is no file beside the Dockerfile
 ROOT = {"", "root", "0"}
 REGISTRY = "docker.io/"  # of names without one
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # the machine's name -> Docker's
-SOURCE = re.compile(r"(--from=[\"']?|--mount=(?:.*,)?[\"']?from=[\"']?)([^,\"']+)")  # an option that names an image
-SHELL = ("/bin/sh", "-c")
-# a script with an interpreter of its own is a file ($0 is its text), as Docker makes it one
-SCRIPT = ('d=$(mktemp -d) && printf %s "$0" > "$d/script" && chmod 700 "$d/script" || exit 1; "$d/script"; s=$?; '
+CHOWN = re.compile(r"(?<!\S)--chown=(\S+)")
+QUOTES = dict.fromkeys(map(ord, "'\"\\"))  # characters that quote others
+PRINTED = str.maketrans({"\\": "\\\\", "'": "\\0047", "<": "\\0074", "\n": "\\n"})  # for printf %b, in single quotes
+# a script with an interpreter of its own is a file, as Docker makes it one
+SCRIPT = ('d=$(mktemp -d) && printf %b {} > "$d/script" && chmod 700 "$d/script" || exit 1; "$d/script"; s=$?; '
           'rm -rf "$d"; exit $s')
 LONGEST = 2**16  # bytes of a line from which buildah leaves out the rest of the file, without an error
 
 
 @dataclass(eq=False)
 class Stage:
-    """name: behind AS, or empty. image: what FROM names. parent: the stage of that name, if it is one. behind:
-    words behind the image. outer: variables of ARG before the first stage. shell: of RUN, at its end."""
+    """A stage, and what its last instruction leaves, of which the next stage begins with what is not its own.
 
-    name: str
+    image: what FROM names. behind: words behind it. parent: the stage of that name, if it is one. platforms: options of
+    FROM. outer: variables of ARG before the first stage. owners: of commands, and to whom COPY and ADD give files.
+    """
+
     image: str
-    parent: "Stage | None"
-    options: list[str]
     behind: list[str]
+    parent: "Stage | None"
+    platforms: list[str]
     outer: Mapping[str, str]
-    shell: tuple[str, ...]
-    instructions: list[Instruction] = field(default_factory=list)
+    arguments: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    owners: frozenset[str] = frozenset()
+    user: str = ""
+    workdir: str = ""
+
+    def __post_init__(self) -> None:
+        if parent := self.parent:
+            self.environment, self.owners = dict(parent.environment), parent.owners
+            self.user, self.workdir = parent.user, parent.workdir
 
     @property
-    def is_on_an_image(self) -> bool:
-        return self.parent is None and self.image.lower() != "scratch"
+    def name(self) -> str:
+        """Returns what follows AS, or an empty text."""
+        return "".join(self.behind[1:2])
+
+    @property
+    def base(self) -> str | None:
+        """Returns the image that it begins with; None: scratch."""
+        return self.parent.base if self.parent else self.image if self.image.lower() != "scratch" else None
+
+    def take(self, one: Instruction) -> None:
+        known = self.arguments | self.environment
+        if one.name == "ARG":
+            self.arguments |= assigned(one, known, self.outer)
+        elif one.name == "ENV":
+            self.environment |= assigned(one, known, {})
+        elif one.name == "WORKDIR":
+            self.workdir = os.path.join(self.workdir, one.rest)
+        elif one.name == "USER":
+            self.user = _user(one.rest, known)
+        elif one.name == "RUN":
+            self.owners |= {self.user}
+        elif one.name in ("COPY", "ADD"):
+            self.owners |= {_user(owner, known) for owner in CHOWN.findall(one.options)}
 
 
 def stages(text: str) -> list[Stage]:
     """Returns the stages of a Dockerfile, in their order."""
     found: list[Stage] = []
-    known = _platforms()
+    outer = _platforms()
     for one in instructions(text):
         if one.name == "FROM":
-            found.append(_begun(one, found, known))
+            image, *behind = [expanded(word, outer) for word in one.arguments.split()] or [""]
+            platforms = [expanded(option, outer) for option in one.options.split()]
+            found.append(Stage(image, behind, _stage(image, found), platforms, outer))
         elif found:
-            found[-1].instructions.append(one)
-            if one.name == "SHELL" and is_json(one.rest):
-                found[-1].shell = tuple(words(one.rest))
+            found[-1].take(one)
         elif one.name == "ARG":
-            known |= assigned(one, known, {})
+            outer |= assigned(one, outer, {})
     return found
-
-
-def _begun(one: Instruction, before: list[Stage], known: Mapping[str, str]) -> Stage:
-    image, *behind = [expanded(word, known) for word in one.arguments.split()] or [""]
-    parent = _stage(image, before)
-    return Stage("".join(behind[1:2]), image, parent, [expanded(option, known) for option in one.options], behind,
-                 known, parent.shell if parent else SHELL)
 
 
 def _stage(name: str, among: list[Stage]) -> Stage | None:
@@ -96,7 +123,7 @@ def assigned(one: Instruction, known: Mapping[str, str], outer: Mapping[str, str
     outer: values of names that ARG has without one.
     """
     try:
-        found = words(one.rest)
+        found = shlex.split(one.rest)
     except ValueError:  # buildah tells that it is malformed
         return {}
     if one.name == "ENV" and found and "=" not in found[0]:
@@ -119,12 +146,32 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return VARIABLE.sub(value, text)
 
 
+def _user(owner: str, known: Mapping[str, str]) -> str:
+    """Returns the user of USER:GROUP; empty where only the build knows it."""
+    names = {found[1] or found[2] for found in VARIABLE.finditer(owner) if not found[3]}
+    value = expanded(owner, known).translate(QUOTES)
+    return "" if names - {*known} or "$" in value else value.partition(":")[0]
+
+
+def owners(text: str) -> set[str]:
+    """Returns the users that instructions give files to or run commands as, without root. What commands do is read
+    from the layers that they make (stages/image_builder.py)."""
+    last = stages(text)[-1]
+    return {*last.owners, last.user} - ROOT
+
+
+def several(owners: Collection[str]) -> str | None:
+    """Returns why an image cannot have files of these owners, without root, or None."""
+    if len(owners) > 1:
+        return f"files and commands of {' and '.join(sorted(owners))}: in an attempt one user owns all files"
+    return None
+
+
 def bases(text: str) -> list[str]:
     """Returns the images that FROM and the options `from` of COPY and RUN name, without stages of the same file."""
     found = stages(text)
-    named = [one.image for one in found if one.is_on_an_image]
-    return named + [name for stage in found for one in stage.instructions for _, name in _sources(one)
-                    if not _is_stage(name, found)]
+    return [one.image for one in found if one.base and not one.parent] + [
+        name for one in instructions(text) for name in one.sources if not _is_stage(name, found)]
 
 
 def given_bases(text: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -138,17 +185,9 @@ def given_bases(text: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def copied(text: str) -> list[str]:
     """Returns the files beside the Dockerfile that COPY and ADD name, without patterns, variables and quotes."""
-    found = (one for one in instructions(text) if one.name in ("COPY", "ADD")
-             and not any(option.startswith("--from") for option in one.options))
+    found = (one for one in instructions(text) if one.name in ("COPY", "ADD") and "--from" not in one.options)
     named = (json.loads(one.arguments) if is_json(one.arguments) else one.arguments.split() for one in found)
     return [name for names in named for name in names[:-1] if not SPECIAL.search(name)]
-
-
-def _sources(one: Instruction) -> Iterator[tuple[str, str]]:
-    """Yields of the options that name an image or a stage: the option, and the name."""
-    for option in one.options if one.name in ("COPY", "RUN") else ():
-        if found := SOURCE.match(option):
-            yield option, found[2]
 
 
 def _is_stage(name: str, among: list[Stage]) -> bool:
@@ -157,36 +196,28 @@ def _is_stage(name: str, among: list[Stage]) -> bool:
 
 def refusal(text: str) -> str | None:
     """Returns why an image cannot be built as Docker builds it, or None."""
-    found = stages(text)
+    found, double = stages(text), escape_of(text) * 2
     if not found:
         return "has no FROM"
     for stage in found:
-        if other := [one for one in stage.options if not _is_of_this_machine(one)]:
+        if other := [one for one in stage.platforms if not _is_of_this_machine(one)]:
             return f"FROM {other[0]} {stage.image}: needed none or --platform=linux/{_architecture()} (this machine)"
-        if stage.parent and any(one.name == "ONBUILD" for one in stage.parent.instructions):
-            return f"FROM {stage.image}: ONBUILD of that stage, which an image of OCI does not keep"
         if "$" in stage.image:
             return f"FROM {stage.image}: needed $NAME, ${{NAME}}, ${{NAME:-word}} or ${{NAME:+word}}"
-    escape = escape_of(text)
-    if reason := next(filter(None, (_refusal(one, escape) for one in instructions(text))), None):
+    for one in instructions(text):
+        shown = f"{one.name} {one.rest[:80]}"
+        if one.documents and one.name != "RUN":
+            return f"{shown}: texts in place of files"
+        if one.rest.endswith(double):
+            return (f"{one.name} …{one.rest[-80:]}: ends in {double}, where Docker ends a line, and buildah joins it "
+                    "with the next one")
+        if any("$" in name for name in one.sources):
+            return f"{shown}: neither Docker nor buildah replaces a variable in the option `from`"
+    if reason := several(owners(text)):
         return reason
-    for line in rewritten(text, {}).split("\n"):
-        if (size := len(line.encode())) >= LONGEST:
-            return (f"{line[:80]}…: {size} bytes in a line, or in a here-document, of which buildah gets one; it reads "
-                    f"{LONGEST - 1}")
-    return None
-
-
-def _refusal(one: Instruction, escape: str) -> str | None:
-    shown = f"{one.name} {one.rest[:80]}"
-    if one.documents and one.name != "RUN":
-        return f"{shown}: texts in place of files"
-    if one.rest.endswith(escape * 2):
-        return (f"{one.name} …{one.rest[-80:]}: ends in {escape * 2}, where Docker ends a line, and buildah joins it "
-                "with the next one")
-    if any("$" in name for _, name in _sources(one)):
-        return f"{shown}: neither Docker nor buildah replaces a variable in the option `from`"
-    return None
+    long = next((line for line in rewritten(text, {}).split("\n") if len(line.encode()) >= LONGEST), None)
+    return long and (f"{long[:80]}…: {len(long.encode())} bytes in an instruction, which buildah gets in one line; it "
+                     f"reads {LONGEST - 1}")
 
 
 def rewritten(text: str, given: Mapping[str, str]) -> str:
@@ -194,43 +225,33 @@ def rewritten(text: str, given: Mapping[str, str]) -> str:
 
     Images have the name of their registry, and stages the one that AS gave them, in its letters.
     """
-    found, escape = stages(text), escape_of(text)
-    lines = [f"# escape={escape}"] if escape != ESCAPE else []
-    lines += [one.source for one in takewhile(lambda one: one.name != "FROM", instructions(text))]
-    for stage in found:
-        image = stage.parent.name if stage.parent else stage.image
-        image = _local(image, given) if stage.is_on_an_image else image
-        lines.append(" ".join(["FROM", image, *stage.behind]))
-        shell = stage.parent.shell if stage.parent else SHELL
-        for one in stage.instructions:
-            shell = tuple(words(one.rest)) if one.name == "SHELL" and is_json(one.rest) else shell
-            lines.append(_rewritten(one, found, given, shell))
+    found, lines = stages(text), [f"# escape={escape_of(text)}"]
+
+    def local(name: str) -> str:
+        known = _stage(name, found)
+        return known.name if known else name if _is_stage(name, found) else local_name(name, given)
+
+    begun = iter(found)
+    for one in instructions(text):
+        if one.name == "FROM":
+            stage = next(begun)
+            image = stage.parent.name if stage.parent else local_name(stage.image, given) if stage.base else "scratch"
+            lines.append(" ".join(["FROM", image, *stage.behind]))
+        else:
+            options = SOURCE.sub(lambda part: part[1] + local(part[2]), one.options) if one.sources else one.options
+            lines.append(f"{one.name} {options}{_command(one) if one.documents else one.arguments}")
     return "\n".join(lines) + "\n"
 
 
-def _rewritten(one: Instruction, among: list[Stage], given: Mapping[str, str], shell: tuple[str, ...]) -> str:
-    """Returns an instruction as it is written, but for names of images and here-documents."""
-    replaced = {}
-    for option, name in _sources(one):
-        known = _stage(name, among)
-        local = known.name if known else name if _is_stage(name, among) else _local(name, given)
-        replaced[option] = SOURCE.sub(lambda found, local=local: found[1] + local, option, count=1)
-    in_words = one.documents or (one.name == "RUN" and shell != SHELL and not is_json(one.arguments))
-    if not in_words and all(old == new for old, new in replaced.items()):
-        return one.source
-    arguments = json.dumps(_command(one, shell)) if in_words else one.arguments
-    return " ".join([one.name, *(replaced.get(option, option) for option in one.options), arguments])
+def _command(run: Instruction) -> str:
+    """Returns the command of a RUN with here-documents in one line, for the shell of its stage."""
+    text = run.script or f"{run.arguments}\n{run.documents}"
+    printed = f"'{text.translate(PRINTED)}'"
+    return SCRIPT.format(printed) if run.script.startswith("#!") else f'eval "$(printf %b {printed})"'
 
 
-def _command(run: Instruction, shell: tuple[str, ...]) -> list[str]:
-    """Returns the command of a RUN in words: with here-documents, or for another shell than that of buildah."""
-    if not run.is_script:
-        return [*shell, run.arguments + "".join(f"\n{one.text}{one.name}" for one in run.documents)]
-    text = run.documents[0].plain
-    return [*SHELL, SCRIPT, text] if text.startswith("#!") else [*shell, text]
-
-
-def _local(name: str, given: Mapping[str, str]) -> str:
+def local_name(name: str, given: Mapping[str, str]) -> str:
+    """Returns the name of an image in the builder's store."""
     return given.get(name) or qualified(name)
 
 

@@ -1,8 +1,8 @@
 """Task directories of Harbor: instruction.md, task.toml, environment/, tests/test.sh and solution/solve.sh.
 
 What is read follows Harbor 0.25 (task.toml up to version 1.4), which ignores other keys too. A Dockerfile is built to
-an image (pipeline/store/images.py). One of WORKDIR, COPY and ENV alone, whose base image is not given, needs none:
-these are applied to a private file system, with the programs of the machine.
+an image (pipeline/store/images.py). Without one, a private file system has the files of environment/, and the programs
+are those of the machine.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -19,18 +18,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from ouroboros.pipeline.store import dockerfiles
-from ouroboros.pipeline.store.dockerfile_owners import owners
-from ouroboros.pipeline.store.dockerfile_text import ESCAPE, Instruction, escape_of, instructions, is_json, words
 from ouroboros.pipeline.store.errors import DataError, nearest
 
 FILE = "task.toml"
 UNSUPPORTED = "harbor_unsupported"  # key of a record: why the task cannot run here
-NEEDS = "harbor_needs_image"  # key of a record: whether it cannot run without an image
 SOURCE = "harbor_source"  # key of a record: hash of what its image is built of
 ISOLATION = ("commands run confined by bubblewrap, without network and with files of their own, as programs of the "
              "task's image, or without one of this machine: the kernel and its processors are shared")
-WORKDIR = "/app"  # without a WORKDIR of its own
-IGNORED = ("FROM", "LABEL", "MAINTAINER", "CMD")  # instructions without an effect on the files of a task
+WORKDIR = "/app"  # without a Dockerfile
 OF_THE_MACHINE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/dev",
                   "/sys", "/tests", "/logs")  # where a task cannot have files of its own
 # keys of task.toml that this runtime does not have, but for these values
@@ -74,9 +69,9 @@ class Settings(BaseModel):
 class HarborTask:
     """A task as its files describe it.
 
-    copies: (file or directory of environment/, path in the private file system), unless it has an image. digest: of all
-    files. dockerfile: what its image would be built of, or None. needs_image: whether it cannot run without.
-    unsupported: why it cannot run here, or None. remarks: sentences on what is read otherwise than it is written.
+    digest: of all files. dockerfile: what its image is built of, or None; then it has `copies`, (file or directory of
+    environment/, path in the private file system). unsupported: why it cannot run here, or None. remarks: sentences on
+    what is read otherwise than it is written.
     """
 
     directory: Path
@@ -84,10 +79,8 @@ class HarborTask:
     settings: Settings
     digest: str
     workdir: str = WORKDIR
-    variables: Variables = field(default_factory=dict)
     copies: list[tuple[Path, str]] = field(default_factory=list)
     dockerfile: str | None = None
-    needs_image: bool = False
     unsupported: str | None = None
     remarks: list[str] = field(default_factory=list)
 
@@ -101,16 +94,16 @@ class HarborTask:
         content = digest_of(self.environment) if self.environment.is_dir() else ""
         return self.dockerfile and hashlib.sha256(f"{self.dockerfile}\0{content}".encode()).hexdigest()[:16]
 
-    def is_built(self, given: Mapping[str, str]) -> bool:
-        """Returns whether it runs in an image. given: base image -> file or directory on this machine."""
-        return not self.unsupported and self.dockerfile is not None and (
-            self.needs_image or bool(dockerfiles.given_bases(self.dockerfile, given)))
+    @property
+    def is_built(self) -> bool:
+        """Returns whether it runs in an image."""
+        return not self.unsupported and self.dockerfile is not None
 
     def record(self) -> dict[str, Any]:
         """A row of a task set; the truth says where the task is, and its content."""
         truth = {"directory": str(self.directory), "sha256": self.digest}
         return {"question": self.instruction, "answer": json.dumps(truth), UNSUPPORTED: self.unsupported,
-                SOURCE: self.source, NEEDS: self.needs_image}
+                SOURCE: self.source}
 
 
 def greeting(workdir: str, user: int = 0) -> str:
@@ -162,11 +155,10 @@ def read_task(directory: Path) -> HarborTask:
 
 def _works_at_root(task: HarborTask) -> bool:
     """Returns whether the task is known to work in /; the base image may decide it."""
-    if task.unsupported or not task.needs_image:
+    if not task.is_built:
         return not task.unsupported and task.workdir == "/"
-    last = dockerfiles.stages(task.dockerfile)[-1].instructions
-    named = (one.rest for one in last if one.name == "WORKDIR")
-    return os.path.normpath(os.path.join("", *named, task.settings.environment.workdir)) == "/"
+    named = dockerfiles.stages(task.dockerfile)[-1].workdir
+    return os.path.normpath(os.path.join(named, task.settings.environment.workdir)) == "/"
 
 
 def with_crlf(place: Path) -> list[Path]:
@@ -226,7 +218,7 @@ def _refuse(given: dict, settings: Settings) -> None:
 
 
 def _build(task: HarborTask) -> None:
-    """Fills in what its image is built of, or else its working directory, variables and files. Raises _Unsupported."""
+    """Fills in what its image is built of, or else its working directory and files. Raises _Unsupported."""
     source, wanted = task.environment, task.settings.environment
     for name in ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"):
         if (source / name).exists():
@@ -234,86 +226,20 @@ def _build(task: HarborTask) -> None:
     if (source / "Dockerfile").is_file():
         task.dockerfile = _text(source / "Dockerfile", newline="")
         _refuse_dockerfile(task)
-        try:
-            _apply_all(task, source)
-        except _Unsupported:
-            task.needs_image, task.workdir, task.variables, task.copies = True, WORKDIR, {}, []
     elif wanted.docker_image:
-        task.dockerfile, task.needs_image = f"FROM {wanted.docker_image}\n", True
-    elif source.is_dir():
-        task.copies = [(one, _placed(task, one.name)) for one in sorted(source.iterdir())]
-    task.variables |= wanted.env
-    if not task.needs_image:
-        task.workdir = _placed(task, wanted.workdir)
+        task.dockerfile = f"FROM {wanted.docker_image}\n"
+    else:
+        task.workdir = os.path.normpath(os.path.join(WORKDIR, wanted.workdir))
+        if any(PurePosixPath(task.workdir).is_relative_to(one) for one in OF_THE_MACHINE):
+            raise _Unsupported(f"files in {task.workdir}, where those of the machine are")
+        if source.is_dir():
+            task.copies = [(one, f"{WORKDIR}/{one.name}") for one in sorted(source.iterdir())]
 
 
 def _refuse_dockerfile(task: HarborTask) -> None:
-    """Raises _Unsupported for a Dockerfile that cannot be built, or whose files have two owners."""
+    """Raises _Unsupported for a Dockerfile that cannot be built."""
     if reason := dockerfiles.refusal(task.dockerfile):
         raise _Unsupported(f"environment/Dockerfile: {reason}")
-    if len(found := owners(task.dockerfile)) > 1:
-        raise _Unsupported(f"environment/Dockerfile: files and commands of {' and '.join(sorted(found))}: in an "
-                           "attempt one user owns all files")
     if lacking := [name for name in dockerfiles.copied(task.dockerfile)
                    if not os.path.lexists(task.environment / os.path.normpath(f"/{name}").lstrip("/"))]:
         raise _Unsupported(f"environment/Dockerfile: COPY or ADD of {lacking[0]}, which is not in environment/")
-
-
-def _apply_all(task: HarborTask, source: Path) -> None:
-    """Raises _Unsupported where an image has to be built."""
-    found = instructions(task.dockerfile)
-    several = sum(one.name == "FROM" for one in found) > 1
-    if several or escape_of(task.dockerfile) != ESCAPE or (source / ".dockerignore").exists():
-        raise _Unsupported
-    for one in found:
-        _apply(task, source, one)
-
-
-def _apply(task: HarborTask, source: Path, one: Instruction) -> None:
-    rest = one.rest
-    if one.name in IGNORED:
-        return
-    if one.name not in ("WORKDIR", "COPY", "ENV") or not rest or "$" in rest or one.options:
-        raise _Unsupported
-    quoted = any(character in rest for character in "'\"\\")
-    try:
-        found = words(rest)
-    except ValueError as error:
-        raise _Unsupported from error
-    if one.name == "WORKDIR" and not quoted:
-        task.workdir = _placed(task, rest)
-    elif one.name == "ENV" and all(word.find("=") > 0 for word in found):
-        task.variables |= dict(one.partition("=")[::2] for one in found)
-    elif one.name == "ENV" and "=" not in found[0] and not quoted:
-        name, *value = rest.split(maxsplit=1)
-        task.variables[name] = "".join(value)
-    elif one.name == "COPY" and (is_json(rest) or not quoted):
-        task.copies += _copied(task, source, found)
-    else:
-        raise _Unsupported
-
-
-def _copied(task: HarborTask, source: Path, words: list[str]) -> Iterator[tuple[Path, str]]:
-    """(file, target) of a COPY; of a directory its contents are copied, and of a link what it leads to, as Docker does;
-    links below a directory stay links."""
-    *names, target = words
-    found = []
-    for name in (PurePosixPath(name.lstrip("/")).as_posix() for name in names):
-        found += [source] if name == "." else [] if ".." in name.split("/") else sorted(source.glob(name))
-    if len(found) < max(len(names), 1):
-        raise _Unsupported
-    into = target.endswith("/") or len(found) > 1 or target == "."
-    for path in found:
-        real = path.resolve() if path.is_symlink() else path
-        if not real.exists() or not real.resolve().is_relative_to(source.resolve()):
-            raise _Unsupported
-        for one, name in [(real, path.name)] if real.is_file() else [(one, one.name) for one in sorted(real.iterdir())]:
-            yield one, _placed(task, f"{target}/{name}" if into or real.is_dir() else target)
-
-
-def _placed(task: HarborTask, path: str) -> str:
-    """An absolute path in the private file system. Raises _Unsupported where the machine's files are."""
-    found = os.path.normpath(os.path.join(task.workdir, path))
-    if any(PurePosixPath(found).is_relative_to(one) for one in OF_THE_MACHINE):
-        raise _Unsupported(f"files in {found}, where those of the machine are")
-    return found

@@ -85,7 +85,7 @@ def environments(paths: Iterable[str], given: Mapping[str, str], root: str) -> l
     that does not exist.
     """
     tasks = (task for path in paths for task in tasks_below(path))
-    found = (environment_of(task, given, root) for task in tasks if task.is_built(given))
+    found = (environment_of(task, given, root) for task in tasks if task.is_built)
     return [one for _, one in sorted({one.key: one for one in found}.items())]
 
 

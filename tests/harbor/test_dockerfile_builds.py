@@ -6,7 +6,9 @@ import pytest
 
 from ouroboros.pipeline.store import dockerfiles
 from ouroboros.pipeline.store.images import BUILD_SECONDS, Environment, Image
-from ouroboros.stages.image_builder import Builder
+from ouroboros.stages import image_builder
+from ouroboros.stages.image_builder import Builder, NotBuilt
+from tests.golden.messages import refuses
 
 pytestmark = pytest.mark.harbor
 BASE = "ubuntu:24.04"
@@ -95,6 +97,10 @@ WORKED_OUT = {  # what buildah 1.28 does not read, or not as Docker does: the te
     ("FROM ubuntu:24.04\nRUN --mount=type=bind,from=tool:1,target=/m <<EOF\nmkdir /out\n"
      "head -1 /m/etc/passwd > /out/x\nEOF\n"):
         "root:x:0:0:root:/root:/bin/bash\n",
+    ("FROM ubuntu:24.04 AS one\nONBUILD RUN mkdir /out && \\\n echo 1 > /out/x\nFROM one\nRUN echo 2 >> /out/x\n"):
+        "1\n2\n",
+    ('FROM ubuntu:24.04 AS one\nSHELL ["/bin/bash", "-c"]\nFROM one\nRUN mkdir /out && echo "$0" > /out/x\n'):
+        "/bin/bash\n",
     ("FROM ubuntu:24.04 AS Made\nRUN mkdir /out && echo 1 > /out/x\nFROM made\nCOPY --from=MADE /out/x /out/y\n"):
         "1\n",
 }
@@ -146,3 +152,29 @@ def test_what_is_handed_to_buildah_builds_what_was_written(build, monkeypatch, n
 def test_here_documents_and_shells_do_what_docker_does(build, text):
     assert dockerfiles.refusal(text) is None
     assert build(text)[1]["out/x"][1].decode() == WORKED_OUT[text]
+
+
+USERS = "FROM ubuntu:24.04\nRUN useradd -u 1001 al && useradd -u 1002 bob && useradd -r daemons\n"
+
+
+@pytest.mark.parametrize("line", [
+    "RUN touch /a /b && chown al /a && chown -h bob /b", "COPY --chown=al f /a\nRUN find /opt -exec chown 1002 {} +",
+    "RUN install -d -o al /d && ln -s d /e && chown -h bob /e", "RUN chown bob /opt\nUSER 1001",
+    "USER al\nRUN touch /tmp/f\nUSER root\nRUN su bob -c 'touch /tmp/f2'"])
+def test_files_of_two_users_are_refused_after_the_build(build, line):
+    with refuses(NotBuilt, "al and bob"):
+        build(f"{USERS}{line}\n")
+
+
+@pytest.mark.parametrize("line", [
+    "RUN chown 1003 /opt && chown daemons /srv && chown _apt /media\nUSER al", "RUN chown al /opt\nUSER 1001",
+    "COPY --chown=al:bob f /f\nRUN chown root:bob /opt", "RUN chown bob /opt\nRUN chown al /opt"])
+def test_files_of_one_user_are_built(build, line):
+    assert build(f"{USERS}{line}\n")[0].digest
+
+
+def test_layers_of_the_base_image_are_not_asked_for_owners(build, monkeypatch):
+    asked = []
+    monkeypatch.setattr(image_builder, "owners", lambda layer: asked.append(layer) or {})
+    image, _ = build("FROM ubuntu:24.04 AS one\nRUN touch /a\nFROM one\nRUN touch /b\n")
+    assert [layer.name for layer in asked] == image.layers[1:]

@@ -24,7 +24,7 @@ from ouroboros.pipeline.store.records import Image, Rejected, Task
 from ouroboros.workflows.environments.harbor import Harbor
 from ouroboros.workflows.protocol.tools import Situation
 from tests.golden.messages import refuses
-from tests.harbor_kit import PYTEST, shapes_of_tasks, write_shape, write_task
+from tests.harbor_kit import DOCKERFILE, PYTEST, shapes_of_tasks, write_shape, write_task
 
 pytestmark = pytest.mark.harbor
 SET = "buffer.explorer_input.taskset"
@@ -88,7 +88,7 @@ TASKS = {  # of one image each; what the tests below ask
                   "tests__test_dot_sh": "#!/bin/bash\n" + PYTEST, "tests__test_sum_dot_py":
                   "def test_sum():\n    import made\n    assert made.SUM == 7\n",
                   "solution__solve_dot_sh": "echo SUM = 7 > made.py"},
-    "plain": {},
+    "plain": {"environment__Dockerfile": DOCKERFILE},
 }
 
 UNBUILT = ("fails", "slow", "large", "memory", "processes")

@@ -203,9 +203,7 @@ def test_settings_and_code_above_the_tests_are_not_left_by_an_agent(world, left)
     ("pyproject.toml", '[tool."\\u0070ytest".ini_options]', False),
     *((name, "x", False) for name in ("conftest.py", "pytest.ini", ".pytest.toml", "tox.ini", "setup.cfg"))])
 def test_a_project_in_the_root_stays_where_that_is_the_working_directory(world, left, text, kept):
-    """Files of COPY that are the agent's by then are not written over."""
-    one = world(Terminal, environment__Dockerfile="FROM x\nWORKDIR /\nCOPY package.json /",
-                environment__package_dot_json="y",
+    one = world(Terminal, task_dot_toml="[environment]\nworkdir = '/'",
                 tests__test_dot_sh=f"if grep -qs '[^y]' /{left}; then echo 1; else echo 0; fi > "
                                    "/logs/verifier/reward.txt")
     assert one.edit(f"/{left}", text).startswith("wrote")
@@ -215,7 +213,7 @@ def test_a_project_in_the_root_stays_where_that_is_the_working_directory(world, 
 @confined
 @pytest.mark.parametrize("left", ["ln -s /dev/zero pyproject.toml", "mkfifo pyproject.toml", "mkdir pyproject.toml"])
 def test_no_odd_project_file_is_read_or_kept(world, left):
-    one = world(environment__Dockerfile="FROM x\nWORKDIR /",
+    one = world(task_dot_toml="[environment]\nworkdir = '/'",
                 tests__test_dot_sh="[ -e /pyproject.toml ]\necho $? > /logs/verifier/reward.txt")
     one.bash(left)
     assert one.reward() == {"accuracy": 1.0}
@@ -227,11 +225,12 @@ def test_no_odd_project_file_is_read_or_kept(world, left):
     {"usercustomize.py": "print(1, flush=True)\nquit()"},
     {"sitecustomize/__init__.py": "print(1, flush=True)\nquit()"}])
 def test_what_programs_run_at_their_start_is_not_that_of_an_agent(world, left):
-    """Variables of the image name its files and its directory."""
-    one = world(Terminal, environment__Dockerfile="FROM x\nENV PYTHONPATH=/app BASH_ENV=/app/begin ENV=/app/begin "
-                "LD_PRELOAD=/app/begin LD_AUDIT=/app/begin NODE_OPTIONS=-r/app/begin PYTEST_ADDOPTS='-p begin'\n"
-                "COPY numbers.txt /app/", tests__test_dot_sh="#!/bin/bash\npython3 -c 'import os\nprint(len({\"ENV\", "
-                '"BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "NODE_OPTIONS", "PYTEST_ADDOPTS"} & {*os.environ}))\' '
+    """Variables of the task name its files and its directory."""
+    one = world(Terminal, task_dot_toml="[environment.env]\nPYTHONPATH='/app'\nBASH_ENV='/app/begin'\n"
+                "ENV='/app/begin'\nLD_PRELOAD='/app/begin'\nLD_AUDIT='/app/begin'\nNODE_OPTIONS='-r/app/begin'\n"
+                "PYTEST_ADDOPTS='-p begin'",
+                tests__test_dot_sh="#!/bin/bash\npython3 -c 'import os\nprint(len({\"ENV\", \"BASH_ENV\", "
+                '"LD_PRELOAD", "LD_AUDIT", "NODE_OPTIONS", "PYTEST_ADDOPTS"} & {*os.environ}))\' '
                 "> /logs/verifier/reward.txt")
     for path, text in left.items():
         assert one.edit(path, text).startswith("wrote")
@@ -240,11 +239,10 @@ def test_what_programs_run_at_their_start_is_not_that_of_an_agent(world, left):
 
 @confined
 def test_a_tasks_own_settings_variables_and_path_of_python_are_there_for_its_tests(world):
-    one = world(environment__Dockerfile="FROM x\nENV PYTHONPATH=/app LEVEL=3\nCOPY pytest.ini /",
-                environment__pytest_dot_ini="0.5", task_dot_toml='[verifier.env]\nENV = "own"',
+    one = world(task_dot_toml="[environment.env]\nPYTHONPATH='/app'\nLEVEL='3'\n[verifier.env]\nENV = 'own'",
                 tests__test_dot_sh="#!/bin/bash\ncd / && python3 -c 'import made' && [ $LEVEL$ENV = 3own ] && "
-                                   "cp /pytest.ini /logs/verifier/reward.txt")
-    one.bash("echo 1 > /pytest.ini; touch made.py")
+                                   "echo 0.5 > /logs/verifier/reward.txt")
+    one.bash("touch made.py")
     assert one.reward() == {"accuracy": 0.5}
 
 

@@ -70,6 +70,9 @@ class Harbor(Environment):
         wanted, image = self._task.settings, self._image(truth)
         layers = [Path(truth["image"]).parent / "layers" / name for name in image.layers] if image else []
         self._user, self._home = (image.user, image.home) if image else (0, "/root")
+        self._variables = (image.variables if image else {}) | wanted.environment.env
+        if image:
+            self._task.workdir = os.path.normpath(os.path.join(image.workdir, wanted.environment.workdir))
         self._sandbox = Sandbox(min(wanted.environment.storage_mb or MEGABYTES, MEGABYTES),
                                 wanted.environment.memory_mb, max(wanted.environment.cpus, 1.0), layers, self._user)
         self._left = wanted.agent.timeout_sec or math.inf
@@ -91,18 +94,15 @@ class Harbor(Environment):
         return read_task(Path(self._written.name))
 
     def _image(self, truth: dict) -> Image | None:
-        """The image of the task, whose working directory and variables become the task's; None without one."""
+        """The image of the task; None without one."""
         if "image" not in truth:
-            if self._task.needs_image:
+            if self._task.dockerfile is not None:
                 raise ValueError(f"{self._task.directory} needs its image, and no stage `images` built one")
             return None
         image = read_image(Path(truth["image"]))
         if image.digest != truth["digest"]:
             raise ValueError(f"{truth['image']} was built again since the tasks were read, with other content "
                              f"({image.digest}); needed {truth['digest']}. Delete the stage `tasks` that read them")
-        settings = self._task.settings.environment
-        self._task.variables = image.variables | settings.env
-        self._task.workdir = os.path.normpath(os.path.join(image.workdir, settings.workdir))
         return image
 
     @tool(seconds=OWN_LIMIT)
@@ -129,9 +129,7 @@ class Harbor(Environment):
     def reward(self) -> dict[str, float]:
         verifier = self._task.settings.verifier
         self._sandbox.unlink()
-        above = self._sandbox.restore(put_back(self._path(), self._task.workdir), self._task.workdir)
-        if own := [one for one in self._task.copies if one[1].lstrip("/") in above]:
-            self._put(own, "/")
+        self._sandbox.restore(put_back(self._path(), self._task.workdir), self._task.workdir)
         self._put([(self._task.directory / "tests", "."), *self._unix("tests", "")], "/tests", verifies=True)
         seconds = verifier.timeout_sec or VERIFIER_SECONDS
         ended = self._run(["bash", "-c", "chmod +x /tests/test.sh; /tests/test.sh"], seconds, True, **verifier.env)
@@ -159,7 +157,7 @@ class Harbor(Environment):
     def _run(self, command: list[str], seconds: float, verifies: bool = False, **more: str) -> Ended:
         named = {name: os.environ[name] for name in self.settings.environment if name in os.environ}
         known = {"PATH": PATH, "HOME": "/root" if verifies else self._home, "LANG": "C.UTF-8"} | named
-        known |= self._task.variables
+        known |= self._variables
         if verifies:  # no programs of the agent, nor files of its own that others run
             known = {name: value for name, value in known.items() if name not in RUN_FILES}
             known |= {"PATH": trusted(self._path(), self._task.workdir), "PYTHONNOUSERSITE": "1"}
@@ -169,7 +167,7 @@ class Harbor(Environment):
         return self._sandbox.run(command, seconds, self._task.workdir, known, verifies)
 
     def _path(self) -> str:
-        return self._task.variables.get("PATH", PATH)
+        return self._variables.get("PATH", PATH)
 
     def _unix(self, part: str, target: str) -> list[tuple[bytes, str]]:
         """The scripts of a part of the task that have CRLF, with LF."""
@@ -273,7 +271,7 @@ def truths(place: Path) -> Iterator[tuple[str, str | None]]:
                     if answer.startswith(('{"directory"', '{"files"')))
         return
     for task in (read_task(file.parent) for file in tasks_in(place)):
-        reason = "its image is that of a stage (docs/harbor.md)" if task.needs_image else None
+        reason = "its image is that of a stage (docs/harbor.md)" if task.is_built else None
         yield task.record()["answer"], task.unsupported or reason
 
 

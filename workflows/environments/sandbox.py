@@ -144,10 +144,10 @@ class Sandbox:
                                f"{self._most() / 2**20:.0f} MiB")
         return Ended(code, output.decode(errors="replace"), why)
 
-    def restore(self, names: Sequence[str], workdir: str) -> Sequence[str]:
+    def restore(self, names: Sequence[str], workdir: str) -> None:
         """Puts directories of the image's root, and what is ABOVE_TESTS there, back, read-only for verification; the
         working directory stays as it is, and where that is the root only what pytest reads is put back. Without an
-        image deletes the latter. Returns the names of the latter. Raises OSError."""
+        image deletes the latter. Raises OSError."""
         kept, above = workdir.strip("/"), ABOVE_TESTS
         if not kept:  # a project may be what the task asks for
             unread = subprocess.run([*self._inside(), "sh", "-c", UNREAD], check=False).returncode == 0
@@ -162,7 +162,6 @@ class Sandbox:
             "--ro-bind", f"/sys/root/{name}", f"/{name}")]
         if kept != "-":
             self._read_only += ["--bind-try", f"/sys/root/{kept}", f"/{kept}"]
-        return above
 
     def unlink(self) -> None:
         """Deletes links of the attempt that lead to the tests, to what they write or into processes, as a result that
