@@ -53,9 +53,10 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     composed = composition(overrides, typed)
     problems: list[Problem] = []
     whole = in_stages(OmegaConf.to_container(composed, resolve=False))
-    config = schema.read(guide.without_always(resolved(whole, problems)), Config, "", problems)
+    read, said = guide.split_always(resolved(whole, problems))
+    config = schema.read(read, Config, "", problems)
     problems += stage_problems(config)
-    names, written = stage_names(whole["stages"]), plain(config)
+    names, written, config = stage_names(whole["stages"]), plain(config), config.saying(said)
     problems = [_by_name(problem, names) for problem in problems]
     if unread := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *unread], written)]

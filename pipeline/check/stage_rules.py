@@ -4,6 +4,8 @@ They need the source of functions but no user files other than code; checks of f
 """
 
 import os
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ouroboros.pipeline.check import named_functions, references
@@ -48,8 +50,8 @@ def unread(recipe: Recipe) -> list[Problem]:
     These are warnings: a recipe may be shared, and a stage may repeat a whole section. Run-wide settings at their
     default are not listed.
     """
-    config, standard = recipe.run, Config()
-    problems = []
+    config, said, standard = recipe.run, recipe.run.said, Config()
+    problems = [*_always_so(said, [entry["stage_name"] for entry in recipe.entries])]
     for entry in recipe.entries:
         name = entry["stage_name"]
         lost = _lost([key for key in _decisive() if sets(entry, key)], recipe.kinds[name], recipe.settings[name])
@@ -67,6 +69,17 @@ def unread(recipe: Recipe) -> list[Problem]:
         problems.append(Problem(", ".join(given), "is read by no stage of this run and changes nothing.",
                                 "Take it out, unless the recipe is shared with runs that read it."))
     return problems
+
+
+def _always_so(said: Iterable[str], names: list[str]) -> Iterator[Problem]:
+    """Yields the warnings about keys that say what holds in any case, one for the run and one for each stage."""
+    found: dict[str, list[str]] = {}
+    for key in said:
+        of_stage = re.fullmatch(r"stages\.(\d+)\.(.+)", key)
+        found.setdefault(names[int(of_stage[1])] if of_stage else "", []).append(of_stage[2] if of_stage else key)
+    for name, keys in found.items():
+        yield Problem(", ".join(keys), "says what holds here in any case, and changes nothing.",
+                      "Take it out, unless the recipe is shared with Trinity-RFT.", stages=[name] if name else [])
 
 
 def idle_pool(recipe: Recipe) -> list[Problem]:

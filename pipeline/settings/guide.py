@@ -119,22 +119,26 @@ def may_hold(key: str) -> bool:
     return isinstance(fate, Always) or (type(fate) is Refused and bool(fate.idle))
 
 
-def without_always(settings: Any, key: str = "") -> Any:
-    """Returns nested settings without the keys that say what holds here in any case. key: dotted, of `settings`."""
+def split_always(settings: Any, key: str = "") -> tuple[Any, list[str]]:
+    """Returns nested settings without the keys that say what holds here in any case, and these keys. key: dotted, of
+    `settings`."""
     if isinstance(settings, list):
-        return [without_always(one, f"{key}.{place}") for place, one in enumerate(settings)]
+        parts = [split_always(one, f"{key}.{place}") for place, one in enumerate(settings)]
+        return [part for part, _ in parts], [one for _, said in parts for one in said]
     if not isinstance(settings, dict):
-        return settings
-    made = {}
+        return settings, []
+    made, said = {}, []
     for name, value in settings.items():
         place = f"{key}.{name}" if key else str(name)
         is_section = _ours().get(general(place))
         if is_section is None and always(place, value):
+            said.append(place)
             continue
-        part = value if is_section is False else without_always(value, place)
+        part, below = (value, []) if is_section is False else split_always(value, place)
+        said += below
         if part or part == value or is_section:
             made[name] = part
-    return made
+    return made, said
 
 
 @cache

@@ -24,6 +24,7 @@ class Section(BaseModel):
     """A section of settings. A text may be given as a number and a whole number as 1e3; nothing else is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    _said: tuple[str, ...] = ()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -43,6 +44,17 @@ class Section(BaseModel):
         fields = cls.model_fields
         return _empty(cls).model_copy(update={
             name: built(fields[name].annotation if name in fields else None, value) for name, value in given.items()})
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """Returns the dotted keys of a recipe that are no settings, and say what holds in any case (guide.py)."""
+        return self._said
+
+    def saying(self, keys: Iterable[str]) -> Self:
+        """Returns a copy whose recipe has these keys."""
+        made = self.model_copy()
+        made._said = tuple(keys)
+        return made
 
     def but(self, key: str, value: Any) -> Self:
         """Returns a copy with another value of a dotted key; what does not change is shared."""

@@ -6,7 +6,9 @@ import pytest
 
 from ouroboros.commands.bridges.page import counts, page
 from ouroboros.commands.bridges.source import read_yaml
-from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.check.judge import compose, judged
+from ouroboros.pipeline.check.stage_rules import unread
+from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.config import walk
 from ouroboros.pipeline.settings.key_tables import (
@@ -130,6 +132,19 @@ def test_what_always_holds_is_accepted_with_the_value_that_holds(given, key):
     config, problems = judged([given])
     assert [one.key for one in problems] == ([] if key is None else [key])
     assert "use_remove_padding" not in str(plain(config))
+
+
+def test_what_always_holds_is_said_once_for_the_run_and_for_each_stage():
+    given = ["trainer.use_remove_padding=true", "buffer.max_retry_times=3", "trainer.grad_clip=2",
+             "stages=[{stage_name: a, "
+             "trainer: {balance_batch: true, grad_clip: 3}, service: {data_juicer: {port: null}}}]"]
+    config = compose(given).merged({"seed": 2})
+    found = [one for one in unread(Recipe(config)) if "any case" in one.needed]
+    assert [(one.stages, sorted(one.key.split(", "))) for one in found] == [
+        ((), ["buffer.max_retry_times", "trainer.use_remove_padding"]),
+        (("a",), ["service.data_juicer.port", "trainer.balance_batch"])]
+    wording(str(found[0]), "trainer.use_remove_padding")
+    assert [one for one in unread(Recipe(compose(given[2:3]))) if "any case" in one.needed] == []
 
 
 def test_a_run_without_an_unknown_key_does_not_open_the_table(monkeypatch):
