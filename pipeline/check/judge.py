@@ -16,7 +16,6 @@ from ouroboros.pipeline.compose import axes, own_algorithms
 from ouroboros.pipeline.compose.compose import TITLE, composition, stage_names
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.compose.stage_interpolation import in_stages
 from ouroboros.pipeline.compose.stage_settings import are_ordered, stage_problems
 from ouroboros.pipeline.settings import guide, schema, secrets
 from ouroboros.pipeline.settings.config import Config
@@ -51,9 +50,8 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
 
     typed: list[Problem] = []  # these quote the command line, where a stage may be given by its number
     composed = composition(overrides, typed)
-    problems: list[Problem] = []
-    whole = in_stages(OmegaConf.to_container(composed, resolve=False))
-    read, said = guide.split_always(resolved(whole, problems))
+    whole, problems = resolved(OmegaConf.to_container(composed, resolve=False))
+    read, said = guide.split_always(whole)
     config = schema.read(read, Config, "", problems)
     problems += stage_problems(config)
     names, written, config = stage_names(whole["stages"]), plain(config), config.saying(said)

@@ -1,37 +1,27 @@
 """Resolves `${other.key}` and `${oc.env:VARIABLE}` in a composition; reports missing targets and cycles.
 
-Environment variables are text only. Their values are therefore marked and converted to the type of their setting
-(pipeline/settings/schema.py); quoted text in a file remains text.
+Each stage is the settings of the run with its entry merged over them, before anything is resolved, so an interpolation
+means the values of the stage that it is used in. `${stages.0.seed}` is the value that the first stage has: OmegaConf
+resolves it among the settings of that stage. Resolved, an entry has what it sets and what differs because of it.
+
+Environment variables are texts. Their values are marked (pipeline/settings/environment_values.py) and converted to the
+type of their setting; the value of a secret never enters a configuration: its `${oc.env:VARIABLE}` stays.
 """
 
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.environment_values import FromEnvironment
-from ouroboros.pipeline.settings.setting import at, own_name, plain
+from ouroboros.pipeline.settings.setting import own_name
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.secret_names import names_secret
 
-ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
-# another setting, `${a.b}`, `${ a[b] }` or, relative to the current one, `${.b}`; a resolver (oc.env:HOME) has a colon
-NAMED = re.compile(r"\$\{\s*(\.*)([^\s${}:]+)\s*\}")
-
-
-def settings_named(text: str, key: str) -> list[str]:
-    """Returns the settings that a text's interpolations refer to, dotted from the root. key: of the text itself."""
-    return [from_root(match, key) for match in NAMED.finditer(text)]
-
-
-def from_root(match: re.Match, key: str) -> str:
-    """Converts a relative reference: `${.b}` is in the same section as the text, `${..b}` one section above."""
-    dots, named = match.groups()
-    above = key.split(".")[:-len(dots)] if dots else []
-    return ".".join([*above, *re.findall(r"[^.\[\]]+", named)])
+STAGE = "ouro.stage"  # resolver: index -> settings of that stage
+PATHS = ("inputs", "checkpoint_root_dir")  # settings with a path, besides those named *path
 
 
 def unreadable(text: str) -> str | None:
@@ -49,123 +39,107 @@ def unreadable(text: str) -> str | None:
     return None
 
 
-@dataclass
-class Filling:
-    """whole: the composition as plain dicts and lists, unresolved. secret: variables that a setting takes as a secret.
-
-    taken: the variables that OmegaConf read from the environment, cleared before every setting.
-    """
-
-    whole: dict
-    secret: set[str]
-    taken: set[str]
-    problems: list[Problem]
-
-    def misdirected(self, key: str) -> list[Problem]:
-        """Lists the secrets that were resolved into other settings."""
-        found = [name for name in self.taken if name in self.secret or names_secret(name, is_variable=True)]
-        return [secrets.misdirected(key, name) for name in sorted(found)]
-
-
-def resolved(whole: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """Returns plain dicts and lists with interpolations resolved, except secrets (pipeline/settings/secrets.py), and
-    paths below the home directory in full.
-
-    Values from the environment are FromEnvironment.
-    """
-    from omegaconf import OmegaConf
-
-    with _recorded() as taken:
-        filling = Filling(whole, secrets.taken_as_secrets(whole), taken, problems)
-        made = _fill(OmegaConf.create(whole), whole, "", filling)
-    problems += secrets.leaks(made)
-    return plain(made, _at_home)
+def resolved(composed: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Returns a composition in plain dicts and lists with interpolations resolved, except secrets, and paths below the
+    home directory in full; and the problems. A value that cannot be resolved is left out."""
+    run = {key: value for key, value in composed.items() if key != "stages"}
+    entries = composed["stages"] if isinstance(composed["stages"], list) else []
+    stages = [_merged(run, entry) for entry in entries]
+    with _trees([run, *stages], secrets.taken_as_secrets(composed)) as (tree, *trees):
+        made, problems = _fill(tree, run, "")
+        own = []
+        for at, (entry, stage) in enumerate(zip(entries, stages, strict=True)):
+            found, wrong = _fill(trees[at], stage, "") if isinstance(entry, dict) else (entry, [])
+            own.append(_own(entry, found, made) if isinstance(entry, dict) else entry)
+            problems += [problem.below(f"stages.{at}") for problem in wrong if problem not in problems]
+    whole = {**made, "stages": own if isinstance(composed["stages"], list) else composed["stages"]}
+    return whole, problems + secrets.leaks(whole)
 
 
-def _at_home(key: str, value: Any) -> Any:
-    """Returns a setting's value, a path with its `~` expanded to the home directory."""
-    is_path = own_name(key) in ("inputs", "checkpoint_root_dir") or own_name(key).split("_")[-1] == "path"
-    return type(value)(Path(value).expanduser()) if is_path and str(value).startswith("~/") else value
+def _merged(base: Any, over: Any) -> Any:
+    """Merges `over` into a copy of `base`: mappings key by key, everything else as a whole."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in over.items()}}
+
+
+def _own(entry: dict[str, Any], stage: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """Returns what an entry sets, and what else its stage has other than the run. stage, run: resolved."""
+    made = {}
+    for name in (one for one in [*entry, *(one for one in stage if one not in entry)] if one in stage):
+        value = stage[name]
+        sections = [value, run.get(name), entry.get(name, {})]
+        if all(isinstance(one, dict) for one in sections):
+            value = _own(sections[2], value, sections[1])
+            differs = bool(value)
+        else:
+            differs = name not in run or (value is not run[name] and value != run[name])  # nan is not equal to itself
+        if differs or name in entry:
+            made[name] = value
+    return made
 
 
 @contextlib.contextmanager
-def _recorded() -> Iterator[set[str]]:
-    """Records in the set, for the block, every variable OmegaConf reads, however the interpolation is written."""
+def _trees(settings: list[Any], secret: set[str]) -> Iterator[list[Any]]:
+    """Yields settings of the run, then of its stages, as containers of OmegaConf that see the stages under `stages`.
+
+    secret: variables that a setting takes as a secret. Of these, and of those whose names mark them, an interpolation
+    gives the reference, within the block.
+    """
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
-    taken: set[str] = set()
-
     def env(name: str, *default: Any) -> Any:
-        taken.add(name)
-        return oc.env(name, *default)
+        if name in secret or names_secret(name, is_variable=True):
+            return secrets.reference(name, *default)
+        value = oc.env(name, *default)
+        return FromEnvironment(value) if isinstance(value, str) else value
 
+    seen = [f"${{{STAGE}:{at}}}" for at, _ in enumerate(settings[1:])]
+    trees = [OmegaConf.create({**one, "stages": seen} if isinstance(one, dict) else {}) for one in settings]
     OmegaConf.register_new_resolver("oc.env", env, replace=True)
+    OmegaConf.register_new_resolver(STAGE, lambda at: trees[at + 1], replace=True)
     try:
-        yield taken
+        yield trees
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+        OmegaConf.clear_resolver(STAGE)
 
 
-def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
-    """Resolves one container, omitting invalid values. node: an OmegaConf container. raw: its plain values."""
-    pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
-    made = {}
-    for name, value in pairs:
-        full = f"{key}.{name}" if key else str(name)
+def _fill(node, raw: Any, key: str) -> tuple[Any, list[Problem]]:
+    """Returns the resolved values of one container, without invalid ones, and their problems. node: a container of
+    OmegaConf. raw: its plain values, at `key`."""
+    made, problems = {}, []
+    for name, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
+        full, wrong = f"{key}.{name}" if key else str(name), []
         if isinstance(value, (dict, list)):
-            made[name] = _fill(node[name], value, full, filling)
-        elif isinstance(value, str) and "${" in value and not (
-                secrets.is_secret(full) or secrets.named_in(value)):
-            found, problems = _filled(node, name, value, full, filling)
-            filling.problems += problems
-            if not problems:  # otherwise the setting gets its default
-                made[name] = found
-        else:
-            made[name] = value
-    return made if isinstance(raw, dict) else list(made.values())
+            value, wrong = _fill(node[name], value, full)
+        elif isinstance(value, str) and "${" in value and not (secrets.is_secret(full) or secrets.named_in(value)):
+            value, wrong = _value(node, name, value, full)
+            if wrong:  # the setting gets its default
+                problems += wrong
+                continue
+        made[name] = _at_home(full, value) if isinstance(value, str) else value
+        problems += wrong
+    return made if isinstance(raw, dict) else list(made.values()), problems
 
 
-def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[Any, list[Problem]]:
-    """Returns the value of an interpolation, and the problems with it."""
+def _value(node, name: Any, text: str, key: str) -> tuple[Any, list[Problem]]:
+    """Returns the value of an interpolation, or the problem with it."""
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    filling.taken.clear()
     try:
-        found = _marked(_plain(node[name]), value, full, filling.whole)
+        found = node[name]
+        return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found, []
     except (OmegaConfBaseException, RecursionError) as error:
-        return None, [_unresolved(full, value, error)]
-    return found, filling.misdirected(full)
+        return None, [_unresolved(key, text, error)]
 
 
-def _plain(value: Any) -> Any:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-
-
-def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
-    """Marks the texts in a value that came from the environment. raw: the same, interpolations unresolved,
-    at `key`."""
-    if isinstance(raw, str):
-        match = NAMED.fullmatch(raw) if isinstance(value, (dict, list)) else None
-        if match and (section := at(whole, named := from_root(match, key))) is not None:
-            return _marked(value, section, named, whole)  # `${section}` refers to everything below it
-        return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, key, whole) else value
-    if isinstance(value, dict) and isinstance(raw, dict):
-        return {name: _marked(part, raw[name], f"{key}.{name}", whole) for name, part in value.items()}
-    if isinstance(value, list) and isinstance(raw, list):
-        return [_marked(part, one, f"{key}.{index}", whole)
-                for index, (part, one) in enumerate(zip(value, raw, strict=True))]
-    return value
-
-
-def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
-    """Returns whether a text at `key` refers to the environment, or to a setting that does."""
-    if ENVIRONMENT.search(text):
-        return True
-    return any(isinstance(there := at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
-               for one in settings_named(text, key) if one not in visited)
+def _at_home(key: str, text: str) -> str:
+    """Returns the text of a setting, a path with its `~` expanded to the home directory."""
+    is_path = text.startswith("~/") and (own_name(key) in PATHS or own_name(key).split("_")[-1] == "path")
+    return type(text)(Path(text).expanduser()) if is_path else text
 
 
 def _unresolved(key: str, value: str, error: Exception) -> Problem:

@@ -16,7 +16,7 @@ from ouroboros.pipeline.store.errors import ConfigError, Problem
 from ouroboros.pipeline.store.secret_names import TAKEN_AS_SECRETS, names_secret, secret_variables
 
 # as OmegaConf parses it, with blanks and quotes, and an empty default or none; other forms, such as a composed name,
-# are found when they are resolved (pipeline/compose/interpolation.py)
+# stay references when they are resolved (pipeline/compose/interpolation.py)
 VARIABLE = r"\$\{\s*oc\.env\s*:\s*(?P<quote>['\"]?)(?P<variable>\w+)(?P=quote)\s*"
 REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")
 WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
@@ -98,15 +98,22 @@ def taken_as_secrets(config: Any) -> set[str]:
     return {m["variable"] for key, text in texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
 
 
+def reference(variable: str, *default: Any) -> str:
+    """Returns the `${oc.env:VARIABLE}` that stands for a secret's value."""
+    given = "".join(f",{'' if one is None else one}" for one in default)
+    return f"${{oc.env:{variable}{given}}}"
+
+
 def misdirected(key: str, variable: str) -> Problem:
-    """Returns the problem of a setting that received the value of a secret variable."""
+    """Returns the problem of a setting that names or received the value of a secret variable."""
     return Problem(key, f"has the value of {variable}, which is a secret, and a configuration is written to files.",
                    f"Name it in a free argument, ${{oc.env:{variable}}}; a shell expands $NAME between double quotes, "
                    "not between single ones.")
 
 
 def leaks(config: Any) -> list[Problem]:
-    """Lists settings that contain the value of a secret variable, such as one that the shell expanded.
+    """Lists settings that contain the value of a secret variable, such as one that the shell expanded, or that are no
+    secrets and name a variable which a secret setting takes.
 
     The value of a variable that no setting names must occur as a whole word: an unrelated variable may contain the
     start of a path.
@@ -116,8 +123,10 @@ def leaks(config: Any) -> list[Problem]:
     forms = {name: re.escape(value) for name in named if len(value := os.environ.get(name, "")) >= SHORTEST}
     forms |= {name: rf"(?<![\w./+-]){re.escape(value)}(?![\w./+-])" for name, value in secret_variables().items()
               if name not in named and len(value) >= LONG_ENOUGH}
-    return [misdirected(key, name) for name, form in forms.items() for key, text in found
-            if re.search(form, text) and (name in named or not is_secret(key))]
+    return [*(misdirected(key, m["variable"]) for key, text in found if not is_secret(key)
+              for m in WITH_DEFAULT.finditer(text) if not names_secret(m["variable"], is_variable=True)),
+            *(misdirected(key, name) for name, form in forms.items() for key, text in found
+              if re.search(form, text) and (name in named or not is_secret(key)))]
 
 
 def texts(value: Any, key: str = ""):

@@ -6,15 +6,17 @@ from omegaconf import OmegaConf
 from ouroboros.pipeline.check.judge import compose, judged
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import effective
-from ouroboros.pipeline.compose.stage_interpolation import in_stages
+from ouroboros.pipeline.settings.setting import at
+from tests.configs import broken
 
+ARGS = "data_processor.task_pipeline.generator_args"
+SIZE, STEPS, EVERY = "buffer.batch_size", "buffer.total_steps", "trainer.save_interval"
 RUN = {"seed": 1, "buffer": {"batch_size": 16, "train_batch_size": "${buffer.batch_size}", "total_steps": 4}}
 
 
 def stage(entry: dict, run: dict = RUN) -> dict:
     """The entry of the only stage, resolved."""
-    problems: list = []
-    made = resolved(in_stages({**run, "stages": [{"stage_name": "s", **entry}]}), problems)
+    made, problems = resolved({**run, "stages": [{"stage_name": "s", **entry}]})
     assert not problems
     return made["stages"][0]
 
@@ -42,8 +44,17 @@ def test_an_entry_has_what_it_sets_and_what_depends_on_it(entry, own):
 
 
 def test_a_section_that_is_named_is_the_merged_one():
-    run = {"a": {"x": 1, "y": 2}, "b": "${a}"}
-    assert stage({"a": {"x": 5}}, run) == {"stage_name": "s", "a": {"x": 5, "y": 2}, "b": {"x": 5, "y": 2}}
+    config = compose([f"{ARGS}={{tasks: 4, demonstrations: 4, dirt: 0.5}}", f"explorer.env_vars=${{{ARGS}}}",
+                      f"stages.rft.{ARGS}.tasks=9"])
+    assert [effective(config, entry).explorer.env_vars["tasks"] for entry in config.stages] == [4, 9]
+    assert effective(config, config.stages[1]).explorer.env_vars["dirt"] == 0.5
+
+
+def test_a_section_over_a_named_one_is_merged_with_it():
+    config = compose([f"explorer.env_vars=${{{ARGS}}}", f"{ARGS}={{tasks: 4, demonstrations: 4, dirt: 0.5}}",
+                      "stages.rft.explorer.env_vars={C: 3}"])
+    assert effective(config, config.stages[1]).explorer.env_vars == {
+        "tasks": 4, "demonstrations": 4, "dirt": 0.5, "C": 3}
 
 
 def test_a_list_of_the_run_is_the_stage_s_as_a_whole():
@@ -63,3 +74,51 @@ def test_a_circle_through_a_stage_is_a_problem_of_the_stage():
                        "stages.rft.buffer.batch_size=${buffer.train_batch_size}"])[1]
     assert {(problem.stages, problem.key) for problem in problems} == {
         (("rft",), "buffer.batch_size"), (("rft",), "buffer.train_batch_size")}
+
+
+def values(words: list[str], *keys: str) -> list[list]:
+    """The values of settings in the stages sft and rft of the default recipe."""
+    config, problems = judged(words)
+    assert not problems
+    return [[at(effective(config, entry), key) for key in keys] for entry in config.stages]
+
+
+@pytest.mark.parametrize(("words", "keys", "expected"), [
+    # what another stage sets; its own interpolations mean its values, whether it or the run has them
+    (["stages.sft.seed=7", f"stages.sft.{SIZE}=${{seed}}", "stages.rft.seed=9",
+      f"stages.rft.{SIZE}=${{stages.0.{SIZE}}}"], ["seed", SIZE], [[7, 7], [9, 7]]),
+    (["stages.sft.seed=7", f"{EVERY}=${{seed}}", f"stages.rft.{SIZE}=${{stages[0].{EVERY}}}"], [EVERY, SIZE],
+     [[7, 256], [1, 7]]),
+    ([f"{STEPS}=${{stages.0.{SIZE}}}", f"stages.sft.{SIZE}=${{seed}}", "stages.sft.seed=7", "stages.rft.seed=9"],
+     ["seed"], [[7], [9]]),
+    # what it has from the run
+    ([f"{EVERY}=5", f"stages.rft.seed=${{stages.0.{EVERY}}}"], ["seed"], [[1], [5]]),
+    # two stages that name each other, in no circle
+    (["stages.sft.seed=${stages.1.seed}", "stages.rft.seed=4", "stages.sft.buffer.batch_size=3",
+      "stages.rft.buffer.batch_size=${stages.0.buffer.batch_size}"], ["seed", SIZE], [[4, 3], [4, 3]]),
+    # relative ones, of the run and of an entry
+    (["explorer.env_vars={A: 1, B: '${.A}'}", "stages.rft.explorer.env_vars.A=2"], ["explorer.env_vars"],
+     [[{"A": 1, "B": 1}], [{"A": 2, "B": 2}]]),
+    (["stages.rft.buffer.batch_size=${..seed}", "stages.rft.seed=8"], [SIZE], [[256], [8]]),
+    # inside lists
+    (["algorithm.optimizer.betas=[0.5,${.0}]", "stages.rft.algorithm.optimizer.betas=[0.7,${..betas[0]}]"],
+     ["algorithm.optimizer.betas"], [[[0.5, 0.5]], [[0.7, 0.7]]]),
+    # inside a text, and a name that is composed
+    (["explorer.env_vars.A='b${buffer.batch_size}x${seed}'", "stages.sft.seed=5", "stages.rft.buffer.batch_size=8"],
+     ["explorer.env_vars"], [[{"A": "b256x5"}], [{"A": "b8x1"}]]),
+    (["name=seed", "stages.rft.buffer.batch_size='${${name}}'", "stages.rft.seed=6"], [SIZE], [[256], [6]]),
+])
+def test_an_interpolation_means_the_values_of_the_stage_that_it_stands_in(words, keys, expected):
+    assert values(words, *keys) == expected
+
+
+@pytest.mark.parametrize(("words", "places"), [
+    (["stages.sft.seed=${stages.1.seed}", "stages.rft.seed=${stages.0.seed}"], ["rft: seed", "sft: seed"]),
+    (["seed=${buffer.batch_size}", "buffer.batch_size=${seed}", "stages.rft.seed=3"], ["buffer.batch_size", "seed"]),
+    (["seed=${no.where}"], ["seed"]),  # once, and not for each stage
+    (["stages.rft.seed=${stages.7.seed}"], ["rft: seed"]),
+    (["stages.rft.model=null"], ["rft: model"]), (["seed=???"], ["seed"]), (["stages.rft.seed=???"], ["rft: seed"]),
+    ([f"stages.rft.{ARGS}=null"], [f"rft: {ARGS}"]),
+])
+def test_what_cannot_be_merged_or_resolved_is_one_problem(words, places):
+    assert broken(*words) == places
