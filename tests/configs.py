@@ -43,8 +43,7 @@ def changed(values: dict[str, Any]) -> Config:
 
 def element(section: type, given: dict[str, Any]) -> Section:
     """An element of a list of sections: what is given, over the defaults."""
-    problems: list[str] = []
-    made = read(given, section, "element", problems)
+    made, problems = read(given, section, "element")
     assert not problems, problems
     return made
 
@@ -65,8 +64,7 @@ def overridden(*overrides: str) -> Config:
 
 def check(config: Config) -> list[Problem]:
     """Every invalid value and broken rule of an unchecked configuration."""
-    problems: list[Problem] = []
-    made = read(plain(config), Config, "", problems)
+    made, problems = read(plain(config), Config)
     return problems + broken_rules(Recipe(made), problems, False) + secrets.problems_of(plain(config))
 
 

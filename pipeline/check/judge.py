@@ -16,7 +16,7 @@ from ouroboros.pipeline.compose import axes, own_algorithms
 from ouroboros.pipeline.compose.compose import TITLE, composition, stage_names
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.compose.stage_settings import are_ordered, stage_problems
+from ouroboros.pipeline.compose.stage_settings import are_ordered, with_stages
 from ouroboros.pipeline.settings import guide, schema, secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import leaves, plain
@@ -46,18 +46,15 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     otherwise check/preflight.py reports them with its own findings. Raises ConfigError when files cannot be read,
     because their settings are then unknown, and for paths that cannot be looked for.
     """
-    from omegaconf import OmegaConf
-
-    typed: list[Problem] = []  # these quote the command line, where a stage may be given by its number
-    composed = composition(overrides, typed)
-    whole, problems = resolved(OmegaConf.to_container(composed, resolve=False))
+    composed, typed = composition(overrides)  # these quote the command line, where a stage may be given by its number
+    whole, unresolved = resolved(composed)
     read, said = guide.split_always(whole)
-    config = schema.read(read, Config, "", problems)
-    problems += stage_problems(config)
+    config, unread = schema.read(read, Config)
+    config, misplaced = with_stages(config)
     names, written, config = stage_names(whole["stages"]), plain(config), config.saying(said)
-    problems = [_by_name(problem, names) for problem in problems]
-    if unread := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
-        return config, [*typed, *secrets.without_values([*problems, *unread], written)]
+    problems = [_by_name(problem, names) for problem in [*unresolved, *unread, *misplaced]]
+    if undefined := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
+        return config, [*typed, *secrets.without_values([*problems, *undefined], written)]
     recipe, ordered = Recipe(config), are_ordered(config.stages)
     problems += broken_rules(recipe, problems, ordered)
     problems += secrets.problems_of(written)

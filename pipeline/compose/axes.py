@@ -9,9 +9,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
+from ouroboros.pipeline.settings.key_names import keeps_letters, letters_lost
 from ouroboros.pipeline.settings.secrets import typed
 from ouroboros.pipeline.store.errors import ConfigError, Problem
 from ouroboros.pipeline.store.files import hash_json
@@ -77,23 +78,38 @@ def read(words: list[str]) -> list[str | Axis]:
 
     A word that Hydra cannot parse is returned as it is: composing reports it.
     """
-    parsed = {word: _parsed(word) for word in words}
-    axes = [word for word in words if parsed[word] is not None and parsed[word].is_sweep_override()]
-    problems = [problem for word in dict.fromkeys(axes) if (problem := _problem(word, parsed[word]))]
+    found = {word: _parsed(word) for word in words}
+    axes = [word for word in words if found[word] is not None and found[word].is_sweep_override()]
+    problems = [problem for word in dict.fromkeys(axes) if (problem := _problem(word, found[word]))]
     if problems := problems + set_twice(words):
         raise ConfigError("\n  ".join(problems), problems)
-    return [Axis(word, parsed[word]) if word in axes else word for word in words]
+    return [Axis(word, found[word]) if word in axes else word for word in words]
 
 
-def _parsed(word: str):
+@lru_cache(4096)
+def parsed(word: str) -> Any:
+    """Returns Hydra's parse of an override. Raises ValueError for one that is invalid.
+
+    A text that reads as a number or a boolean keeps its letters: `name=1e5`.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from ouroboros.pipeline.compose.typed_texts import as_typed
-
     try:
-        return OverridesParser.create().parse_override(as_typed(word))
-    except (HydraException, ValueError):
+        made = OverridesParser.create().parse_override(word)
+        letters = word.partition("=")[2].strip()
+        if keeps_letters(made.key_or_group, letters, made.value()):
+            made = OverridesParser.create().parse_override(f"{word.partition('=')[0]}='{letters}'")
+    except HydraException as error:
+        raise ValueError(str(error)) from error
+    return made
+
+
+def _parsed(word: str) -> Any:
+    """Does the same; None for an invalid one."""
+    try:
+        return parsed(word)
+    except ValueError:
         return None
 
 
@@ -133,6 +149,9 @@ def _problem(word: str, override: Any) -> Problem | None:
     axis = Axis(override.input_line, override)
     if not axis.size:
         return wrong("has no value at all.", _groups_for(override))
+    values = getattr(override.value(), "list", ())  # of choices; one that has lost its letters may seem to come twice
+    if lost := [line for value in values for line in letters_lost(key, value, override.input_line)]:
+        return wrong(lost[0])
     if override.is_choice_sweep() and len(set(map(plain, axis.values()))) < axis.size:
         return wrong("has a value twice.")
     return None
@@ -149,17 +168,11 @@ def _groups_for(override) -> str:
     return f" glob chooses among the files of a group of conf/, which are {choices}."
 
 
-def has_several(word: str) -> bool:
-    """Returns whether an override has several values where one configuration takes one."""
-    override = _parsed(word)
-    return override is not None and override.is_sweep_override()
-
-
 def vary_nothing(words: list[str]) -> bool:
     """Returns whether every override has one value, `range(1)` too. False if Hydra cannot parse one: it may have
     several."""
-    parsed = [_parsed(word) for word in words]
-    return all(one is not None and (not one.is_sweep_override() or _is_short(one)) for one in parsed)
+    found = [_parsed(word) for word in words]
+    return all(one is not None and (not one.is_sweep_override() or _is_short(one)) for one in found)
 
 
 def _is_short(override: Any) -> bool:
@@ -189,8 +202,8 @@ def points(words: list[str | Axis]) -> Iterator[tuple[list[str], dict[str, str]]
 
 def given(words: list[str]) -> dict[str, str]:
     """Maps keys to values of plain overrides, except those shared by every point of a search."""
-    parsed = filter(None, map(_parsed, words))
-    return {p.key_or_group: plain(p.get_value_element_as_str()) for p in parsed if p.key_or_group not in OF_ALL_POINTS}
+    found = filter(None, map(_parsed, words))
+    return {p.key_or_group: plain(p.get_value_element_as_str()) for p in found if p.key_or_group not in OF_ALL_POINTS}
 
 
 def _quoted(value: Any, text: str) -> str:

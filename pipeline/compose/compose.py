@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ouroboros.pipeline.compose import axes
 from ouroboros.pipeline.compose.conf_files import (
@@ -27,88 +27,111 @@ from ouroboros.pipeline.compose.conf_files import (
 )
 from ouroboros.pipeline.compose.interpolation import unreadable
 from ouroboros.pipeline.settings import guide, schema, secrets
-from ouroboros.pipeline.settings.key_names import exists
+from ouroboros.pipeline.settings.key_names import exists, letters_lost
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 TITLE = "the configuration has problems:"
 
 
-def composition(overrides: list[str], problems: list[Problem]):
-    """Returns files and overrides as an OmegaConf container; interpolations unresolved, stages in their entries."""
-    plain = hydra_overrides(overrides, problems)
-    composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
-    for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
-        _override_stage(composed, override, problems)
-    return composed
+def composition(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """Returns files and overrides merged, in plain dicts and lists, interpolations unresolved, stages in their entries;
+    and the problems. Types are unchecked. What cannot be merged, such as a list over a section, is left out."""
+    from omegaconf import OmegaConf
+
+    words = read(overrides)
+    places, problems = directories(), words.problems
+    stamps = _stamps(places, words.choices)
+    made = pickle.loads(_of_groups(words.choices, tuple(map(str, places)), stamps))  # six times as fast as deepcopy
+    for override in sorted(words.values, key=lambda one: one.key_or_group.startswith("stages.")):  # of the run first
+        whole = OmegaConf.to_container(made, resolve=False)  # interpolations that are replaced may be invalid
+        key, wrong = _place(whole, override)
+        problems = problems + wrong
+        if key:
+            OmegaConf.update(made, key, override.value(), merge=True, force_add=True)
+    return OmegaConf.to_container(made, resolve=False), problems
 
 
 # ---------------------------------------------------------------------------------------------------------- overrides
 
 
-def hydra_overrides(overrides: list[str], problems: list[Problem]) -> list[str]:
-    """Converts the overrides to Hydra's form; invalid ones are added to the problems.
+class Words(NamedTuple):
+    """Overrides as they are understood. choices: `group=choice`, as Hydra takes them. values: Hydra's parses of those
+    that set a key."""
+
+    choices: tuple[str, ...]
+    values: list[Any]
+    problems: list[Problem]
+
+
+def read(overrides: list[str]) -> Words:
+    """Returns the overrides, and what the project's conf/config.yaml chooses, as they are understood.
 
     Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read, or two choose.
     """
-    known, unreadable = groups(), 0
-    understood = []
+    known, found, stopped = groups(), [], False
+    problems: list[Problem] = []
     for override in [*chosen_by_project(overrides), *overrides]:
         try:
-            understood.append(_understood(override, known, problems))
+            word, wrong = _understood(override, known)
         except ConfigError as error:
-            problems += error.problems
-            unreadable += 1
+            word, wrong, stopped = None, error.problems, True
+        found += [word] if word else []
+        problems += wrong
     problems += axes.set_twice(overrides)
-    chosen = [key for key, _, _ in (override.lstrip("+").partition("=") for override in overrides) if key in known]
-    if unreadable or len(set(chosen)) < len(chosen):  # the rest depends on which recipe is meant
+    chosen = [key for key in map(axes.key_of, overrides) if key in known]
+    if stopped or len(set(chosen)) < len(chosen):  # the rest depends on which recipe is meant
         raise ConfigError.of(TITLE, problems)
-    return [override for override in understood if override]
+    return Words(tuple(word for word in found if isinstance(word, str)),
+                 [word for word in found if not isinstance(word, str)], problems)
 
 
-def _understood(override: str, known: dict[str, list[str]], problems: list[Problem]) -> str | None:
-    """Converts one override to Hydra's form; None, with a problem, when it is invalid."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    from ouroboros.pipeline.compose.typed_texts import as_typed
-
+def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[Problem]]:
+    """Returns `group=choice`, or Hydra's parse of a value; None with the problem of an invalid override."""
     shown = secrets.typed(override)
-    if not override.lstrip("+").partition("=")[0].strip():
-        problems.append(Problem(f"'{shown}'", "has no key before the '='.", "Write key=value."))
-        return None
-    if "=" not in override or override.startswith("~"):
-        problems.append(Problem(f"'{shown}'", "is not an override.", "Write key=value. (A setting cannot be deleted: "
-                                "give it another value, such as null.)"))
-        return None
-    if axes.has_several(override):
-        problems.append(Problem(f"'{shown}'", "gives values of a sweep; needed one value.", "For a run of each: ouro "
-                                "run -m. A list is [1,2], and a text with commas goes in quotes."))
-        return None
+    if why := _malformed(override):
+        return None, [Problem(f"'{shown}'", *why)]
     key, raw = override.lstrip("+").split("=", 1)
     if raw.startswith("~/"):  # the shell does not expand it after key=
         raw = f"'{Path(raw).expanduser()}'"
         override = f"{key}={raw}"
-    if key in known and not raw.startswith("{"):
-        return choose(key, raw.strip("'\""), known, problems)
-    if not key.startswith("stages.") and not exists(key) and not guide.may_hold(key):
-        problems.append(schema.unknown(key, known))
-        return None
-    override = as_typed(override)
     try:
-        value = OverridesParser.create().parse_override(override).value()
-    except (HydraException, ValueError) as error:  # a number with thousands of digits
-        why = _why(raw, str(error)) if shown == override else "."  # a word quoted by Hydra may be the secret
-        key, value = shown.lstrip("+").split("=", 1)
-        problems.append(Problem(f"'{shown}'", f"the value cannot be read{why}", (
-            r"In a mapping or list a text goes in quotes, and a colon of a key after a backslash: {a\:1: 'b c'}."
-            if value.startswith(("{", "[")) else "A text with other characters than letters, digits and . _ - / goes "
-            f"in quotes: {_quoted(key, value)}.")))
-        return None
-    if why := next(filter(None, (unreadable(text) for _, text in secrets.texts(value))), None):
-        problems.append(Problem(f"'{shown}'", why))
-        return None
-    return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, even if in no file
+        word, unparsed = axes.parsed(override), []
+    except ValueError as error:  # of Hydra's grammar, or a number with thousands of digits
+        word, unparsed = None, [_unparsed(override, shown, str(error))]
+    if word and word.is_sweep_override():
+        return None, [Problem(f"'{shown}'", "gives values of a sweep; needed one value.", "For a run of each: ouro "
+                              "run -m. A list is [1,2], and a text with commas goes in quotes.")]
+    if key in known and not raw.startswith("{"):
+        choice, wrong = choose(key, raw.strip("'\""), known)
+        return axes.parsed(choice) if choice and "." in choice.partition("=")[0] else choice, wrong
+    if not key.startswith("stages.") and not exists(key) and not guide.may_hold(key):
+        return None, [schema.unknown(key, known)]
+    if not word:
+        return None, unparsed
+    wrong = [why for _, text in secrets.texts(word.value()) if (why := unreadable(text))]
+    wrong += letters_lost(key, word.value(), override)
+    return None if wrong else word, [Problem(f"'{shown}'", why) for why in wrong[:1]]
+
+
+def _malformed(override: str) -> tuple[str, str] | None:
+    """Returns why a word is no override, and what to write."""
+    if not axes.key_of(override).strip():
+        return "has no key before the '='.", "Write key=value."
+    if "=" not in override or override.startswith("~"):
+        return "is not an override.", ("Write key=value. (A setting cannot be deleted: give it another value, such as "
+                                       "null.)")
+    return None
+
+
+def _unparsed(override: str, shown: str, error: str) -> Problem:
+    """Returns the problem of a value that Hydra cannot parse. shown: the override without secrets."""
+    why = _why(override.partition("=")[2], error) if shown == override else "."  # a word quoted by Hydra may be secret
+    key, _, value = shown.lstrip("+").partition("=")
+    return Problem(f"'{shown}'", f"the value cannot be read{why}", (
+        r"In a mapping or list a text goes in quotes, and a colon of a key after a backslash: {a\:1: 'b c'}."
+        if value.startswith(("{", "[")) else "A text with other characters than letters, digits and . _ - / goes in "
+        f"quotes: {_quoted(key, value)}."))
 
 
 def _why(value: str, error: str) -> str:
@@ -135,58 +158,36 @@ def stage_names(stages: Any) -> list[str]:
             if isinstance(stages, list) else [])
 
 
-def _override_stage(composed, override: str, problems: list[Problem]) -> None:
-    """Applies `stages.<name>.key=value` to the stage of that name."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
+def _place(whole: dict[str, Any], override: Any) -> tuple[str | None, list[Problem]]:
+    """Returns the key in a composition that an override sets, in which a stage is an element; None with the problem of
+    one that cannot be merged there."""
+    key, value = override.key_or_group, override.value()
+    shown = secrets.typed(override.input_line.lstrip("+"))
+    if key.startswith("stages."):
+        key, wrong = _of_stage(stage_names(whole["stages"]), key, shown)
+    else:
+        wrong = [Problem(f"'{shown}'", why) for why in filter(None, [_lacking(whole, key)])]
+    if wrong:
+        return None, wrong
+    _, misfits = schema.fitting({key: value}, {key: at(whole, key)})
+    return None if misfits else key, misfits
 
-    parsed = OverridesParser.create().parse_override(override)
-    _, name, *path = parsed.key_or_group.split(".")
-    names = stage_names(OmegaConf.to_container(composed, resolve=False)["stages"])
-    shown = secrets.typed(override.lstrip("+"))
+
+def _of_stage(names: list[str], key: str, shown: str) -> tuple[str, list[Problem]]:
+    """Returns `stages.<index>.key` for `stages.<name>.key`, and why that is none. names: of the stages."""
+    _, name, *path = key.split(".")
     if name in names and not path:
-        problems.append(Problem(f"'{shown}'", f"needed a key of the stage, stages.{name}.key=value."))
-        return
+        return key, [Problem(f"'{shown}'", f"needed a key of the stage, stages.{name}.key=value.")]
     if not names:
-        problems.append(Problem(f"'{shown}'", "this recipe has no `stages`: the settings of the run are those of its "
-                                "only stage.", f"Write {shown.removeprefix(f'stages.{name}.')}."))
-        return
+        return key, [Problem(f"'{shown}'", "this recipe has no `stages`: the settings of the run are those of its only "
+                             "stage.", f"Write {shown.removeprefix(f'stages.{name}.')}.")]
     if name not in names:
-        problems.append(Problem(f"'{shown}'", f"no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
-                                f"{', '.join(names) or 'none'}."))
-        return
-    try:
-        OmegaConf.update(composed, ".".join(["stages", str(names.index(name)), *path]), parsed.value(), force_add=True)
-    except Exception as error:  # a key below a non-section value: OmegaConf has no type for it
-        problems.append(Problem(".".join(path), str(error).splitlines()[0], stages=[name]))
+        return key, [Problem(f"'{shown}'", f"no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
+                             f"{', '.join(names) or 'none'}.")]
+    return ".".join(["stages", str(names.index(name)), *path]), []
 
 
 # -------------------------------------------------------------------------------------------------------------- Hydra
-
-
-def _hydra(overrides: list[str], problems: list[Problem]):
-    """Returns the composition as an OmegaConf container, interpolations unresolved, types unchecked.
-
-    What cannot be merged, such as a list over a section, is omitted and added to the problems.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
-
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    choices = tuple(o.input_line for o in parsed if not o.is_force_add())
-    places = directories()
-    stamps = _stamps(places, choices)
-    made = pickle.loads(_of_groups(choices, tuple(map(str, places)), stamps))  # six times as fast as deepcopy
-    for override in (o for o in parsed if o.is_force_add()):
-        key, value = override.key_or_group, override.value()
-        whole = OmegaConf.to_container(made, resolve=False)  # interpolations that are replaced may be invalid
-        if lacking := _lacking(whole, key):
-            typed = secrets.typed(f"{key}={override.get_value_element_as_str()}")
-            problems.append(Problem(f"'{typed}'", lacking))
-            continue
-        if schema.fitting({key: value}, {key: at(whole, key)}, "", problems):
-            OmegaConf.update(made, key, value, merge=True, force_add=True)
-    return made
 
 
 def _lacking(whole: dict, key: str) -> str | None:

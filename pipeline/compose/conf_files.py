@@ -54,9 +54,8 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     class OfProject(FileConfigSource):
         def load_config(self, config_path: str):
             path = Path(self.path) / self._normalize_file_name(config_path)
-            problems: list[Problem] = []
             section = _section(path, path.parent.name)
-            content = _load(path, str(path), problems, section)
+            content, problems = _load(path, str(path), section)
             if problems:
                 raise ConfigError.of("a file of conf/ has problems:", problems)
             return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", content,
@@ -92,8 +91,7 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
     if path.parent == CONF or not os.path.lexists(path):
         return []
     needed = "Needed `defaults`, a list of group: choice such as `- recipe: mine`; settings belong into a recipe."
-    problems: list[Problem] = []
-    content = _load(path, str(path), problems)
+    content, problems = _load(path, str(path))
     listed, there = content.get("defaults"), ", ".join(map(str, content)) or "nothing"
     if problems or set(content) != {"defaults"} or not isinstance(listed, Sequence):
         raise ConfigError("\n  ".join([f"{path} holds {there}. {needed}", *problems]))
@@ -106,24 +104,23 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
     return [f"{group}={choice}" for group, choice in pairs if group not in typed]
 
 
-def choose(group: str, value: str, known: dict[str, list[str]], problems: list[Problem]) -> str | None:
-    """Returns `group=choice` for Hydra; None, with one more of `problems`, for an invalid choice.
+def choose(group: str, value: str, known: dict[str, list[str]]) -> tuple[str | None, list[Problem]]:
+    """Returns `group=choice` for Hydra, and what is wrong in a user's file; None for an invalid choice.
 
     One of our algorithms is only its name: its components are filled in where nothing else is set. Raises
     ConfigError for an unreadable file, because its settings are then unknown.
     """
     if group == "algorithm" and value in algorithms.names():
-        return f"++algorithm.algorithm_type={value}"
+        return f"algorithm.algorithm_type={value}", []
     if value in known[group]:
         own = directories()[-1] / group / f"{value}.yaml"
         of_user = os.path.lexists(own) and own.parent.parent != CONF
-        return _of_user(group, own, problems) if of_user else f"{group}={value}"
+        return _of_user(group, own) if of_user else (f"{group}={value}", [])
     if group == "recipe" and value.endswith((".yaml", ".yml", ".toml")):
-        return _of_user(group, Path(value), problems)
+        return _of_user(group, Path(value))
     hint = f"set a key of the section, {group}.key=value" if _is_section(group) else "the path of a .yaml file"
-    problems.append(Problem(group, f"unknown.{nearest(value, known[group])} Known: {', '.join(known[group])}; or "
-                            f"{hint}.", found=value))
-    return None
+    return None, [Problem(group, f"unknown.{nearest(value, known[group])} Known: {', '.join(known[group])}; or {hint}.",
+                          found=value)]
 
 
 def absent_default(wanted: str, error: str) -> str:
@@ -147,14 +144,15 @@ def _is_section(group: str) -> bool:
     return any(key.startswith(f"{group}.") for key, _ in walk())
 
 
-def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
-    """Returns `group=choice` for a user's file, registered under a name if Hydra would not find or merge it."""
+def _of_user(group: str, path: Path) -> tuple[str, list[Problem]]:
+    """Returns `group=choice` for a user's file, registered under a name if Hydra would not find or merge it; and the
+    problems in it."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     shown_name = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
-    section, before = _section(path, group), len(problems)
-    content = _load(path, shown_name, problems, section)
+    section = _section(path, group)
+    content, problems = _load(path, shown_name, section)
     if not content:
         raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
     whole = not section
@@ -163,14 +161,15 @@ def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     if whole:
         refuse_other_program(plain, shown_name)
     given = plain if whole else {group: plain}
-    fitting = schema.fitting(given, base, "", problems)
+    fitting, misfits = schema.fitting(given, base)
+    problems += misfits
     readable = WORD.fullmatch(path.stem) and path.stem.lower() not in TYPED
-    if shown_name == str(path) and readable and len(problems) == before and fitting == given:
-        return f"{group}={path.stem}"
+    if shown_name == str(path) and readable and not problems:
+        return f"{group}={path.stem}", []
     STORED[recipe_name(path)] = path
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
                                  package="_global_")
-    return f"{group}={recipe_name(path)}"
+    return f"{group}={recipe_name(path)}", problems
 
 
 def _section(path: Path, group: str) -> str:
@@ -192,10 +191,8 @@ def _package(path: Path) -> str:
     return name.lower() if name.lower() in (WHOLE, OF_GROUP) else name
 
 
-def _load(path: Path, shown_name: str, problems: list[Problem], section: str = ""):
-    """Reads a file for OmegaConf.
-
-    Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.
+def _load(path: Path, shown_name: str, section: str = "") -> tuple[Any, list[Problem]]:
+    """Reads a file for OmegaConf, without what is wrong in it. Raises ConfigError when it holds no mapping of settings.
     """
     import yaml
     from omegaconf import OmegaConf
@@ -211,10 +208,10 @@ def _load(path: Path, shown_name: str, problems: list[Problem], section: str = "
         with reading(path):
             if path.suffix == ".toml":
                 refuse_toml(path.read_text(encoding="utf-8", errors="replace"), shown_name)
-            content = yaml_files.read(path, shown_name, problems, section)
+            content, problems = yaml_files.read(path, shown_name, section)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{shown_name} holds no settings; needed a mapping of them, as in conf/recipe/.")
-        return OmegaConf.create(content or {})
+        return OmegaConf.create(content or {}), problems
     except (yaml.YAMLError, ValueError) as error:  # not text, or a number with thousands of digits
         raise ConfigError(f"{shown_name} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:

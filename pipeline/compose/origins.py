@@ -6,7 +6,7 @@ Hydra's defaults list gives the order of the files; each file is read again here
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.compose.compose import hydra_overrides
+from ouroboros.pipeline.compose.compose import read
 from ouroboros.pipeline.compose.conf_files import directories, file_of, search_path
 from ouroboros.pipeline.compose.recipe import merged, renamed_components
 from ouroboros.pipeline.settings.algorithms import functions, parts
@@ -64,8 +64,8 @@ def _given(values: Any, key: str) -> bool:
 
 def _typed(overrides: list[str], key: str) -> str | None:
     """Describes the last override of a key; choosing a file (`cluster=cpu`) does not count."""
-    values = [o.lstrip("+") for o in hydra_overrides(overrides, []) if o.startswith("++")]
-    return next((f"{COMMAND_LINE}: {typed(o)}" for o in reversed(values) if _touches(o.partition("=")[0], key)), None)
+    values = [(one.key_or_group, one.input_line.lstrip("+")) for one in reversed(read(overrides).values)]
+    return next((f"{COMMAND_LINE}: {typed(word)}" for name, word in values if _touches(name, key)), None)
 
 
 def _touches(one: str, other: str) -> bool:
@@ -94,8 +94,7 @@ def located(problems: list[Problem], overrides: list[str]) -> list[Problem]:
     with_files = [(_shown(path), package, yaml.compose(path.read_text(encoding="utf-8")))
                   for path, package in reversed(_layers(overrides))] if any(one.key for one in problems) else []
 
-    on_command_line = [override.partition("=")[0].lstrip("+") for override in hydra_overrides(overrides, [])
-                       if override.startswith("++")]
+    on_command_line = [one.key_or_group for one in read(overrides).values]
 
     def place(problem: Problem) -> tuple[str, int] | None:
         keys = [f"stages.{name}.{problem.key}" for name in problem.stages[:1]] + [problem.key]
@@ -158,9 +157,8 @@ def _layers(overrides: list[str]) -> list[tuple[Path, str]]:
     """Returns (file, section that its content is merged into, with a dot at its end) in merge order."""
     from hydra.types import RunMode
 
-    plain = [o for o in hydra_overrides(overrides, []) if not o.startswith("++")]
     with search_path(directories()) as loader:
-        listed = loader.compute_defaults_list("config", plain, RunMode.RUN).defaults
+        listed = loader.compute_defaults_list("config", [*read(overrides).choices], RunMode.RUN).defaults
     found = [(file_of(layer.config_path), layer.package) for layer in listed]
     return [(path, f"{package}." if package else "") for path, package in found if path is not None]
 

@@ -33,7 +33,7 @@ def _problems(content: dict[str, Any]) -> list[Problem]:
               for name, keys in sections.items() if isinstance(content.get(name), dict)
               for key in content[name] if key not in keys]
     known = {key: value for key, value in content.items() if key in names}
-    schema.read(known, Algorithm, "algorithm", wrong)
+    wrong += schema.read(known, Algorithm, "algorithm")[1]
     lacking = [name for name in ("repeat_times", *NEEDED) if content.get(name) is None]
     return wrong + [Problem(name, f"is missing{': ' + NEEDED[name] if name in NEEDED else ''}.") for name in lacking]
 

@@ -22,17 +22,17 @@ def _rewriting_problems(entry: dict) -> list[Problem]:
             for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
 
 
-def stage_problems(config: Config) -> list[Problem]:
-    """Lists problems with the structure of `stages`. Leaves the entries ready for the schema."""
+def with_stages(config: Config) -> tuple[Config, list[Problem]]:
+    """Returns a configuration whose entries of `stages` are read, and the problems with their structure and values."""
     problems: list[Problem] = []
     above: list[str] = []
     kept: list[dict] = []
-    own: list[Problem]
     for index, written in enumerate(config.stages):
-        entry, own = {**written, **{key: parsed_environment(written[key]) for key in ITS_OWN if key in written}}, []
+        entry = {**written, **{key: parsed_environment(written[key]) for key in ITS_OWN if key in written}}
         name = entry.get("stage_name")
         settings = {key: value for key, value in entry.items() if key not in ITS_OWN}
-        read = given(schema.read(settings, Config, "", own, ITS_OWN))
+        section, own = schema.read(settings, Config, more=ITS_OWN)
+        read = given(section)
         own += [Problem(key, "is a setting of the whole run, not of a stage.") for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not STAGE_NAME.fullmatch(name) or name == "all":
             place = f"entry {index + 1} of `stages`"
@@ -48,8 +48,7 @@ def stage_problems(config: Config) -> list[Problem]:
         problems += [p.of([name]) for p in own]
         kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
-    config.stages = kept
-    return problems
+    return config.but("stages", kept), problems
 
 
 def _boolean(name: Any) -> str:

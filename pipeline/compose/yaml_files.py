@@ -25,8 +25,8 @@ KINDS = {"null": "null", "int": "a number", "float": "a number", "bool": "true o
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
-def read(path: Path, shown_name: str, problems: list[Problem], section: str = "") -> Any:
-    """Returns a file's content, None if empty.
+def read(path: Path, shown_name: str, section: str = "") -> tuple[Any, list[Problem]]:
+    """Returns a file's content, None if empty, without what is wrong in it; and the problems, by their lines.
 
     shown_name: of the file, in exceptions. section: dotted key of what it sets; empty: the whole configuration. Raises
     yaml.YAMLError and UnicodeDecodeError for a file that is not YAML, and ConfigError for aliases that expand to too
@@ -37,10 +37,10 @@ def read(path: Path, shown_name: str, problems: list[Problem], section: str = ""
         loader = Loader(file)
         node, tree = single_node(loader, shown_name), _Tree()
     if node is None:
-        return None
+        return None, []
     tree.mend(node, tuple(filter(None, section.split("."))))
-    problems += [problem.but(file=str(path)) for problem in sorted(tree.problems, key=lambda one: one.line)]
-    return loader.construct_document(node)
+    problems = [problem.but(file=str(path)) for problem in sorted(tree.problems, key=lambda one: one.line)]
+    return loader.construct_document(node), problems
 
 
 def _misleading(node: yaml.ScalarNode) -> str | None:
@@ -91,7 +91,7 @@ class _Tree:
             self._add(node, place, why)
             return None
         value = scalar(node.value) if node.tag != TEXT else None
-        if isinstance(value, int | float) and keeps_letters(".".join(place), node.value, value):
+        if keeps_letters(".".join(place), node.value, value):
             # only here do 1e5 and 100000.0, `false` and `off` still differ
             return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
         if why := _misleading(node):

@@ -53,10 +53,11 @@ def _alternative(config: Config, entry: dict, original: Algorithm, rows: tuple[C
 
     rows: the settings of the stage that explored the batch, and the prefix of those settings.
     """
-    problems: list[str] = []
-    own = given(schema.read(_section(overrides, problems), Algorithm, "algorithm", problems))
-    if problems:
-        return None, problems
+    section, problems = _section(overrides)
+    read, unread = schema.read(section, Algorithm, "algorithm")
+    own = given(read)
+    if problems or unread:
+        return None, problems + unread
     base = merged(config, entry)
     if "algorithm_type" in own:
         base = base.but("algorithm", _left_to_the_type(base.algorithm, Algorithm()))
@@ -98,16 +99,14 @@ def _unfit(settings: Config, original: Algorithm) -> list[str]:
     return [*rules_of_stage(settings), *absent, *wrong, *alone, *named_functions.wrong_arguments(settings, functions)]
 
 
-def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
-    """Returns the part of the section `algorithm` that overrides set."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
+def _section(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the part of the section `algorithm` that overrides set, and the problems with these."""
     section: dict[str, Any] = {}
+    problems: list[str] = []
     for word in overrides:
         try:
-            parsed = OverridesParser.create().parse_override(word.lstrip("+"))
-        except HydraException:
+            parsed = axes.parsed(word.lstrip("+"))
+        except ValueError:
             problems.append(f"'{word}': the value cannot be read. A text with other characters than letters, digits "
                             "and . _ - / goes in quotes.")
             continue
@@ -121,4 +120,4 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
         for part in path[:-1]:
             place = place.setdefault(part, {})
         place[path[-1]] = value
-    return section
+    return section, problems

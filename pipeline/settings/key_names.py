@@ -6,10 +6,11 @@ import tomllib
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache
+from typing import Any
 
 from ouroboros.pipeline.settings.config import walk
-from ouroboros.pipeline.settings.setting import types
-from ouroboros.pipeline.store.errors import ConfigError, close
+from ouroboros.pipeline.settings.setting import leaves, types
+from ouroboros.pipeline.store.errors import ConfigError, close, shown
 
 # program -> top keys, one of which its files have; LLaMA-Factory's have TRL's too
 PROGRAMS = {"axolotl": ("base_model", "sequence_len", "micro_batch_size"), "LLaMA-Factory": ("finetuning_type",),
@@ -47,16 +48,26 @@ def exists(key: str) -> bool:
                or (meant == known + ".*" and str(item.annotation).startswith("list")) for known, item in walk())
 
 
-def keeps_letters(key: str, letters: str, value: float | bool) -> bool:
+def keeps_letters(key: str, letters: str, value: Any) -> bool:
     """Returns whether a setting is the text `letters` where these read as a number or a boolean: 1e5, 0x1f, true.
 
     key: dotted, also below `stages`. A boolean where null is possible too is left to be refused: `false` there may mean
     none. A variable of the environment stays a number if that is written alike.
     """
+    if not isinstance(value, int | float):
+        return False
     meant = general(re.sub(r"^\+*(stages\.[^.]+\.)?", "", key))
     if re.fullmatch(rf"{VARIABLES}\.\w+", meant):
         return isinstance(value, bool) or str(value) != letters
     return meant in _texts() and not (isinstance(value, bool) and _texts()[meant])
+
+
+def letters_lost(key: str, value: Any, word: str) -> list[str]:
+    """Lists, for texts among an override's values that read as numbers or booleans, those of which `word`, the
+    override, does not hold the letters: 1e5 is 100000.0 by now. One line each: what to write."""
+    return [f"{place} is a text, and one here reads as {shown(one)}: needed quotes around it, as '1e5'."
+            for place, one in leaves(value, key) if keeps_letters(place, "", one) and (
+                isinstance(one, bool) or not re.search(rf"(?<![\w.+-]){re.escape(str(one))}(?![\w.])", word))]
 
 
 @cache

@@ -28,13 +28,14 @@ BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "grea
           "less_than_equal": ("le", "at most")}
 
 
-def read(value: dict[str, Any], kind: type[Section], key: str, problems: list[Problem],
-         more: Iterable[str] = ()) -> Section:
-    """Returns `value` as the section `kind`; adds a problem for each unreadable value, which has its default then.
+def read(value: dict[str, Any], kind: type[Section], key: str = "",
+         more: Iterable[str] = ()) -> tuple[Section, list[Problem]]:
+    """Returns `value` as the section `kind`, and a problem for each unreadable value, which has its default then.
 
-    more: names besides the section's own that may be meant by an unknown key.
+    key: the section's, dotted; empty for the root. more: names besides the section's own that may be meant by an
+    unknown key.
     """
-    remaining = copy.deepcopy(value)
+    remaining, problems = copy.deepcopy(value), []
     while True:  # once, and once more without the invalid parts
         try:
             made = kind.model_validate(remaining)
@@ -46,7 +47,7 @@ def read(value: dict[str, Any], kind: type[Section], key: str, problems: list[Pr
                 _drop(remaining, place)
     problems += [problem for place, one in leaves(made, key) if not place.startswith("stages.")
                  for problem in (*_not_finite(place, one), *_not_unicode(place, one))]
-    return made
+    return made, problems
 
 
 def _by_place(error: ValidationError, given: dict) -> dict[tuple, dict]:
@@ -87,7 +88,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
         meant = {**meanings(key), **workflows()}
         return [Problem(key, f"needed one of {', '.join(names)}, or package.module:function of your own.",
                         f"Write {meant[name]}." if name in meant else nearest(name, names), found=name)
-                for name in (value if isinstance(value, list) else [value])
+                for name in map(str, value if isinstance(value, list) else [value])
                 if ":" not in name and name not in names]
     if error["type"] == "choice":
         choices, why = about(field).choices, explain_value(key, value)
@@ -138,12 +139,12 @@ def _not_unicode(key: str, value: Any) -> list[Problem]:
                     "that are no UTF-8.")]
 
 
-def fitting(content: dict, base: dict, key: str, problems: list[Problem]) -> dict:
-    """Returns `content` without what cannot be merged over `base`: a list over a mapping or the reverse.
+def fitting(content: dict, base: dict, key: str = "") -> tuple[dict, list[Problem]]:
+    """Returns `content` without what cannot be merged over `base`, a list over a mapping or the reverse; and why.
 
     content: a file's, interpolations unresolved. base: nested defaults.
     """
-    made = {}
+    made, problems = {}, []
     for name, value in content.items():
         full, there = f"{key}.{name}" if key else str(name), base.get(name)
         if isinstance(there, dict) and isinstance(value, list):
@@ -152,8 +153,9 @@ def fitting(content: dict, base: dict, key: str, problems: list[Problem]) -> dic
             problems.append(wrong_type(value, "a list", full))
         else:
             both = isinstance(there, dict) and isinstance(value, dict)
-            made[name] = fitting(value, there, full, problems) if both else value
-    return made
+            made[name], below = fitting(value, there, full) if both else (value, [])
+            problems += below
+    return made, problems
 
 
 def unknown(key: str, more: Iterable[str] = ()) -> Problem:
@@ -179,9 +181,7 @@ def setting_problems(key: str, value: Any) -> list[Problem]:
     """Lists problems with the value of one setting, one line each. key: dotted, `*` for an element of a list."""
     for part, above in reversed(list(zip(key.split("."), ["", *key.split(".")], strict=False))):
         value = [value] if part == "*" and above != "auxiliary_buffers" else {part: value}
-    problems: list[Problem] = []
-    read(value, Config, "", problems)
-    return problems
+    return read(value, Config)[1]
 
 
 def default(field: FieldInfo) -> Any:

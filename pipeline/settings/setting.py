@@ -21,9 +21,10 @@ LIMIT = {"ge": 1, "le": LONGEST}  # bounds of a time limit in seconds; below 1 n
 
 
 class Section(BaseModel):
-    """A section of settings. A text may be given as a number and a whole number as 1e3; nothing else is converted."""
+    """A section of settings, read in pydantic's lax mode: a whole number may be given as 1e3, a number as a text and a
+    text as a number, whose letters are kept where it is read. A boolean is no number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, protected_namespaces=())
     _said: tuple[str, ...] = ()
 
     @field_validator("*", mode="before")
@@ -280,9 +281,9 @@ def types(kind: Any) -> list[Any]:
 
 
 def converted(value: Any, kind: Any) -> Any:
-    """Converts `value` to a setting's type if possible; otherwise leaves it for pydantic to reject.
+    """Returns a value for pydantic to read: a text of the environment as the type requires, true as no number.
 
-    1e3 is a whole number, a number may be given for a text, and an environment text is parsed as the type requires.
+    Raises PydanticCustomError for a number that is too large.
     """
     kinds = types(kind)
     if isinstance(value, FromEnvironment):
@@ -294,8 +295,9 @@ def converted(value: Any, kind: Any) -> Any:
     if isinstance(value, list) and (of_list := next((k for k in kinds if get_origin(k) is list), None)):
         element, = get_args(of_list)
         return value if element == dict[str, Any] else [converted(one, element) for one in value]
-    if isinstance(value, float) and int in kinds and float not in kinds and value.is_integer():
-        value = int(value)
-    if type(value) is int and abs(value) >= LARGEST:
+    is_whole = type(value) is int or (type(value) is float and float not in kinds and math.isfinite(value))
+    if is_whole and abs(value) >= LARGEST and str not in kinds:
         raise PydanticCustomError("too_large", "{digits}", {"digits": int(math.log10(abs(value))) + 1})
-    return str(value) if type(value) in (int, float) and str in kinds and not {int, float} & set(kinds) else value
+    if isinstance(value, bool) and bool not in kinds and {int, float} & set(kinds):
+        raise PydanticCustomError("boolean", "a boolean is no number")
+    return value

@@ -34,8 +34,7 @@ def settings_of(asked: dict[str, Any]) -> Config:
             "model": {"dtype": given["dtype"], "enable_thinking": given["enable_thinking"], "max_model_len": longest,
                       "max_prompt_tokens": min(prompt or longest, longest - 1), "max_response_tokens": reply,
                       "trust_remote_code": asked["trust_remote_code"]}}
-    problems: list = []
-    config = schema.read(tree, Config, "", problems)
+    config, problems = schema.read(tree, Config)
     assert not problems, problems
     return config
 

@@ -78,8 +78,7 @@ def _read(tree: dict[str, Any], overrides: Sequence[str]) -> Config:
         tree = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), words))
     except (OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"{' '.join(overrides)}: {error}; needed key=value") from error
-    problems: list = []
-    config = schema.read(tree, Config, "", problems)
+    config, problems = schema.read(tree, Config)
     problems += [one for one in [*config.model.broken_rules("model"), *config.explorer.broken_rules("explorer")]
                  if one.key != "model.max_model_len"]  # the lengths of prompt and response bound no request
     if problems:

@@ -53,7 +53,7 @@ def test_a_free_argument_is_what_it_would_be_in_a_file():
 
 
 @pytest.mark.parametrize(("override", "place"), [
-    ("trainer.save_interval='2'", "trainer.save_interval"),  # a text in quotes is meant as one
+    ("trainer.save_interval='2,5'", "trainer.save_interval"), ("trainer.save_interval=true", "trainer.save_interval"),
     ("trainer.save_interval=${oc.env:OURO_TEST,two}", "trainer.save_interval"),
     ("stages.0.seed=1", "'stages.0.seed=1'"),  # by its number, in the user's words
     ("name=ünïcode", "'name=ünïcode'"), ("stages.sft.project=x", "sft: project"),

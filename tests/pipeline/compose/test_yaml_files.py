@@ -10,9 +10,9 @@ from tests.golden.messages import wording
 
 def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
     """The content of a file with this text, and (key, line) of its problems."""
-    path, problems = tmp_path / "x.yaml", []
+    path = tmp_path / "x.yaml"
     path.write_text(text)
-    content = yaml_files.read(path, "x", problems)
+    content, problems = yaml_files.read(path, "x")
     assert all(problem.file == str(path) for problem in problems)
     return content, [(problem.key, problem.line) for problem in problems]
 
@@ -46,7 +46,7 @@ def test_every_mistake_is_reported_with_its_line_and_left_out(tmp_path, text, co
 def test_a_variable_of_the_environment_is_the_text_that_stands_there(tmp_path, word):
     """YAML takes each of them for a boolean."""
     (tmp_path / "x.yaml").write_text(f"explorer: {{env_vars: {{A: {word}, B: 2}}, eval_on_startup: {word}}}\n")
-    said = yaml_files.read(tmp_path / "x.yaml", "x", [])
+    said, _ = yaml_files.read(tmp_path / "x.yaml", "x")
     assert said["explorer"]["env_vars"] == {"A": word, "B": 2}
     assert isinstance(said["explorer"]["eval_on_startup"], bool)
 

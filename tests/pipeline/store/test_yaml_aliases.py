@@ -37,7 +37,7 @@ def soon(monkeypatch, tmp_path):
 def test_it_is_refused_wherever_yaml_of_the_user_is_read(tmp_path, text):
     (tmp_path / "x.yaml").write_text(text)
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
-    for read in (lambda: load(text, "x.yaml"), lambda: yaml_files.read(tmp_path / "x.yaml", "x.yaml", []),
+    for read in (lambda: load(text, "x.yaml"), lambda: yaml_files.read(tmp_path / "x.yaml", "x.yaml"),
                  lambda: read_yaml(text, "x.yaml"), lambda: digest_meaning("x.yaml", "x.yaml")):
         with refuses(ConfigError, "x.yaml"):
             read()
