@@ -1,7 +1,7 @@
 """Reads a YAML file of settings by its nodes, to report all its mistakes at once and with line numbers.
 
-Invalid parts (an unterminated interpolation, one of two values of a key, an alias within its own anchor) are
-reported and omitted.
+Invalid parts (an unterminated interpolation, one of two values of a key) are reported and omitted. So are aliases and
+merge keys: a recipe is the user's own file, and what another section has is written `${section}`.
 """
 
 import re
@@ -59,27 +59,26 @@ class _Tree:
 
     def __init__(self):
         self.problems: list[Problem] = []
-        self.visited: set[int] = set()  # an anchor may be referenced several times
-        self.above: list[int] = []  # nodes being corrected, the outermost first
+        self.visited: set[int] = set()  # by identity: an alias is the node of its anchor
 
     def mend(self, node: yaml.Node, place: Place) -> None:
-        if id(node) in self.visited or not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
+        if not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
             return
         self.visited.add(id(node))
-        self.above.append(id(node))
         if isinstance(node, yaml.SequenceNode):
             items = [(part, (*place, str(index))) for index, part in enumerate(node.value)]
             node.value = [kept for part, full in items if (kept := self._kept(part, full))]
         else:
-            pairs = [(key, child, (*place, str(key.value))) for key, child in self._each_once(node, place)]
-            node.value = [(key, kept) for key, child, full in pairs if (kept := self._kept(child, full))]
-        self.above.pop()
+            pairs = self._each_once(node, place)
+            node.value = [(key, kept) for key, child in pairs if (kept := self._kept(child, (*place, key.value), key))]
 
-    def _kept(self, node: yaml.Node, place: Place) -> yaml.Node | None:
-        """Returns the corrected node; None for an invalid interpolation or a node inside itself."""
-        if id(node) in self.above:
-            self._add(node, place, "contains itself, by an alias of what it is in; needed values that end.")
+    def _kept(self, node: yaml.Node, place: Place, key: yaml.Node | None = None) -> yaml.Node | None:
+        """Returns the corrected node; None for an invalid interpolation or an alias. key: of it, in a mapping."""
+        if id(node) in self.visited:  # its own line is that of the anchor
+            self._add(key or node, place, "is an alias, which a recipe has none of; needed the values themselves, or "
+                      "an interpolation of where they are: ${section.key}.")
             return None
+        self.visited.add(id(node))
         if node.tag.removeprefix(STANDARD) not in READ:
             self._add(node, place, f"has the tag {node.tag.replace(STANDARD, '!!')}; needed a plain text, number, list "
                       "or mapping.")
@@ -105,22 +104,25 @@ class _Tree:
         for key, child in node.value:
             if key.tag == WHOLE and key.value.isdecimal():  # as in the JSON that a run keeps of its settings
                 key = yaml.ScalarNode(TEXT, key.value, key.start_mark, key.end_mark)
-            if key.tag not in (TEXT, MERGE):
+            if key.tag == MERGE:
+                self._add(key, (*place, key.value), "is a merge key, which a recipe has none of; needed the values "
+                          "themselves.")
+                continue
+            if key.tag != TEXT:
                 kind = KINDS.get(key.tag.rpartition(":")[2], "no text")
                 said = f" ({key.value})" if isinstance(key, yaml.ScalarNode) and kind != "null" else ""
                 self._add(key, place, f"a key here is {kind}{said}; needed a name{', in quotes' * bool(said)}.")
                 continue
-            plain = key.tag == TEXT
-            if plain and not key.value.strip():
+            if not key.value.strip():
                 self._add(key, place, "a key here is empty; needed a name.")
                 continue
-            first, before = kept.get(key.value, (key, None)) if plain else (key, None)
+            first, before = kept.get(key.value, (key, None))
             if before:
                 self._add(key, (*place, key.value), f"occurs again, first in line {first.start_mark.line + 1}; needed "
                           "each once.")
             if isinstance(before, yaml.MappingNode) and isinstance(child, yaml.MappingNode):
                 child = yaml.MappingNode(child.tag, [*before.value, *child.value], child.start_mark, child.end_mark)
-            kept[key.value if plain else id(key)] = (first, child)
+            kept[key.value] = (first, child)
         return list(kept.values())
 
     def _add(self, node: yaml.Node, place: Place, needed: str) -> None:

@@ -24,11 +24,10 @@ def found(tmp_path, text: str) -> tuple[object, list[tuple]]:
     ('1: a\n"1": b\n', {"1": "b"}, [("1", 2)]),  # one key in the JSON that a run keeps of its settings
     # interpolations that cannot be read are left out
     ('a: {b: "${", c: 1}\nd: ["${x}", "${y z}"]\n', {"a": {"c": 1}, "d": ["${x}"]}, [("a.b", 1), ("d.1", 2)]),
-    # an anchor in several places, and inside itself
-    ("a: &a {b: 1}\nc: {<<: *a, d: *a}\n", {"a": {"b": 1}, "c": {"b": 1, "d": {"b": 1}}}, []),
-    ("a: &a\n  b: {c: *a, d: 1}\ne: &e [2, *e]\nf: &f {g: {<<: *f, h: 3}}\ni: *a\n",
-     {"a": {"b": {"d": 1}}, "e": [2], "f": {"g": {"h": 3}}, "i": {"b": {"d": 1}}},
-     [("a.b.c", 1), ("e.1", 3), ("f.g.<<", 4)]),
+    # aliases and merge keys, also of what they are in; an anchor that nothing repeats is a comment
+    ("a: &a {b: 1}\nc: {<<: *a, d: *a, e: &e 2, f: *e}\n", {"a": {"b": 1}, "c": {"e": 2}},
+     [("c.<<", 2), ("c.d", 2), ("c.f", 2)]),
+    ("a: &a\n  b: {c: *a, d: 1}\ne: &e [2, *e]\n", {"a": {"b": {"d": 1}}, "e": [2]}, [("a.b.c", 2), ("e.1", 3)]),
     ("a: {true: 1, 1.5: 2, on: 3, [x]: 4, ~: 5, ok: 6}\n", {"a": {"ok": 6}}, [("a", 1)] * 5),  # keys that are no names
     ("seed: 1:30\nname: '1:30'\nratio: 0.5\n", {"name": "1:30", "ratio": 0.5}, [("seed", 1)]),  # base 60
     ("seed: 010\nname: 010\nratio: 0\nstages: ['010', 10]\n", {"name": "010", "ratio": 0, "stages": ["010", 10]},
