@@ -5,7 +5,7 @@
 
 Agents ask the model and call a tool that takes `--seconds`, ten times in turn; after a part of the time that a step
 takes the explorer is killed with SIGKILL, and started again. A reply and a call that are in the step's journal are not
-made again (docs/agents-waiting.md), so what is lost are calls in progress. Each call writes when it began; one that
+made again (docs/agents.md), so what is lost are calls in progress. Each call writes when it began; one that
 began twice lost the time from its first beginning to the kill. The engine is scripted: replies take no time.
 """
 

@@ -3,7 +3,7 @@
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
 parameters, A the trainable ones (adapter or all), W the ranks, T the tokens of the micro-batch budget, h the width,
 L the layers, V the vocabulary. Small things (positions, masks, the CUDA context, the allocator's slack) are not
-counted: USABLE leaves room for them. docs/gpu-update.md compares the numbers with measured ones.
+counted: USABLE leaves room for them. benchmarks/gpu_update.md compares the numbers with measured ones.
 """
 
 import math
@@ -22,7 +22,7 @@ OF_SCORED = 25  # the same in the head: id in 64 bits, logit, softmax, their pro
 OF_REST = 12  # bytes an entry of the logits without a teacher's likeliest tokens, and of two gradients
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
-ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (docs/gpu.md)
+ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (benchmarks/gpu_path.md)
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 

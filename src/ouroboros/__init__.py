@@ -1,4 +1,4 @@
-"""Ouroboros from Python: runs and their tables, checks, runs, rewards (docs/notebook.md)."""
+"""Ouroboros from Python: runs and their tables, checks, runs, rewards (docs/sql.md)."""
 
 import os
 import sys

@@ -68,19 +68,19 @@ def write(place: Path, name: str, text: str) -> None:
 def files_of(page: str, place: Path) -> None:
     """The files that a page speaks of without showing how they are made."""
     docs = HOME / "docs"
-    if page in ("README.md", "sweeps.md"):
+    if page in ("README.md", "running.md", "sweeps.md"):
         os.symlink(docs, place / "docs")
         os.symlink(HOME / "Snakefile", place / "Snakefile")
     if page == "README.md":
         shutil.copytree(next((place / "store").glob("rft-*")) / "model", place / "models" / "qwen")
         rows = [{"question": f"{a}={a} {b} {b}:", "answer": str(a)} for a in range(8) for b in range(8)]
         write(place, "data.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    if page in ("README.md", "migrate.md"):
+    if page in ("running.md", "migrate.md"):
         for name in ("grpo.yaml", "config.yaml", "trinity.yaml"):
             source = pages.fenced(docs / "migrate.md", "yaml")[0]
             write(place, name, source if name == "trinity.yaml" else source.replace("name: countdown", "name: words"))
     for name in ("run.sh", "run_grpo.sh"):
-        if page.startswith("migrate"):
+        if page == "migrate.md":
             shutil.copy(HOME / "tests/commands/bridges/sources/grpo_seq_balance.sh", place / name)
     if page in ("add-an-algorithm.md", "replay.md"):
         write(place, "mine/parts.py", pages.fenced(docs / "add-an-algorithm.md", "python")[0])

@@ -274,7 +274,7 @@ def report(results: list[dict]) -> str:
     return HEADING + f"""
 {rows[-1][1]} kills of {len(results)} steps, {results[-1]["date"]}, of commit {", ".join(commits)}.
 Of {ATTEMPTS * len(results)} attempts, {unknowns} ended as "outcome unknown". Explorers are forked from one process, and
-the engine is scripted: what starts engines and stages is killed by the other tests (docs/kills.md).
+the engine is scripted: what starts engines and stages is killed by the other tests (tests/kills/kills.md).
 
 {tabulate(rows, ["the explorer is killed", "kills", "right", "wrong"], "github")}
 """

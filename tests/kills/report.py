@@ -1,4 +1,4 @@
-"""The tables of kills and faults, as printed and as written to docs/kills.md."""
+"""The tables of kills and faults, as printed and as written to tests/kills/kills.md."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ from tabulate import tabulate
 from ouroboros.pipeline.store import files
 from tests.kills.faults import UNTESTED
 
-PAGE = files.HOME / "docs" / "kills.md"
+PAGE = files.HOME / "tests" / "kills" / "kills.md"
 HISTORY = files.HOME / "benchmarks" / "results" / "kills.json"  # of all commits: kills by configuration, points hit
 RESULTS = ("equal", "different", "hung")
 HEAD = """# Killed, and going on
@@ -17,7 +17,7 @@ HEAD = """# Killed, and going on
 `make test-kill` kills the processes of runs with SIGKILL and types the same command again, several times for each run,
 until it ends; then it compares weights, the content of every table and the kept checkpoints with those of a run that
 was left alone, and looks into MLflow for every (metric, step), once. It goes on where it was interrupted (`.kills/`)
-and then writes this page. Kills between the calls of tools are in [tests/kills/ledger.md](../tests/kills/ledger.md).
+and then writes this page. Kills between the calls of tools are in [ledger.md](ledger.md).
 
 A library that is loaded into every process (`tests/kills/shim.c`, `LD_PRELOAD`) sees the file operations in `store/`,
 in `runs/` and on MLflow's database. A process kills itself just before the first one whose write point was not hit, or

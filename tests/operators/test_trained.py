@@ -1,4 +1,4 @@
-"""The table of all algorithms in docs/algorithms.md: the one that was measured, and of all of them."""
+"""The table of all algorithms in benchmarks/algorithms.md: the one that was measured, and of all of them."""
 
 from benchmarks.algorithms import FAMILIES, page
 from benchmarks.measurement import RESULTS
@@ -12,7 +12,7 @@ MOST_USED = {"grpo", "ppo", "dapo", "rloo", "reinforceplusplus", "dr_grpo", "gsp
 
 
 def test_the_page_shows_what_was_measured():
-    assert page() in (CONF.parent / "docs/algorithms.md").read_text(encoding="utf-8")
+    assert page() in (CONF.parent / "benchmarks/algorithms.md").read_text(encoding="utf-8")
 
 
 def test_every_algorithm_was_trained():

@@ -146,7 +146,7 @@ def test_an_answer_that_begins_under_the_newer_weights_is_theirs(explorer):
 
 
 def test_a_tokens_weights_are_found_by_sql(explorer):
-    """As docs/agents-waiting.md says: three tokens of each answer by version 0, two by version 1."""
+    """As docs/asynchronous.md says: three tokens of each answer by version 0, two by version 1."""
     one = explorer(publishes={8: 1})
     made(one, 1, 2, 3)
     with tables.connect([("run", one.context.directory)]) as session:

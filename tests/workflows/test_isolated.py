@@ -152,7 +152,7 @@ def test_the_task_is_the_explorers(settings):
 
 
 def test_the_example_of_the_documentation_runs(settings, tmp_path, monkeypatch):
-    examples = re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / "agents-waiting.md").read_text(), re.M | re.S)
+    examples = re.findall(r"^```python\n(.*?)^```$", (HOME / "docs" / "workflows.md").read_text(), re.M | re.S)
     (tmp_path / "documented.py").write_text(next(one for one in examples if "calculator_agent" in one))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

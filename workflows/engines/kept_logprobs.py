@@ -1,8 +1,8 @@
 """Log-probs of sampled tokens that stay on the GPU until their request ends.
 
 vLLM moves the log-prob of each token through its scheduler and its output processor, one Python object a token: 23% of
-an engine's host time in a decoding step of 256 requests of a 0.5B model on an H100 (docs/gpu-peers.md). The values
-computed by its sampler are kept here instead, and a request's are copied once, when it ends. Nothing is computed
+an engine's host time in a decoding step of 256 requests of a 0.5B model on an H100 (benchmarks/gpu_peers.md). The
+values computed by its sampler are kept here instead, and a request's are copied once, when it ends. Nothing is computed
 otherwise.
 """
 

@@ -11,7 +11,7 @@ from ouroboros.workflows.protocol.engine import Engine
 
 SMALL = 0.2  # share of the engines' memory that the weights of two may take
 RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
-RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (docs/gpu.md)
+RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (benchmarks/gpu_path.md)
 
 
 def limited(config):

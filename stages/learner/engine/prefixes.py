@@ -21,9 +21,9 @@ class Cost(NamedTuple):
 
 
 NOTHING = Cost(0.0, 0.0)
-# On an H100 (docs/gpu-update.md): 0.20 to 0.31 for a token where the second part of attention is small, and 0.06 for a
-# key, by the last fork of conversations, which saves 16,384 tokens of a batch and gathers 81,920 keys. A key counts as
-# more, because it takes memory that no estimate counts: at most ten keys for each token saved.
+# On an H100 (benchmarks/gpu_update.md): 0.20 to 0.31 for a token where the second part of attention is small, and 0.06
+# for a key, by the last fork of conversations, which saves 16,384 tokens of a batch and gathers 81,920 keys. A key
+# counts as more, because it takes memory that no estimate counts: at most ten keys for each token saved.
 MEASURED = Cost(0.25, 0.1)
 
 

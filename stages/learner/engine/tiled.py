@@ -2,7 +2,7 @@
 
 An MLP takes each token alone, so its inner values need to exist for a part of a micro-batch only. The backward pass
 computes them again, part by part: no inner value is kept between the passes. DeepSpeed's own TiledMLP runs a backward
-pass of each part within that of the layer; steps of its ZeRO-1 were wrong with it (docs/gpu-several.md). Here torch
+pass of each part within that of the layer; steps of its ZeRO-1 were wrong with it (benchmarks/gpu_two.md). Here torch
 adds up the gradients of the parts before DeepSpeed sees them.
 """
 

@@ -119,7 +119,7 @@ def test_a_script_of_which_no_key_could_be_translated_is_a_failure(here, capsys)
 
 def test_the_story_of_the_documentation_is_what_the_command_prints(here, capsys):
     docs = SOURCES.parents[3] / "docs"
-    page = (docs / "migrate.md").read_text() + (docs / "migrate-verl.md").read_text()
+    page = (docs / "migrate.md").read_text()
     (here / "trinity.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     (here / "run_grpo.sh").write_text((SOURCES / "grpo_seq_balance.sh").read_text())
     for words in (["trinity", "trinity.yaml", "--name", "ported"], ["verl", "run_grpo.sh", "--name", "grpo"]):

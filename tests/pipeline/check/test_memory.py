@@ -156,7 +156,7 @@ def test_activations_are_the_higher_of_head_and_layer():
 
 
 @pytest.mark.parametrize(("recompute", "chunk", "tokens", "gib", "ratio"), [
-    # docs/gpu-update.md, one H200, Qwen2.5-0.5B shape, ZeRO-1: rft 30,080 tokens a micro-batch, sft 20,480
+    # benchmarks/gpu_update.md, one H200, Qwen2.5-0.5B shape, ZeRO-1: rft 30,080 tokens a micro-batch, sft 20,480
     (True, 4096, 30_080, 21.7, 0.99), (True, 4096, 20_480, 21.2, 1.00),
     # an earlier trainer of the same method, budget 32,768; with its own, unlike head without recomputing
     (True, 4096, 32_768, 19.5, 1.11), (False, 4096, 32_768, 76.0, 0.85),
@@ -170,7 +170,7 @@ def test_the_eager_estimate_is_near_what_was_measured(recompute, chunk, tokens, 
 
 
 @pytest.mark.parametrize(("recompute", "tokens", "gib", "ratio"), [
-    # docs/gpu-update.md: update alone, 30,080 tokens a micro-batch, and sft, 20,480
+    # benchmarks/gpu_update.md: update alone, 30,080 tokens a micro-batch, and sft, 20,480
     (False, 30_080, 39.3, 0.99), (True, 30_080, 11.3, 1.02), (False, 20_480, 29.9, 0.98),
 ])
 def test_the_compiled_estimate_is_near_what_was_measured(recompute, tokens, gib, ratio):
