@@ -162,7 +162,7 @@ class Explorer:
 
     def _row(self, step: int, slot: int, group: Group, run: int, outcome: Outcome, turn: int | None,
              done: Trajectory | None, response: str) -> records.Experience:
-        """turn, done, response: of Outcome.turns."""
+        """Returns the row of one turn of an attempt: its number (None for a single turn), trajectory and text."""
         task, greedy = group.task, outcome is group.greedy
         sampling = self.groups.sampling_of(task, greedy)
         attempt = self._attempt(step, group, run)

@@ -116,7 +116,7 @@ class Recipe:
     def each(self, find: Callable[[Config], Iterable[Problem]], written: bool = False) -> list[Problem]:
         """Collects the findings on the settings of each stage, each once with the stages it concerns.
 
-        written: of those in `stages` alone, without one that mode=bench adds."""
+        written: whether only stages that the recipe lists count, without the one that mode=bench adds."""
         return self.collected(lambda name, settings: find(settings), written)
 
     def collected(self, find: Callable[[str, Config], Iterable[Problem]], written: bool = False) -> list[Problem]:

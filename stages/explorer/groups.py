@@ -37,7 +37,7 @@ class Groups:
 
     def __init__(self, context: Context, prompts: Prompts, engine: Engine, tokenizer, lag: int,
                  written: Callable[[], Any]):
-        """lag, written: of Selections."""
+        """lag: explorer steps before this one whose rows may be missing. written: waits for the last step's rows."""
         config, self.activity = context.config, context.activity
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
         self.selections = Selections(prompts, config, context.directory, lag, written,
