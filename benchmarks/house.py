@@ -27,7 +27,7 @@ from ouroboros.pipeline.store.files import HOME
 
 LINKED = ("pipeline", "operators", "workflows", "stages")  # folders of the checkout that are packages of `ouroboros`
 LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 152, "upward arrows": 0, "circles of rooms": 0,
-          "circles of files": 0, "lines of Python, tests and benchmarks apart": 65423, "lines of tests": 57099,
+          "circles of files": 0, "lines of Python, tests and benchmarks apart": 65423, "lines of tests": 57142,
           "files that name an algorithm (sapo)": 2, "stays of an override in composing": 115,
           "climbs of an override in composing": 21, "stays of an override in `ouro run`": 361,
           "climbs of an override in `ouro run`": 98}
@@ -131,8 +131,9 @@ def measured() -> dict[str, list | int]:
 
 
 def product() -> Counter:
-    """Path -> lines of every Python file but tests and benchmarks."""
-    return Counter({path: n for path, n in tracked("*.py").items() if not path.startswith(("tests/", "benchmarks/"))})
+    """Path -> lines of every Python file but tests, benchmarks and the examples of documents."""
+    return Counter({path: n for path, n in tracked("*.py").items()
+                    if not path.startswith(("tests/", "benchmarks/", "docs/"))})
 
 
 def tracked(pattern: str) -> Counter:

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from ouroboros.pipeline.store.images import OWNER
-from ouroboros.stages.image_builder import NotBuilt, _user, unpack
+from ouroboros.stages.image_builder import NotBuilt, _user, _users, unpack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a chroot needs root")
 FILE, LINK, HARD, DIRECTORY, DEVICE = (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE,
@@ -94,7 +94,7 @@ def test_a_user_without_a_usable_number_is_not_built(tmp_path, line, named):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text(f"{line}\n")
     with pytest.raises(NotBuilt, match=f"USER {named}"):
-        _user(named, [tmp_path])
+        _user(named, _users([tmp_path]))
 
 
 def test_a_user_is_that_of_the_topmost_layer_with_a_file(tmp_path):
@@ -104,6 +104,6 @@ def test_a_user_is_that_of_the_topmost_layer_with_a_file(tmp_path):
         (place / "etc" / "passwd").write_text(f"bob:x:{number}:1::/home/bob:/bin/sh\n")
     link.mkdir()
     (link / "etc").symlink_to(above / "etc")  # of the host, as an absolute link of a layer is
-    assert _user("bob:staff", [below, above]) == (8, "/home/bob")
-    assert _user("bob", [below, link]) == (7, "/home/bob")
-    assert _user("0", [below]) == _user("", [below]) == (0, "/root")
+    assert _user("bob:staff", _users([below, above])) == (8, "/home/bob")
+    assert _user("bob", _users([below, link])) == (7, "/home/bob")
+    assert _user("0", []) == _user("", []) == (0, "/root")
