@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,11 @@ from ouroboros.pipeline.settings.arguments.base import Arguments
 from ouroboros.pipeline.settings.declared import name_of
 
 OFF = {"top_p": 1.0}  # 0 would keep nothing
+
+
+def jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def row(record: type, **given: Any):

@@ -141,7 +141,9 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 @pytest.mark.parametrize(("override", "words"), [
     (f"{REPLAY}.priority_fn=linear", "priority_fn 'linear'"),
     (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay'"),
-    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay")])
-def test_a_priority_that_does_not_exist_is_refused(stage, override, words):
+    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay"),
+    ("algorithm.advantage_fn=grop", "algorithm.advantage_fn 'grop'"),
+    ("algorithm.advantage_fn_args.epsilom=1", "'epsilom'"), ("algorithm.advantage_fn_args.epsilon=0", "than 0")])
+def test_a_priority_or_an_advantage_that_does_not_exist_is_refused(stage, override, words):
     with refuses(ConfigError, words):
         Rollouts(stage(override))

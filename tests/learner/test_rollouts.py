@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ouroboros.pipeline.store import hashes, records, tables
-from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
+from ouroboros.pipeline.store.errors import DataError, StageError
 from ouroboros.stages.learner.actor import Result
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 from ouroboros.stages.learner.engine.batch import Origin, Row
@@ -354,15 +354,6 @@ def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
     assert Rollouts(stage("buffer.total_steps=null")).total_steps == 1
     assert Rollouts(stage("buffer.total_steps=null", "buffer.explorer_input.taskset.limit=2",
                           "buffer.total_epochs=5")).total_steps == 5
-
-
-@pytest.mark.parametrize(("override", "words"), [
-    ("algorithm.advantage_fn=grop", "algorithm.advantage_fn 'grop'"),
-    ("algorithm.advantage_fn_args.epsilom=1", "'epsilom'"),
-    ("algorithm.advantage_fn_args.epsilon=0", "than 0")])
-def test_an_advantage_that_does_not_exist_is_refused(stage, override, words):
-    with refuses(ConfigError, words):
-        Rollouts(stage(override))
 
 
 def test_the_probe_is_the_head_of_the_longest_row(stage):

@@ -20,14 +20,10 @@ from ouroboros.stages.sampled_rows import value_at
 from ouroboros.stages.unusable_rows import as_read, judged
 from tests import zoo
 from tests.configs import composed
+from tests.factories import jsonl
 from tests.golden.messages import refuses, wording
 
 COLUMNS = {"prompt_key": "question", "response_key": "answer", "solution_key": "solution"}
-
-
-def jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def task(question="9=3 5 7", **more):

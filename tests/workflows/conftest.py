@@ -1,4 +1,7 @@
-"""The transformers engine on the tiny random model."""
+"""The transformers engine on the tiny random model; a directory whose path a socket may have."""
+
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +17,9 @@ def tokenizer(tiny_model):
 @pytest.fixture
 def engine(tiny_model, tiny_settings, tokenizer):
     return open_engine(tiny_model, tiny_settings(), [tokenizer.eos_token_id])
+
+
+@pytest.fixture
+def short():
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)

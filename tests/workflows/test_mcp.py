@@ -4,7 +4,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,6 @@ SECONDS = 100.0  # other tests share the machine
 
 def plain(*way, **more):
     return {**PLAIN, "args": [*PLAIN["args"], *way], **more}
-
-
-@pytest.fixture
-def short():
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """The flight recorder: whatever a kill leaves of a journal, the attempts end as if undisturbed."""
 
 import json
-import tempfile
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -142,12 +140,6 @@ def test_a_last_line_may_be_cut_anywhere_and_the_middle_may_not_be_damaged(tmp_p
     path.write_bytes(content[: begin - 5] + b"x" + content[begin - 4 :])
     with refuses(StageError, path):
         Journal(path, HEAD)
-
-
-@pytest.fixture
-def short():
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 def with_tools(short, tool, workflow="calls", turns=2, **more):

@@ -90,11 +90,6 @@ def test_a_renamed_key_stands_under_its_name_with_its_value(theirs, key, value):
     assert values(theirs)[key] == value
 
 
-def test_a_secret_from_the_environment_stays():
-    found = values("monitor: {monitor_args: {api_key: '${oc.env:KEY}'}}")
-    assert found["monitor.monitor_args.api_key"] == "${oc.env:KEY}"
-
-
 def test_a_key_under_our_own_name_wins_unless_it_is_null():
     both = "{buffer: {total_steps: 5}, trainer: {total_steps: 7}}"
     assert values(both)["buffer.total_steps"] == 5
@@ -105,9 +100,11 @@ def test_a_key_under_our_own_name_wins_unless_it_is_null():
 # --------------------------------------------------------------------------------------------------- several at once
 
 
-def test_a_reference_to_a_renamed_key_is_mended():
-    found = values("{trainer: {total_steps: 70, save_interval: '${trainer.total_steps}'}}")
-    assert found["trainer.save_interval"] == "${buffer.total_steps}"
+def test_a_reference_to_a_renamed_key_is_mended_and_a_secret_from_the_environment_stays():
+    found = values("{trainer: {total_steps: 70, save_interval: '${trainer.total_steps}'}, "
+                   "monitor: {monitor_args: {api_key: '${oc.env:KEY}'}}}")
+    assert (found["trainer.save_interval"], found["monitor.monitor_args.api_key"]) == (
+        "${buffer.total_steps}", "${oc.env:KEY}")
 
 
 def test_a_reference_to_a_key_that_is_left_out_becomes_its_value():

@@ -4,13 +4,8 @@ import pytest
 
 from ouroboros.commands import cli
 from ouroboros.pipeline.check.judge import compose
-from tests.bridges import from_trinity, written
+from tests.bridges import from_trinity, left_out_of_trinity, written
 from tests.golden.messages import wording
-
-
-def left_out(text: str) -> dict[str, str]:
-    made = from_trinity(text)
-    return {given.key: why for given, why in [*made.left_out, *made.idle]}
 
 
 @pytest.mark.parametrize(("text", "key", "why"), [
@@ -25,7 +20,7 @@ def left_out(text: str) -> dict[str, str]:
      "needed a mapping of settings, found 3."),
 ])
 def test_what_is_no_section_or_no_list_of_stages(text, key, why):
-    assert left_out(text)[key].startswith(why)
+    assert left_out_of_trinity(text)[key].startswith(why)
     assert written(from_trinity(text)).keys() <= {"buffer.batch_size", "stages.0.stage_name",
                                                   "trainer.max_checkpoints_to_keep"}
 
@@ -42,7 +37,7 @@ def test_what_is_no_section_or_no_list_of_stages(text, key, why):
     ("buffer: {batch_size: 4.5}", "buffer.batch_size", "needed a whole number, found 4.5"),
 ])
 def test_a_value_that_would_not_compose(text, key, why):
-    assert left_out(text)[key].startswith(why)
+    assert left_out_of_trinity(text)[key].startswith(why)
 
 
 def test_a_text_that_stands_for_a_number_is_one():
@@ -72,13 +67,14 @@ OF_CRITIC = ["model.critic_model_path", "trainer.critic_warmup", "trainer.traine
      OF_CRITIC),
 ])
 def test_a_critic_is_left_out_where_no_algorithm_has_one(algorithm, lost):
-    assert sorted(key for key, why in left_out(CRITIC + algorithm).items() if "has no critic." in why) == lost
+    found = left_out_of_trinity(CRITIC + algorithm)
+    assert sorted(key for key, why in found.items() if "has no critic." in why) == lost
 
 
 def test_one_stage_with_a_critic_and_one_without():
     text = ("stages:\n- {stage_name: a, algorithm: {algorithm_type: ppo}, trainer: {critic_warmup: 3}}\n"
             "- {stage_name: b, algorithm: {algorithm_type: grpo}, trainer: {critic_warmup: 3}}\n")
-    wording([left_out(text)], "stages.1.trainer.critic_warmup", "disabled")
+    wording([left_out_of_trinity(text)], "stages.1.trainer.critic_warmup", "disabled")
 
 
 def test_what_says_how_a_file_is_read_goes_with_its_path():
@@ -86,10 +82,10 @@ def test_what_says_how_a_file_is_read_goes_with_its_path():
     where = "buffer.trainer_input.experience_buffer"
     for given, why in (("storage_type: sql, path: x,", "its path is left out."), ("path: 'sqlite:///a.db',", "is left"),
                        ("", "none is given.")):
-        found = left_out(buffer % given)
+        found = left_out_of_trinity(buffer % given)
         assert why in found[f"{where}.format.prompt_key"]
         assert why in found[f"{where}.subset_name"]
-    assert left_out(buffer % "path: rows.jsonl,") == {}
+    assert left_out_of_trinity(buffer % "path: rows.jsonl,") == {}
 
 
 def test_a_stage_reads_the_file_that_all_stages_have():

@@ -10,12 +10,8 @@ from datasets import Dataset
 from ouroboros.pipeline.check import data_sample
 from ouroboros.pipeline.check.data_sample import names, sample
 from ouroboros.pipeline.store.errors import DataError
+from tests.factories import jsonl
 from tests.golden.messages import refuses, wording
-
-
-def jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def drawn(path, count, split="train", wanted=("n",)):

@@ -136,8 +136,7 @@ def test_what_always_holds_is_accepted_with_the_value_that_holds(given, key):
 
 def test_what_always_holds_is_said_once_for_the_run_and_for_each_stage():
     given = ["trainer.use_remove_padding=true", "buffer.max_retry_times=3", "trainer.grad_clip=2",
-             "stages=[{stage_name: a, "
-             "trainer: {balance_batch: true, grad_clip: 3}, service: {data_juicer: {port: null}}}]"]
+             "stages=[{stage_name:a,trainer:{balance_batch:true,grad_clip:3},service:{data_juicer:{port:null}}}]"]
     config = compose(given).merged({"seed": 2})
     found = [one for one in unread(Recipe(config)) if "any case" in one.needed]
     assert [(one.stages, sorted(one.key.split(", "))) for one in found] == [

@@ -14,8 +14,7 @@ from tests.harbor_kit import write_task
 @pytest.mark.parametrize("line", [
     "USER bob\nRUN touch /f", "COPY --chown=bob:al a b", "ADD --chmod=1 --chown='bob' a b",
     "COPY --chown=bob --from=x a b", "ENV W bob\nUSER ${W}\nRUN true", "ENV W=bob\nCOPY --chown=$W a b",
-    "COPY --chown=${W:-bob} a b",
-    "USER bob:al\nRUN true\nUSER root\nRUN true", "USER bob\nRUN <<EOF\ntouch /f\nEOF"])
+    "COPY --chown=${W:-bob} a b", "USER bob:al\nRUN true\nUSER root\nRUN true", "USER bob\nRUN <<EOF\ntouch /f\nEOF"])
 @pytest.mark.parametrize("before", ["FROM x\n", "FROM x AS one\nRUN true\nFROM one\n"])
 def test_two_owners_are_found(line, before, tmp_path):
     assert owners(f"{before}{line}\n") == {"bob"}
