@@ -24,8 +24,8 @@ def sql(run, capsys, question: str, *more: str):
 
 def test_every_view_is_named_where_one_looks_for_them(capsys):
     assert cli.main(["sql", "--help"]) == 0
-    readme = " ".join((CONF.parent / "README.md").read_text().split())
-    listed = re.search(r"opens the views `([a-z_, ]+)`", readme)[1]
+    page = " ".join((CONF.parent / "docs" / "sql.md").read_text().split())
+    listed = re.search(r"provides the views `([a-z_, ]+)`", page)[1]
     assert sorted(listed.split(", ")) == sorted(LOCATIONS)
     assert listed in " ".join(capsys.readouterr().out.split())
 
