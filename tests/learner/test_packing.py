@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages.learner.engine.packing import Aggregation, Row, bins, pack
+from ouroboros.stages.learner.engine.packing import Aggregation, Fill, Row, bins, pack
 from tests.golden.messages import refuses
 
 COLUMNS = ("advantages", "old_logprobs")
@@ -114,6 +114,15 @@ def test_a_rank_without_rows_runs_one_without_weight():
     assert idle.rows == []
     assert len(idle.weights) > 0
     assert not idle.weights.any()
+    assert not idle.shares.any()
+    assert (busy.share, busy.shares.tolist(), idle.share) == (1 / 2, [1 / 2, 1 / 2], 0)  # of the reported entropy
+
+
+@pytest.mark.parametrize(("budget", "scored"), [(4, [3, 3, 3]), (6, [3, 6]), (8, [3, 6]), (9, [9])])
+def test_the_head_has_a_position_for_each_action_token_of_shared_rows(budget, scored):
+    """Three equal rows are 4 tokens together, and 9 action tokens: as many are in one as the budget has for those."""
+    rows = [Row(name, [1, 2, 3, 4], 1, [1, 1, 1], {}) for name in "abc"]
+    assert sorted(len(micro.source) for micro in pack(rows, budget, 0, 1, fill=Fill.SHARED)) == scored
 
 
 def test_micro_batches_are_nearly_equal():

@@ -166,6 +166,13 @@ def test_a_prompt_is_shared_where_that_saves_more_than_it_costs(prompt, response
     assert shared.tolist() == [wanted] * (each - 1)
 
 
+@pytest.mark.parametrize(("gathered", "wanted"), [(0.4, [4, 2]), (0.6, [2, 2]), (1.9, [2, 2]), (2.1, [0, 0])])
+def test_all_keys_of_a_prefix_that_is_continued_are_gathered(gathered, wanted):
+    """Rows of 5, 5 and 3 tokens share 4 and 2. Nothing is 13, 2 alone 9 + 2g, both 2 + 2g + 2 + 4g + 3 = 7 + 6g, and
+    4 alone 9 + 4g: both below 1/2, then 2 alone until 2."""
+    assert worthwhile(np.array([5, 5, 3]), np.array([4, 2]), Cost(0.0, gathered)).tolist() == wanted
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_shared_prefixes_are_the_cheapest(seed):
     """Against all sets of nodes that may be shared."""

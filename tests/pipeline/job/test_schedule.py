@@ -122,6 +122,18 @@ def test_colocated_with_an_offset_the_trainer_waits_until_the_explorer_sleeps():
     assert [schedule.last_before_training(t) for t in range(1, 6)] == [2, 3, 4, 5, 5]
 
 
+@pytest.mark.parametrize(("numbers", "last"), [((8, 8, 4, 1, 50), 6), ((8, 2, 3, 0, 50), 16), ((2, 6, 2, 2, 50), 3),
+                                               ((8, 8, 4, 1, 5), 5)])
+def test_staleness_repeats_after_the_typical_steps(numbers, last):
+    """Lead and period: 2 and 4 steps; 4 of the first 8 rows, and lcm(6, 8) rows in 12; 3 explorer steps, 6 rows, in 1
+    step, and 2; the whole stage, where it is shorter."""
+    schedule = Schedule(*numbers)
+    assert schedule.typical_steps == range(1, last + 1)
+    if last < schedule.total_steps:
+        seen = [schedule.staleness(t) for t in schedule.typical_steps]
+        assert all(schedule.staleness(t) in seen for t in range(last + 1, 51))
+
+
 def test_rules():
     for schedule in EVERY:
         assert_rules(schedule)
