@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages.learner.engine.packing import Aggregation, Fill, Row, bins, pack
+from ouroboros.stages.learner.engine.packing import Aggregation, Fill, Row, bins, by_length, pack
 from tests.golden.messages import refuses
 
 COLUMNS = ("advantages", "old_logprobs")
@@ -87,6 +87,18 @@ def test_bins_longest_first_into_the_emptiest():
     assert bins([5, 4, 3, 2], budget=14, count_multiple=1) == [[0, 1, 2, 3]]
     assert bins([3, 3, 3], budget=5, count_multiple=1) == [[0], [1], [2]]  # 9 tokens need 2 bins, but no two rows fit
     assert bins([3], budget=3, count_multiple=2) == [[0], []]
+
+
+@pytest.mark.parametrize(("multiple", "single", "wanted"), [
+    (1, False, [[0, 1], [2, 3]]), (3, False, [[2, 3], [0], [1]]), (2, True, [[0], [1], [2], [3]])])
+def test_padded_rows_are_filled_up_longest_first(multiple, single, wanted):
+    """5 4 3 2 with 10 tokens: 2 x 5, and 2 x 3. For a third one the first is halved."""
+    assert by_length([5, 4, 3, 2], 10, multiple, single, "sequence") == wanted
+
+
+@pytest.mark.parametrize(("fill", "rows"), [(Fill.PADDED, [[0, 1]]), (Fill.SINGLE, [[0], [1]])])
+def test_a_micro_batch_of_padded_rows_or_of_one(fill, rows):
+    assert [micro.rows for micro in pack([A, B], 8, 0, 1, fill=fill)] == rows
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

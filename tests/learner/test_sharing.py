@@ -173,6 +173,12 @@ def test_all_keys_of_a_prefix_that_is_continued_are_gathered(gathered, wanted):
     assert worthwhile(np.array([5, 5, 3]), np.array([4, 2]), Cost(0.0, gathered)).tolist() == wanted
 
 
+@pytest.mark.parametrize(("continued", "wanted"), [(0.2, [1]), (0.25, [0])])
+def test_a_prefix_of_one_token_is_continued_too(continued, wanted):
+    """Two rows of 3 tokens share the first: 6 apart, 1 + 4 + 4c together."""
+    assert worthwhile(np.array([3, 3]), np.array([1]), Cost(continued, 0.0)).tolist() == wanted
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_shared_prefixes_are_the_cheapest(seed):
     """Against all sets of nodes that may be shared."""

@@ -122,6 +122,14 @@ def test_colocated_with_an_offset_the_trainer_waits_until_the_explorer_sleeps():
     assert [schedule.last_before_training(t) for t in range(1, 6)] == [2, 3, 4, 5, 5]
 
 
+@pytest.mark.parametrize(("numbers", "step", "ages"), [
+    ((8, 8, 4, 1, 50), 1, {0: 8}), ((8, 8, 4, 1, 50), 5, {4: 8}), ((8, 8, 4, 1, 50), 6, {1: 8}),
+    ((2, 6, 1, 1, 9), 2, {1: 2, 0: 4}), ((2, 6, 1, 1, 9), 3, {1: 2, 0: 4})])
+def test_the_age_of_new_rows(numbers, step, ages):
+    """Versions 0 0 0 0 0 4, and 0 0 0 0 1 1 1 2 2, of which a trainer step has three."""
+    assert Schedule(*numbers).staleness(step) == ages
+
+
 @pytest.mark.parametrize(("numbers", "last"), [((8, 8, 4, 1, 50), 6), ((8, 2, 3, 0, 50), 16), ((2, 6, 2, 2, 50), 3),
                                                ((8, 8, 4, 1, 5), 5)])
 def test_staleness_repeats_after_the_typical_steps(numbers, last):
