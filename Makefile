@@ -6,6 +6,7 @@
 # make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make site   the documents as pages with search, without network, in site/; fails for a link that leads nowhere
+# make mutants  plant 300 wrong edits in the core, and count those that a test finds (an hour); goes on where it stopped
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them. With
 #   LOCK=requirements-gpu-next.lock: with the vLLM of the CPU lock (docs/gpu.md says which has run on a GPU)
@@ -22,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks test-docs test-harbor test-browser site
+  test-slurm test-frameworks test-docs test-harbor test-browser site mutants
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -136,6 +137,9 @@ bench: .venv/.ready
 house: .venv/.ready
 	$(BIN)/python -m benchmarks.walk
 	@$(BIN)/python -m benchmarks.house; house=$$?; $(BIN)/python -m benchmarks.goals && exit $$house
+
+mutants: .venv/.ready
+	nice $(BIN)/python -m benchmarks.mutants
 
 # needs the packages of the extra `docs`, which the lock for CPUs has
 site: .venv/.ready

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from ouroboros.pipeline.check.memory import GIB, activations, head, kernel, layer_tokens, recomputes, rollout, training
+from ouroboros.pipeline.check.memory import (
+    GIB,
+    activations,
+    head,
+    kept_logprobs,
+    kernel,
+    layer_tokens,
+    recomputes,
+    rollout,
+    training,
+)
 from ouroboros.pipeline.settings.config import Config
 from tests.configs import changed
 from tests.sizes import SMALL, TOY, P
@@ -24,6 +34,14 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
 
 def engine(**settings):
     return Config.partial({"explorer": {"rollout_model": {"engines_per_gpu": "auto", **settings}}})
+
+
+@pytest.mark.parametrize(("engines", "wanted"), [("auto", 4 * 8 * 102), (3, 4 * 3 * 8 * 102)])
+def test_engines_keep_four_bytes_of_each_position(engines, wanted):
+    """8 sequences of 100 tokens, and two positions more."""
+    config = Config.partial({"model": {"max_model_len": 100}, "explorer": {"rollout_model": {
+        "engine_type": "vllm", "engines_per_gpu": engines, "max_num_seqs": 8}}})
+    assert kept_logprobs(config) == wanted
 
 
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step", "kept", "gathered"), [
