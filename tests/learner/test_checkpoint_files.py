@@ -58,18 +58,11 @@ class Attribute:
         return getattr, (self.of, self.name)
 
 
-def test_other_attributes_are_not_read_from_a_checkpoint(tiny_model, process, tmp_path):
+@pytest.mark.parametrize("held", [lambda place: Attribute(torch.Tensor, "numpy"), Evil], ids=["attribute", "code"])
+def test_code_in_a_checkpoint_is_not_run_and_other_attributes_are_not_read(tiny_model, process, tmp_path, held):
     made = actor(tiny_model, process, 1)
     written(made.zero.save(tmp_path))
-    torch.save({"module": Attribute(torch.Tensor, "numpy")}, tmp_path / "state" / "mp_rank_00_model_states.pt")
-    with pytest.raises(pickle.UnpicklingError):
-        made.zero.load(tmp_path)
-
-
-def test_code_in_a_checkpoint_is_not_run(tiny_model, process, tmp_path):
-    made = actor(tiny_model, process, 1)
-    written(made.zero.save(tmp_path))
-    torch.save({"module": Evil(tmp_path / "ran")}, tmp_path / "state" / "mp_rank_00_model_states.pt")
+    torch.save({"module": held(tmp_path / "ran")}, tmp_path / "state" / "mp_rank_00_model_states.pt")
     with pytest.raises(pickle.UnpicklingError):
         made.zero.load(tmp_path)
     assert not (tmp_path / "ran").exists()

@@ -276,15 +276,6 @@ def test_the_options_name_what_could_not_be_guessed(tmp_path, in_process, init, 
         guess(rows, "Q", chosen_key="A")
 
 
-@pytest.mark.parametrize(("name", "text", "words"), [
-    ("a.jsonl", '{"question": "1", "answer": "1"}\n{"question": \n', "line 2 is no JSON"),
-    ("a.txt", "once upon a time\n", "Write its rows as .jsonl")])
-def test_a_file_that_cannot_be_read_is_refused(tmp_path, init, capsys, name, text, words):
-    (tmp_path / name).write_text(text)
-    assert init(tmp_path / name) == 2
-    assert words in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------------------------------------------------- templates
 
 
@@ -332,11 +323,14 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
     ([], "DIR"), (["x", "--from", "a.jsonl"], "--model"), (["x", "--model", "m"], "--from"),
     (["x", "--from", "a.jsonl", "--model", "m", "--template", "math"], "without --template"),
     (["x", "--prompt-key", "q"], "--from"), (["x", "--from", "a.jsonl", "--model", "nowhere"], "no such directory"),
-])
+    # a second name is only for an agent
+    *((words.split(), "") for words in ("agent x --template math", "agents x", "x agent", "agent x --from a.jsonl",
+                                        "agent x y"))])
 def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, shown):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["init", *words]) == 2
-    assert shown in capsys.readouterr().err
+    assert shown in (said := capsys.readouterr().err)
+    assert said
     assert not list(tmp_path.iterdir())
 
 
@@ -389,15 +383,6 @@ def test_the_tasks_of_a_new_agent_are_right_and_apart():
         number, fruit = re.fullmatch(r"What do (\d) (\w+)s cost\?", row["question"]).groups()
         assert int(row["answer"]) == int(number) * prices[fruit]
     assert not {row["question"] for row in train} & {row["question"] for row in test}
-
-
-@pytest.mark.parametrize("words", [["agent", "x", "--template", "math"], ["agents", "x"], ["x", "agent"],
-                                   ["agent", "x", "--from", "a.jsonl"], ["agent", "x", "y"]])
-def test_a_second_name_is_only_for_an_agent(tmp_path, monkeypatch, capsys, words):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["init", *words]) == 2
-    assert capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_agent_needs_a_name_and_a_directory_called_agent_a_template(tmp_path, monkeypatch, capsys):
@@ -654,6 +639,8 @@ def test_other_files_are_written_again_as_jsonl(tmp_path, in_process, init, name
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [
+    ("a.jsonl", b'{"question": "1", "answer": "1"}\n{"question": \n', "line 2 is no JSON"),
+    ("a.txt", b"once upon a time\n", "Write its rows as .jsonl"),
     ("a.csv", b"q,a\n1,2,3\n", "line 2: 3 cells; needed 2"), ("a.csv", b"q,q\n1,2\n", "several columns named q"),
     ("a.csv", b"", "holds no rows"), ("a.json", b"[1]", "entry 1 is a int"), ("a.json", b"[{", "is no JSON"),
     ("a.jsonl.gz", b"\x1f\x8bxx", "cannot be read"), ("a.csv", b"q,a\n\xff\xfa,1\n", "cannot be read")])

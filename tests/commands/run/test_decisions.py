@@ -63,28 +63,16 @@ def test_it_begins_with_the_seed_of_the_words_and_ends_with_the_most(made):
     assert asked == [(side, seed) for seed in range(7, 13) for side in "ab"]
 
 
-@pytest.mark.parametrize("most", ["0", "5"])
-def test_seeds_that_cannot_decide_are_not_made(made, most):
-    assert ouro(*SIDES, "--max-seeds", most) == 2
-    assert made[0] == []
-
-
-@pytest.mark.parametrize("sides", [("seed=1", "seed=2"), ("name=x", "algorithm.repeat_times=4"),
-                                   ("algorithm.repeat_times=4", "algorithm.repeat_times=4")])
-def test_sides_that_cannot_be_compared_are_refused(made, sides):
-    assert ouro("--until-decided", *sides) == 2
-    assert made[0] == []
-
-
-@pytest.mark.parametrize("option", ["-m", "--detach", "--view", "--dry", "-v", "--update-hub"])
-def test_it_excludes_options_of_a_single_run(made, option):
-    assert ouro(*SIDES, option) == 2
-    assert made[0] == []
-
-
-def test_it_needs_an_evaluation_and_max_seeds_needs_it(made):
-    assert ouro(*SIDES, "buffer.explorer_input.eval_tasksets=[]") == 2
-    assert ouro("--max-seeds", "7") == 2
+@pytest.mark.parametrize("words", [
+    *((*SIDES, "--max-seeds", most) for most in ("0", "5")), ("--max-seeds", "7"),  # these cannot decide
+    *((*SIDES, option) for option in ("-m", "--detach", "--view", "--dry", "-v", "--update-hub")),  # of a single run
+    *(("--until-decided", *sides) for sides in (
+        ("seed=1", "seed=2"), ("name=x", "algorithm.repeat_times=4"), ("algorithm.repeat_times=4",) * 2)),
+    *(("--until-decided", "algorithm.repeat_times=8", word) for word in (  # a mistake of the second side
+        "continue_from_checkpoint=false", "++seed=2", "algorithm.repeat_times=none")),
+    (*SIDES, "buffer.explorer_input.eval_tasksets=[]")])
+def test_what_cannot_be_decided_is_refused_before_a_run_is_made(made, words):
+    assert ouro(*words) == 2
     assert made[0] == []
 
 
@@ -96,12 +84,6 @@ def test_seeds_may_have_other_tasks_and_tasks_without_a_value_count_nowhere(tmp_
     found = decide.differences(first, other, "sampled_accuracy")
     assert found.by_seed == pytest.approx([0.2, 1 / 9])
     assert (found.low, found.high) == pytest.approx((0.155556 - 0.564719, 0.155556 + 0.564719), abs=1e-4)
-
-
-@pytest.mark.parametrize("word", ["continue_from_checkpoint=false", "++seed=2", "algorithm.repeat_times=none"])
-def test_a_mistake_of_the_second_side_is_told_before_the_first_is_made(made, word):
-    assert ouro("--until-decided", "algorithm.repeat_times=8", word) == 2
-    assert made[0] == []
 
 
 def test_differences_are_paired_by_task_and_seed(tmp_path):
