@@ -107,20 +107,15 @@ def kernels(monkeypatch, uncut):
     monkeypatch.setattr(qwen, "torch_chunk_gated_delta_rule", scan)
 
 
-@pytest.mark.parametrize("family", ["lfm2", "qwen3_next"])
-def test_kernels_get_the_bounds_of_rows(tmp_path, process, kernels, family):
+@pytest.mark.parametrize(("family", "given", "packing", "way"), [
+    *((family, "kernels", "packed", "packed") for family in ("lfm2", "qwen3_next")),
+    *((family, "uncut", "auto", "rows") for family in ("qwen3_next", "granitemoehybrid"))])
+def test_kernels_get_the_bounds_of_rows_or_are_found(tmp_path, process, request, family, given, packing, way):
+    request.getfixturevalue(given)
     families.make(family, tmp_path)
     actor = loaded(tmp_path, torch.float32, process)
-    separation.prove_policy(actor, asked(), TEXT)
-    assert actor.zero.module.way.name == "packed"
-
-
-@pytest.mark.parametrize("family", ["qwen3_next", "granitemoehybrid"])
-def test_kernels_that_ignore_the_bounds_are_found(tmp_path, process, uncut, family):
-    families.make(family, tmp_path)
-    actor = loaded(tmp_path, torch.float32, process)
-    separation.prove_policy(actor, asked("auto"), TEXT)
-    assert actor.zero.module.way.name == "rows"
+    separation.prove_policy(actor, asked(packing), TEXT)
+    assert actor.zero.module.way.name == way
 
 
 def test_hybrids_go_by_rows_where_ranks_gather_weights_and_are_refused_where_they_split_rows(tmp_path):

@@ -42,9 +42,10 @@ VERL = {"data_source": "openai/gsm8k", "prompt": turns("s", "Think.", "u", "1 + 
 OF_VERL = {"prompt_type": "messages", "prompt_key": "prompt", "response_key": "reward_model.ground_truth"}
 
 
-def test_a_plain_record():
+def test_a_plain_record_and_a_demonstration_which_is_its_own_truth():
     (made,) = read([{"question": "1 + 1?", "answer": "2", "solution": "1 + 1 = 2"}])
     assert made == RawTask(0, "1 + 1?", "2", "1 + 1 = 2")
+    assert read([{"prompt": "1 + 1?", "response": "2"}], "demonstration") == [RawTask(0, "1 + 1?", "2", "2")]
 
 
 def test_what_is_no_text_is_json():
@@ -98,11 +99,6 @@ def test_the_system_message_of_a_row_wins_over_that_of_the_format():
     made = read(rows, system_prompt_key="rules", system_prompt="Think.")
     assert [row.context for row in made] == [turns("s", "Be brief."), turns("s", "Think."), turns("s", "Think.")]
     assert [row.context for row in read(rows[1:], system_prompt="Think.")] == [turns("s", "Think.")] * 2
-
-
-def test_a_plain_demonstration_is_its_own_truth():
-    (made,) = read([{"prompt": "1 + 1?", "response": "2"}], "demonstration")
-    assert made == RawTask(0, "1 + 1?", "2", "2")
 
 
 def test_the_last_turn_of_the_assistant_is_the_response():

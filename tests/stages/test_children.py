@@ -366,11 +366,6 @@ def test_a_child_that_ends_elsewhere_has_died(start, name):
     wording(message, "rft-1", "code 3")
 
 
-def test_an_error_after_a_call_is_no_end_in_it(start):
-    message, _ = dies(start, explorer=CALLING.format(body="raise ValueError('none')"))
-    wording(message, "rft-1", "ValueError")
-
-
 def test_a_signal_that_the_stage_gets_too_ends_it(start, monkeypatch):
     """As where a scheduler asks all processes to end while the explorer calls a workflow."""
     sleep = time.sleep
@@ -437,8 +432,9 @@ def test_a_child_that_ends_with_code_0_before_its_work_is_done_has_failed(start)
     start(trainer=STAGE_CHILD.format(body="pass"))
 
 
-def test_an_error_in_a_function_of_the_user_is_told_as_an_error(start):
-    message, _ = dies(start, trainer=OF_A_LOSS.format(body="raise ValueError('none')"))
+@pytest.mark.parametrize(("name", "code"), [("trainer", OF_A_LOSS), ("explorer", CALLING)])
+def test_an_error_in_a_function_of_the_user_or_after_it_is_told_as_an_error(start, name, code):
+    message, _ = dies(start, **{name: code.format(body="raise ValueError('none')")})
     wording(message, "rft-1", "ValueError")
 
 

@@ -4,17 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ouroboros.pipeline.check.memory import (
-    GIB,
-    activations,
-    head,
-    kept_logprobs,
-    kernel,
-    layer_tokens,
-    recomputes,
-    rollout,
-    training,
-)
+from ouroboros.pipeline.check import memory
+from ouroboros.pipeline.check.memory import GIB, activations, head, kernel, layer_tokens, recomputes, rollout, training
 from ouroboros.pipeline.settings.config import Config
 from tests.configs import changed
 from tests.sizes import SMALL, TOY, P
@@ -41,7 +32,7 @@ def test_engines_keep_four_bytes_of_each_position(engines, wanted):
     """8 sequences of 100 tokens, and two positions more."""
     config = Config.partial({"model": {"max_model_len": 100}, "explorer": {"rollout_model": {
         "engine_type": "vllm", "engines_per_gpu": engines, "max_num_seqs": 8}}})
-    assert kept_logprobs(config) == wanted
+    assert memory.kept_logprobs(config) == wanted
 
 
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step", "kept", "gathered"), [
