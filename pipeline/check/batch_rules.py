@@ -7,7 +7,6 @@ An error where the rows are given or already explored; a warning where tasks wou
 from ouroboros.pipeline.check.row_counts import most_rows
 from ouroboros.pipeline.check.workload import workload
 from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.train_batch import given_batch, train_batch
 from ouroboros.pipeline.store.errors import Problem
@@ -27,7 +26,7 @@ def _short_of_given(settings: Config) -> Problem | None:
     (key, batch), rows = given_batch(settings.buffer), most_rows(settings, generated=True)
     if not rows or batch <= rows:  # stages without any are reported by other checks
         return None
-    what = "pairs" if settings.algorithm.algorithm_type in PAIR_TYPES else "demonstrations"
+    what = "pairs" if settings.algorithm.on_pairs else "demonstrations"
     return Problem(key, f"a step takes as many {what}, each once, and before curation there are at most {rows:,}: "
                    f"{batch - rows:,} short.", "Lower it.", found=f"{batch:,}")
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from ouroboros.pipeline.settings import declared
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
 from ouroboros.pipeline.settings.arguments.worlds import World
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import (
@@ -40,10 +39,10 @@ def _without_split(c: Config) -> list[Problem]:
     pool = c.data_processor.task_pipeline
     if c.stages or pool.config_path or pool.operators or not (pool.generator or pool.inputs):
         return []
-    algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
+    buffer = c.buffer.trainer_input.experience_buffer
     wanted = []
-    if c.kind.learns_from_given and algorithm != "cpt" and buffer.path is None:  # cpt: settings/combinations.py
-        wanted.append((SHOWN, "pairs" if algorithm in PAIR_TYPES else "demonstrations"))
+    if c.kind.learns_from_given and c.algorithm.data != "texts" and buffer.path is None:  # texts: combinations.py
+        wanted.append((SHOWN, "pairs" if c.algorithm.on_pairs else "demonstrations"))
     wanted += [(key, "tasks of split test") for key, one in _eval_sets(c.buffer.explorer_input)
                if one.path is None and one.split == "test"]
     return [Problem(f"{key}.path", f"is not set, and of the rows of {PIPELINE} none are {what}: without curation "
@@ -59,7 +58,7 @@ def _of_turns(c: Config) -> Iterator[Problem]:
         return
     pool, given = c.data_processor.task_pipeline, c.buffer.trainer_input
     talks = pool.generator in declared.GENERATORS and issubclass(declared.GENERATORS[pool.generator], World)
-    buffers = [(SHOWN, given.experience_buffer)] if c.algorithm.algorithm_type == "sft" else []
+    buffers = [(SHOWN, given.experience_buffer)] if c.algorithm.data == "demonstrations" else []
     for key, one in buffers + [(f"{EXPERTS}.{name}", one) for name, one in given.auxiliary_buffers.items()]:
         place, every = f"{key}.format.enable_concatenated_multi_turn", one.format.enable_concatenated_multi_turn
         if one.path is not None or every == talks:
@@ -86,7 +85,7 @@ def rowless(c: Config) -> list[Problem]:
         return []
     source, buffer = c.buffer.explorer_input, c.buffer.trainer_input.experience_buffer
     kind = c.kind
-    trained = [(SHOWN, buffer)] if kind.learns_from_given and c.algorithm.algorithm_type == "sft" else []
+    trained = [(SHOWN, buffer)] if kind.learns_from_given and c.algorithm.data == "demonstrations" else []
     if kind.explores:
         trained = _train_sets(source)
     experts = []

@@ -9,7 +9,6 @@ from ouroboros.pipeline.check.sources import rewards, tasksets
 from ouroboros.pipeline.check.user_code import Functions
 from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from ouroboros.pipeline.settings.arguments.base import Taker, problems
 from ouroboros.pipeline.settings.arguments.terms import Kl
@@ -100,7 +99,7 @@ def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
 def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
     """Lists conflicts between the loss's ratio and rollout_correction or masks."""
     algorithm = config.algorithm
-    taken = None if algorithm.algorithm_type in GIVEN else loss_columns(algorithm, functions)
+    taken = loss_columns(algorithm, functions) if algorithm.on_rollouts else None
     return ratio_problems(algorithm, taken, several_steps(config.trainer)) if taken is not None else []
 
 
@@ -278,9 +277,9 @@ def clip_note(config: Config, functions: Functions) -> Problem | None:
 
 def _used(algorithm: Algorithm) -> list[str]:
     """Returns the components that a stage of an algorithm calls."""
-    if algorithm.algorithm_type in DEMONSTRATED:  # one loss, without arguments
+    if algorithm.on_given_tokens:  # one loss, without arguments
         return []
-    return [part for part in PARTS if algorithm.algorithm_type not in GIVEN or part not in ON_ROLLOUTS]
+    return [part for part in PARTS if algorithm.on_rollouts or part not in ON_ROLLOUTS]
 
 
 def part_taker(part: str, name: str, functions: Functions) -> Taker | None:

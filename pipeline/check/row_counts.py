@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 from ouroboros.pipeline.plan.hub import is_here
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
 from ouroboros.pipeline.settings.data import Rows, train_places
@@ -33,11 +32,11 @@ def most_rows(config: Config, generated: bool = False) -> int | None:
     kind, pool = config.kind, config.data_processor.task_pipeline
     if kind.explores:
         sets = [one for _, one in train_places(config.buffer.explorer_input)]
-    elif kind.learns_from_given and config.algorithm.algorithm_type != "cpt":
+    elif kind.learns_from_given and config.algorithm.data != "texts":
         sets = [config.buffer.trainer_input.experience_buffer]
     else:
         return None
-    made = _generated(pool, kind, config.algorithm.algorithm_type in PAIR_TYPES) if generated else None
+    made = _generated(pool, kind, config.algorithm.on_pairs) if generated else None
     counts = [_rows_of_set(one, pool, made) for one in sets]
     return None if None in counts else sum(counts)
 

@@ -6,7 +6,7 @@ from typing import Any
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, SCORING
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import EXPERTS, ReplayBuffer
 from ouroboros.pipeline.settings.train_batch import REPLAY, expert_buffer, rows_of_step
@@ -59,7 +59,7 @@ def _offline(c: Config) -> list[Problem]:
 
 def _without_experts(algorithm: Algorithm) -> list[Problem]:
     """Lists components that need the column is_expert, which only batches with expert rows have."""
-    parts = {"policy_loss_fn": algorithm.policy_loss_fn in MIXED_LOSSES,
+    parts = {"policy_loss_fn": "is_expert" in algorithm.loss.columns,
              "entropy_loss_fn": algorithm.entropy_loss_fn == "mix"}
     return [Problem(f"algorithm.{part}", "needs demonstrations beside the rollouts.", f"Set {STRATEGY}=mix, or another "
                     "function.", found=getattr(algorithm, part)) for part, needs in parts.items() if needs]
@@ -149,7 +149,7 @@ def unread_sampling(recipe: Recipe) -> list[Problem]:
         found.append(Problem(EXPERTS, "no stage takes rows from them.", f"Set {STRATEGY}=mix (algorithm_type mix or "
                              "mix_chord), or leave them out."))
     margin = next((c.data_processor.task_pipeline.format.margin_key for c in stages), None)
-    if margin is not None and not any(c.kind.trains and c.algorithm.algorithm_type in SCORING and
+    if margin is not None and not any(c.kind.trains and c.algorithm.scores_responses and
                                       c.buffer.trainer_input.experience_buffer.path is None for c in stages):
         found.append(Problem("data_processor.task_pipeline.format.margin_key", "no stage trains a reward model on "
                              "pairs of the pool.", "Leave it out.", found=margin))

@@ -121,7 +121,7 @@ def _sets(settings: Config) -> Iterator[dict[str, Any]]:
     for key, name, split, one in sets_with_paths(settings.buffer):
         if split == "test":
             yield _set(key, name, one.path, one, "task", True) | {"limit": one.limit}
-        elif key.startswith(learns) and settings.algorithm.algorithm_type != "cpt":
+        elif key.startswith(learns) and settings.algorithm.data != "texts":
             yield _set(key, name, one.path, one, "task" if split == "train" else "demonstration", False)
 
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
 from ouroboros.pipeline.settings.profiles import profiled
@@ -78,7 +77,7 @@ def sources(config: Config) -> list[Source]:
     sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
              for name, one in given.auxiliary_buffers.items()]
     every = pool + [source for found in sets for source in _files_of(*found)]
-    return [replace(source, allowed=config.buffer.max_rejected_ratio, whole=config.algorithm.algorithm_type in SCORING)
+    return [replace(source, allowed=config.buffer.max_rejected_ratio, whole=config.algorithm.scores_responses)
             for source in every]
 
 
@@ -92,15 +91,15 @@ def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns of a file of demonstrations or plain text."""
-    text = config.algorithm.algorithm_type == "cpt" or columns.response_key is None
+    text = config.algorithm.data == "texts" or columns.response_key is None
     return (*_asked(columns), *(() if text else (("solution_key", columns.response_key),)))
 
 
 def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns that pair data add; pipeline/check/data_rules.py rejects null."""
-    if not config.kind.learns_from_given or config.algorithm.algorithm_type not in PAIR_TYPES:
+    if not config.kind.learns_from_given or not config.algorithm.on_pairs:
         return ()
-    keys = (*PAIR, "margin_key") if config.algorithm.algorithm_type in SCORING else PAIR
+    keys = (*PAIR, "margin_key") if config.algorithm.scores_responses else PAIR
     return tuple((key, own) for key in keys if (own := getattr(columns, key, None)) is not None)
 
 

@@ -9,7 +9,6 @@ import math
 from ouroboros.pipeline.check.workload import workload
 from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
 from ouroboros.pipeline.settings.algorithm import Optimizer
-from ouroboros.pipeline.settings.algorithms import WITH_CRITIC
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.trainer import is_driven
 from ouroboros.pipeline.store.errors import Problem
@@ -30,7 +29,7 @@ def _optimizers(config: Config) -> dict[str, Optimizer]:
     """Maps the sections of the optimizers of a stage to them: of the policy, and of a critic where it has one."""
     critic = {"trainer.critic.optimizer": config.trainer.critic.optimizer}
     return {"algorithm.optimizer": config.algorithm.optimizer} | (
-        critic if config.algorithm.advantage_fn in WITH_CRITIC else {})
+        critic if config.algorithm.has_critic else {})
 
 
 def _idle(config: Config) -> list[Problem]:
@@ -50,7 +49,7 @@ def _warmups(config: Config, steps: int) -> list[Problem]:
                      "lr_warmup_steps_ratio.", found=warmup)
              for key, one in _optimizers(config).items() if (warmup := one.lr_warmup_steps) > steps]
     waits = config.trainer.critic_warmup
-    if config.algorithm.advantage_fn in WITH_CRITIC and waits >= steps:
+    if config.algorithm.has_critic and waits >= steps:
         notes.append(Problem("trainer.critic_warmup", f"the stage makes {steps} optimizer steps, in all of which the "
                              "critic learns alone: the policy never does.", "Lower it.", found=waits))
     return notes

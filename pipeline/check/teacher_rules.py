@@ -4,7 +4,7 @@
 from ouroboros.pipeline.check.memory import GIB, USABLE, layer_tokens, training
 from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.settings.algorithms import SCORING, WITH_TEACHER
+from ouroboros.pipeline.settings.algorithms import OF_SCORES, WITH_TEACHER
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.reward_rules import asked_models
@@ -47,7 +47,7 @@ def unfit_models(recipe: Recipe) -> list[Problem]:
                 found.append(Problem(f"explorer.auxiliary_models.{place}.model_path", *words, found=str(one.model_path),
                                      stages=[name]))
         if settings.asks_teacher and (taught_by := recipe.teacher_stage(name)) and (
-                recipe.settings[taught_by].algorithm.algorithm_type in SCORING):
+                recipe.settings[taught_by].algorithm.scores_responses):
             found.append(Problem(TEACHER, "that stage trains a reward model, which has no log-probs of tokens; needed "
                                  "one that trains a policy.", found=taught_by, stages=[name]))
     return found
@@ -63,7 +63,7 @@ def _unfit(recipe: Recipe, settings, model) -> tuple[str, str] | None:
         return "judge_reward asks it, and that stage trains a reward model, which writes nothing.", "Name a policy."
     if not path.scores and scoring & ({model.name, None} if only else {model.name}):
         return ("reward_model asks it, and that stage trains no reward model.",
-                f"Name one with algorithm_type={' or '.join(SCORING)}.")
+                f"Name one with algorithm_type={' or '.join(OF_SCORES)}.")
     if not path.scores and settings.mode == "colocate":
         return "it is served by an engine of its own, beside the one that takes turns with the trainer.", (
             "Set mode=both.")

@@ -13,7 +13,6 @@ from ouroboros.pipeline.check.turn_rules import most_turns
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.schedule import rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import Kind
@@ -67,7 +66,7 @@ def workload(config: Config) -> Workload:
     if not (kind.trains or kind.explores):
         return Workload(0, 0, longest, 0, 0, 0)
     if kind.learns_from_given:
-        unit = 2 if config.algorithm.algorithm_type in PAIR_TYPES else 1
+        unit = 2 if config.algorithm.on_pairs else 1
         batch = buffer.train_batch_size or buffer.batch_size
         steps = buffer.total_steps or _whole(passes, batch)
         return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
@@ -249,8 +248,8 @@ def _besides(algorithm: Algorithm, work: Workload, late: int) -> str:
 
 
 def _trainer(config: Config, work: Workload, kind: Kind) -> list[tuple[str, str]]:
-    settings, pairs = config.trainer, config.algorithm.algorithm_type in PAIR_TYPES
-    given = "pieces of text" if config.algorithm.algorithm_type == "cpt" else "demonstrations"
+    settings, pairs = config.trainer, config.algorithm.on_pairs
+    given = "pieces of text" if config.algorithm.data == "texts" else "demonstrations"
     passes = f"{config.buffer.total_epochs} pass(es) over the "
     rows, source = ("responses in pairs", "pairs") if pairs else (given, given)
     if kind.learns_from_rollouts:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, filled, functions
+from ouroboros.pipeline.settings.algorithms import base_of, filled, functions
 from ouroboros.pipeline.settings.config import ITS_OWN, Config
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.model import Model
@@ -29,8 +29,8 @@ def entries(config: Config) -> list[dict]:
     """Returns the stages of a run. A recipe without any is one stage: the global settings."""
     if config.stages:
         return config.stages
-    algorithm = config.algorithm.algorithm_type
-    return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
+    algorithm = config.algorithm
+    return [{"stage_name": base_of(algorithm.algorithm_type) if algorithm.on_given_tokens else "rft"}]
 
 
 def _planned(config: Config) -> list[dict]:

@@ -80,4 +80,4 @@ def _experts(settings: Config) -> dict[str, AuxiliaryBuffer]:
 
 def _as_read(shown: ExperienceBuffer, settings: Config) -> ExperienceBuffer:
     """Returns an experience buffer as a stage reads it: for cpt its prompts are the whole text."""
-    return shown.but("format.response_key", None) if settings.algorithm.algorithm_type == "cpt" else shown
+    return shown.but("format.response_key", None) if settings.algorithm.data == "texts" else shown

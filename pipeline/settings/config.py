@@ -15,7 +15,6 @@ from pydantic.fields import FieldInfo
 
 from ouroboros.pipeline.settings import combinations
 from ouroboros.pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
-from ouroboros.pipeline.settings.algorithms import GIVEN, SCORING, WITH_TEACHER
 from ouroboros.pipeline.settings.arguments.base import LONGEST
 from ouroboros.pipeline.settings.curation import DataProcessor
 from ouroboros.pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
@@ -138,7 +137,7 @@ class Config(Section):
     @property
     def kind(self) -> Kind:
         """Returns the kind of stage that these are the settings of."""
-        if not self.only_evaluates and self.algorithm.algorithm_type in GIVEN:
+        if not self.only_evaluates and not self.algorithm.on_rollouts:
             return FROM_GIVEN
         return of_mode(self.mode)
 
@@ -155,12 +154,12 @@ class Config(Section):
     @property
     def makes_policy(self) -> bool:
         """Returns whether a stage with these settings trains a model that writes, and no reward model."""
-        return self.kind.trains and self.algorithm.algorithm_type not in SCORING
+        return self.kind.trains and not self.algorithm.scores_responses
 
     @property
     def asks_teacher(self) -> bool:
         """Returns whether a stage with these settings trains on a teacher's outputs."""
-        return self.kind.learns_from_rollouts and self.algorithm.advantage_fn in WITH_TEACHER
+        return self.kind.learns_from_rollouts and self.algorithm.has_teacher
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self
@@ -196,8 +195,8 @@ def _walk(kind: type[Section], prefix: str):
 
 
 # keys whose value may be package.module:function
-USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
-              "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
+USERS_CODE = ("algorithm_type", "default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type",
+              "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 TOOLS = ("workflow_args.tools", "workflow_args.environment_class")  # so do these arguments
 INDEX = re.compile(r"\.\d+$")
 OPERATOR = re.compile(r"experience_pipeline\.operators\.\d+\.name$")

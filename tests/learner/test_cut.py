@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ouroboros.operators.aggregation import AGGREGATIONS
-from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, OF_PAIRS
 from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import pack
@@ -71,7 +71,7 @@ def algorithm():
 @pytest.mark.parametrize(("name", "mode"), [*((name, None) for name in POLICY_LOSSES), *(
     ("mix", mode) for mode in AGGREGATIONS)])
 def test_no_cut_changes_loss_or_gradient(algorithm, name, mode):
-    own = {"algorithm_type": name if name in PAIR_TYPES else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
+    own = {"algorithm_type": name if name in OF_PAIRS else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
            "entropy_loss_fn": "mix" if name in MIXED_LOSSES else "default"}
     if "rollout_logprobs" in POLICY_LOSSES[name].columns:  # its ratio is the correction
         own["rollout_correction"] = {"level": "none"}

@@ -123,7 +123,8 @@ def test_a_group_that_two_steps_share_is_as_old_as_its_oldest_row(stage, version
     """Each of the first two steps has a row of it; the third may train on version 2 and newer."""
     settings = stage(steps=0).config.buffer.trainer_input.experience_buffer.replay_buffer
     fresh = (f"SELECT 'g' AS group_id, 1 AS step, {one} AS weights_version, 0 AS position" for one in (*versions, 9))
-    replay = Replay(tables.connect(), settings, 1, lambda step: next(fresh), lambda step: 2 if step == 3 else 0)
+    replay = Replay(tables.connect(), settings, priority.linear_decay(), 1, lambda step: next(fresh),
+                    lambda step: 2 if step == 3 else 0)
     assert replay.draw(3)["group_id"].to_pylist() == drawn
 
 

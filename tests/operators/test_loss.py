@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, OF_PAIRS
 from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from tests.golden.messages import refuses
 
@@ -82,7 +82,7 @@ def test_what_losses_are_averaged_over():
     assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
         "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "reward_model", "sapo", "simpo"}
     assert {*own.values()} <= set(AGGREGATIONS)
-    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
+    assert (OF_PAIRS, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)
@@ -152,7 +152,7 @@ def test_where_nothing_has_changed_the_gradient_is_the_policy_gradient(name, ext
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(PAIR_TYPES)))
+@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(OF_PAIRS)))
 def test_a_micro_batch_without_tokens_is_zero(name):
     empty = {key: column[:0] if column.dim() else column for key, column in batch([1], seed=0).items()}
     loss, _ = call(name, empty)
@@ -161,7 +161,7 @@ def test_a_micro_batch_without_tokens_is_zero(name):
 
 def test_pairs_that_were_split_are_our_mistake():
     columns = batch([2, 1, 3], seed=0)
-    for name in PAIR_TYPES:
+    for name in OF_PAIRS:
         with refuses(AssertionError, "split"):
             call(name, columns)
 

@@ -5,7 +5,7 @@ import pytest
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.compose.conf_files import groups
 from ouroboros.pipeline.compose.recipe import effective
-from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, OF_PAIRS
 from ouroboros.pipeline.settings.config import walk
 from tests.configs import broken, changed, check, composed, places, problems_of
 
@@ -72,7 +72,7 @@ def test_a_choice_may_have_other_capitals_and_a_variable_holds_a_text():
 PAIRS = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"]
 TAUGHT = ["model.teacher_model_path=models/teacher"]
 GIVEN, SHOWN = "buffer.trainer_input.experience_buffer.path=given.jsonl", "buffer.trainer_input.auxiliary_buffers"
-NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), **dict.fromkeys(("gkd", "jsd", "on_policy_distill"), TAUGHT),
+NEEDED = {**dict.fromkeys(OF_PAIRS, PAIRS), **dict.fromkeys(("gkd", "jsd", "on_policy_distill"), TAUGHT),
           "gigpo": ["buffer.explorer_input.taskset.default_workflow_type=retry_workflow", "model.max_model_len=64"],
           "cpt": ["stages=[]", GIVEN],
           **{key: ["stages=[{stage_name: rft}]", f"{SHOWN}.sft_dataset={{}}"] for key in MIXED_LOSSES}}
