@@ -25,8 +25,8 @@ from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import TOOLS, Config, users_code
 from ouroboros.pipeline.settings.data import reward_functions, workflow_of
 from ouroboros.pipeline.store import files, launch
-from ouroboros.pipeline.store.digests import module_file
-from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.digests import NEEDED, digest_code, module_file
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 from ouroboros.pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
@@ -151,3 +151,48 @@ def of_python(dotted: str) -> bool:
     source = module_file(module)
     own = source.is_relative_to(STANDARD_LIBRARY) if source else "." not in module  # built-in modules have no file
     return own and module.partition(".")[0] in sys.stdlib_module_names
+
+
+def missing_code(config: Config) -> list[Problem]:
+    """Lists the user's modules that are named and missing on this machine."""
+    return [Problem(key, f"'{name}': no such module.{_nearest_module(name)}", NEEDED)
+            for name, key in _code(config).items() if not _module(name) and not of_python(name)]
+
+
+def wrong_code(config: Config) -> list[Problem]:
+    """Lists the user's modules that cannot be read, or lack the named function."""
+    return [Problem(key, problem) for name, key in _code(config).items() if _module(name) or of_python(name)
+            for problem in _code_problem(name)]
+
+
+def _code(config: Config) -> dict[str, str]:
+    """Maps each user function to the first setting that names it."""
+    found: dict[str, str] = {}
+    for key, name in users_code(config):
+        found.setdefault(name, key)
+    return found
+
+
+def _nearest_module(dotted: str) -> str:
+    """Says what is in the place of a missing module, or suggests the closest match among the files in and below the
+    current directory."""
+    name, here = dotted.partition(":")[0], Path.cwd()
+    known = {".".join(path.relative_to(here).with_suffix("").parts): path for pattern in ("*.py", "*/*.py")
+             for path in here.glob(pattern)}
+    if name in known:
+        return f" {known[name].relative_to(here)} is there, and is no file."
+    return nearest(name, [module for module, path in known.items() if path.is_file()])
+
+
+def _module(dotted: str) -> Path | None:
+    return module_file(dotted.partition(":")[0])
+
+
+def _code_problem(dotted: str) -> list[str]:
+    if of_python(dotted):
+        return [f"'{dotted}' is a function of Python itself; needed one of yours, which may call it."]
+    try:
+        digest_code(dotted)
+    except ConfigError as error:
+        return [str(error)]
+    return []

@@ -8,13 +8,14 @@ import pyarrow as pa
 from ouroboros.pipeline.check.memory import has_critic
 from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.check.report import size
-from ouroboros.pipeline.check.row_counts import most_rows
-from ouroboros.pipeline.check.turn_rules import most_turns
+from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.schedule import rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
+from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import ExplorerInput, Taskset, train_places, workflow_of
 from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
@@ -25,6 +26,7 @@ from ouroboros.pipeline.store import records
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
 # half, a token's text takes about 2, and an action mask next to nothing.
 ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
+RETRY = "retry_workflow"  # of workflows/retry.py
 OF_KEPT = 4.0  # an id of what a token was sampled among, at most
 TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly equal in consecutive rows
 
@@ -119,6 +121,18 @@ def row_bytes(prompt: int, response: int, kept: int = 0) -> float:
     return total
 
 
+def turns_of(one: Taskset, source: ExplorerInput, place: str) -> int:
+    """Returns the most rows of an attempt at a task of a set that settings imply: a user's workflow counts as one."""
+    steps = one.workflow_args.get("max_env_steps", WORKFLOWS[RETRY].model_fields["max_env_steps"].default)
+    return steps if workflow_of(one, source, place) == RETRY and type(steps) is int else 1
+
+
+def most_turns(settings: Config) -> int:
+    """Returns the same for all sets that a stage explores."""
+    source = settings.buffer.explorer_input
+    return max(turns_of(one, source, place) for place, one in train_places(source))
+
+
 def held_sets(config: Config) -> float:
     """Returns the bytes of host memory for what the tokens of replies in progress were sampled among, page-locked
     beside a GPU (workflows/engines/vllm_truncation.py): for each step until its requests end, all of the batch. The
@@ -146,6 +160,17 @@ class Disk:
         """Returns the known total; checkpoints of unknown number count once."""
         of_checkpoints = self.checkpoint if self.checkpoints is None else self.checkpoints
         return (self.tables or 0) + of_checkpoints + self.versions
+
+    def words(self) -> str:
+        """Formats total and parts."""
+        parts = [f"{size(self.checkpoint)} each checkpoint, of which all are kept" if self.checkpoints is None else
+                 f"checkpoints {size(self.checkpoints)}"]
+        parts += [f"weights on their way {size(self.versions)}"] if self.versions else []
+        if self.tables != 0:
+            parts.append("tables: known once the tasks are curated" if self.tables is None else
+                         f"tables {size(self.tables)}")
+        bound = f"at {'least' if self.checkpoints is None else 'most'} {size(self.total)}"
+        return f"{bound if self.tables is not None else f'without the tables {bound}'}: {', '.join(parts)}"
 
 
 def disk(config: Config, size: Size, element: int) -> Disk:

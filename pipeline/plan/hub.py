@@ -38,6 +38,8 @@ def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Con
 
     ask: whether to query the hub for what the cache lacks. update: query again for what the run has pinned, too.
     """
+    if not any(is_id(name, key) for key, name in named(config)):
+        return config, []
     pins = {} if update else SIBLINGS | pinned(config)
     failed: dict[str, str] = {}  # id -> the line about it, prefixed with the first setting that names it
 

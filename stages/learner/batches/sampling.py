@@ -25,7 +25,7 @@ class Sampling:
         self.bound = arguments("sample_strategy", self.name, function, algorithm.sample_strategy_args,
                                "algorithm.sample_strategy_args")
         self.query = partial(function, **self.bound)
-        # on recorded experience the stage cuts batches of its own size and mixes nothing in (check/sample_rules.py)
+        # on recorded experience the stage cuts batches of its own size and mixes nothing in (check/batch.py)
         self.batch_size = train_batch(context.config).total if self.name == "mix" else 0
         self.rows = expert_rows(context, self.bound["sft_dataset_name"]) if self.name == "mix" else []
         self.session.register("experts", pa.table({

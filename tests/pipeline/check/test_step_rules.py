@@ -2,7 +2,8 @@
 
 import pytest
 
-from ouroboros.pipeline.check.step_rules import evaluated_versions, step_notes
+from ouroboros.pipeline.check.batch import evaluated_versions
+from ouroboros.pipeline.check.batch import notes as step_notes
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 

@@ -4,9 +4,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from ouroboros.pipeline.check.data import rowless
 from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.machine import unusable_root
 from ouroboros.pipeline.check.report import warn
-from ouroboros.pipeline.check.stage_rules import unread, unusable_root, without_data
+from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.plan import hub
 from ouroboros.pipeline.plan.plan import Plan, make_plan
@@ -24,9 +26,9 @@ def checked_plan(config: Config, on_warning: Callable[[str], None] = warn, ask: 
 
     ask: whether to query the hub for what is neither pinned nor cached."""
     config, unlocated = hub.located(config, ask)
-    recipe = Recipe(config)
+    recipe = Recipe.of(config)
     check_monitor(config.monitor.monitor_type, config.monitor.monitor_args)
-    if problems := unlocated + without_data(recipe) + unusable_root(config.checkpoint_root_dir):
+    if problems := unlocated + recipe.each(rowless) + unusable_root(config.checkpoint_root_dir):
         raise ConfigError("\n  ".join(problems), problems)
     for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(recipe):
         on_warning(line)
