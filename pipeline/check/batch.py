@@ -216,7 +216,8 @@ def notes(config: Config) -> list[Problem]:
     kind, steps = config.kind, workload(config).trainer_steps
     found = [*_idle(config), *(_warmups(config, steps) if steps else [])] if kind.trains else []
     if kind.is_online and not is_driven(config):  # else no step numbers say which weights come
-        found += [*_sync(config, steps), *_evaluations(config)]
+        schedule = rft_schedule(config.but("buffer.total_steps", steps or 1), 1)
+        found += [*(_sync(schedule, steps) if steps else []), *_evaluations(config, schedule, steps)]
     return [*found, *_batches(config)]
 
 
@@ -250,11 +251,8 @@ def _warmups(config: Config, steps: int) -> list[Problem]:
     return notes
 
 
-def _sync(config: Config, steps: int | None) -> list[Problem]:
+def _sync(schedule: Schedule, steps: int) -> list[Problem]:
     """Warns if all rollouts of a stage with several explorer steps come from its initial weights."""
-    if not steps:
-        return []
-    schedule = _schedule(config)
     if schedule.explorer_steps == 1 or schedule.weights_version(schedule.explorer_steps):
         return []
     return [Problem("synchronizer.sync_interval", f"with sync_offset={schedule.sync_offset}: none of the {steps} "
@@ -263,19 +261,19 @@ def _sync(config: Config, steps: int | None) -> list[Problem]:
                     found=schedule.sync_interval)]
 
 
-def _evaluations(config: Config) -> list[Problem]:
-    """Warns if explorer.eval_interval is not aligned with the steps at which weights are synchronized."""
-    every, handed = config.explorer.eval_interval, config.synchronizer.sync_interval
-    if not every:
-        return []
-    versions, last = evaluated_versions(config), _last_version(config)
+def _evaluations(config: Config, schedule: Schedule, steps: int | None) -> list[Problem]:
+    """Warns if explorer.eval_interval is not aligned with the steps at which weights are synchronized. steps: None
+    where their number is unknown, and with it the last weights that the explorer receives."""
+    every, last = config.explorer.eval_interval, schedule.weights_version(schedule.explorer_steps) if steps else None
+    versions = evaluated_versions(every, schedule, last) if every else []
     if not versions:
         return [Problem("explorer.eval_interval", f"the last weights that the explorer receives are those of step "
-                        f"{last}, so nothing is evaluated on the way.", "Lower it, or set null.", found=every)]
+                        f"{last}, so nothing is evaluated on the way.", "Lower it, or set null.",
+                        found=every)] if every else []
     if versions == [every * (i + 1) for i in range(len(versions))]:
         return []
-    explored, fresh = _rows(config)
-    fits = math.lcm(handed, max(explored // fresh, 1))
+    handed = schedule.sync_interval
+    fits = math.lcm(handed, max(schedule.rows_per_explorer_step // schedule.rows_per_trainer_step, 1))
     values = [str(value) for value in (every // fits * fits, every // fits * fits + fits)
               if value and (last is None or value <= last)]
     advice = f"For equal distances set {' or '.join(values)}." if values else ""
@@ -285,36 +283,16 @@ def _evaluations(config: Config) -> list[Problem]:
                     f"{', '.join(map(str, versions))}{more} are evaluated.", advice, found=every)]
 
 
-def evaluated_versions(config: Config) -> list[int]:
+def evaluated_versions(every: int, schedule: Schedule, last: int | None) -> list[int]:
     """Returns the first MOST_NAMED versions of the weights that an rft stage evaluates during training.
 
-    For each multiple of eval_interval: the first weights synchronized to the explorer (at a multiple of sync_interval,
-    after a whole explorer step) that have reached it, each once.
+    For each multiple of `every`: the first weights synchronized to the explorer (at a multiple of sync_interval, after
+    a whole explorer step) that have reached it, each once. last: the last weights that it receives, None where unknown.
     """
-    every, handed = config.explorer.eval_interval, config.synchronizer.sync_interval
-    explored, fresh = _rows(config)
-    last, versions = _last_version(config), []
+    explored, fresh, handed = schedule.rows_per_explorer_step, schedule.rows_per_trainer_step, schedule.sync_interval
+    versions = []
     for target in range(every, every * (MOST_NAMED + 1), every):
         due = -(-target // handed) * handed
         explorer_step = -(-due * fresh // explored)
         versions.append(explorer_step * explored // fresh // handed * handed)
     return [version for version in dict.fromkeys(versions) if last is None or version <= last]
-
-
-def _last_version(config: Config) -> int | None:
-    """Returns the last weights synchronized to the explorer of an rft stage; None where its length is unknown."""
-    if workload(config).trainer_steps is None:
-        return None
-    schedule = _schedule(config)
-    return schedule.weights_version(schedule.explorer_steps)
-
-
-def _rows(config: Config) -> tuple[int, int]:
-    """Returns the rows of an explorer step, and the new rows that an optimizer step takes."""
-    schedule = _schedule(config)
-    return schedule.rows_per_explorer_step, schedule.rows_per_trainer_step
-
-
-def _schedule(config: Config) -> Schedule:
-    steps = workload(config).trainer_steps or 1  # the checks do not depend on a length that is unknown
-    return rft_schedule(config.but("buffer.total_steps", steps), 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from ouroboros.pipeline.check.model import absent_teacher, other_models
 from ouroboros.pipeline.check.named_functions import lonely
 from ouroboros.pipeline.check.sources import sources
+from ouroboros.pipeline.check.stage import state_problems
 from ouroboros.pipeline.check.user_code import Functions, missing_code
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.plan import hub
@@ -14,7 +15,6 @@ from ouroboros.pipeline.plan.plan import Plan
 from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import COMPARE, PAIR_TYPES
-from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.arguments.worlds import World
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import (
@@ -26,9 +26,7 @@ from ouroboros.pipeline.settings.data import (
     Taskset,
     eval_places,
     train_places,
-    workflow_of,
 )
-from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import RECIPES
 from ouroboros.pipeline.settings.model import Model
@@ -53,9 +51,9 @@ MOST_NAMED = 5  # reasons, remarks, images
 
 def absent_files(recipe: Recipe) -> list[Problem]:
     """Lists the configured files, models and modules that are missing on this machine."""
+    taught = [recipe.teacher(name) for name in recipe.settings]
     found = [line for name, settings in recipe.settings.items() for line in missing(settings, recipe.models[name])]
-    taught = (absent_teacher(recipe, recipe.teacher(name)) for name in recipe.settings)
-    return hub.about_paths(recipe.run, [*found, *filter(None, taught)])
+    return hub.about_paths(recipe.run, [*found, *filter(None, (absent_teacher(recipe, one) for one in taught))])
 
 
 def missing(config: Config, start: Model) -> list[Problem]:
@@ -223,23 +221,6 @@ def directories(recipe: Recipe) -> list[Problem]:
             why = str(error)
         found += [Problem(f"{SHOWN}.path", why, TAKEN, found=path).of([name])] if why else []
     return found
-
-
-def state_problems(function: str, explored: Config, place: str = "") -> list[Problem]:
-    """Lists sets whose workflow does not identify states that the advantage `function` compares.
-
-    explored: the settings of the stage whose explorer creates the rows. place: prefix of its settings: `stages.look.`.
-    """
-    if function not in ADVANTAGES or not ADVANTAGES[function].compares_states:
-        return []
-    source = explored.buffer.explorer_input
-    chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
-    return [Problem("algorithm.advantage_fn", "compares turns that begin in the same state (column state_hash), and "
-                    f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart.",
-                    "Set its default_workflow_type to retry_workflow, or to a workflow of your own whose "
-                    "trajectories have a state.", found=function)
-            # a user's workflow is only known after a run
-            for name, workflow in chosen if workflow in WORKFLOWS and not WORKFLOWS[workflow].tells_states]
 
 
 def of_tasks(config: Config) -> tuple[list[tuple[str, str]], list[Problem]]:

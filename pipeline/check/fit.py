@@ -19,7 +19,7 @@ from ouroboros.pipeline.check.memory import (
     training,
 )
 from ouroboros.pipeline.check.model_size import Size, Sizes
-from ouroboros.pipeline.check.workload import workload
+from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, resolve_dtype
@@ -39,18 +39,24 @@ def _element_bytes(dtype: str, gpus: Gpus) -> int:
     return {"float32": 4, "bfloat16": 2}[resolve_dtype(dtype, gpus.any)]
 
 
-def of_stage(size: Size, config: Config, gpus: Gpus, sizes: Sizes, teacher: Model | None
-             ) -> tuple[list[Problem | None], list[tuple[str, str]]]:
-    """Returns where the estimate of a stage exceeds its GPUs, and the estimate as (word, sentence) pairs. teacher: the
-    section `model` that names its teacher."""
-    taught, element = sizes.of(teacher) if teacher and gpus.any else None, element_bytes(config, gpus)
-    trained = adapter_words(size, config)
-    facts = [*([("LoRA", trained)] if trained else []), *(described(size, config, gpus) if gpus.any else []),
-             *([("its teacher", teacher_words(taught, config, element))] if taught else [])]
-    if not gpus.gib:
-        return [], facts
-    return [*beyond_memory(size, config, gpus, judge_bytes(config, gpus, sizes)),
-            teacher_problem(taught, size, config, element, gpus.gib) if taught else None], facts
+def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, sizes: Sizes | None
+             ) -> tuple[dict[str, list], Disk | None]:
+    """Returns where a stage exceeds its GPUs, with the facts of its estimate, and its disk space; None where its model
+    was not counted. start, teacher: the sections `model` that name its initial model and its teacher."""
+    size, facts = sizes and sizes.of(start, config.model.lora_configs), [("GPUs", gpu_words(config, gpus))]
+    found = {"problems": [count_problem(config, gpus)], "warnings": [], "facts": facts}
+    if size is None:
+        return found, None
+    element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
+    if gpus.gib:
+        found["warnings" if config.ignore_validator_suggestions else "problems"] += [
+            *beyond_memory(size, config, gpus, judge_bytes(config, gpus, sizes)),
+            teacher_problem(taught, size, config, element, gpus.gib) if taught else None]
+    found["problems"].append(tiles_problem(size, config))
+    taken, trained = disk(config, size, element), adapter_words(size, config)
+    facts += [*([("LoRA", trained)] if trained else []), *(described(size, config, gpus) if gpus.any else []),
+              *([("its teacher", teacher_words(taught, config, element))] if taught else []), ("disk", taken.words())]
+    return found, taken
 
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:

@@ -15,7 +15,7 @@ from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 # rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
 OF_A_STAGE = (data.without_rows, batch.unfit_batch)
-BETWEEN_STAGES = (stage.unfit_stages, batch.unread_sampling, model.unfit, data.unfit_rows)
+BETWEEN_STAGES = (batch.unread_sampling, data.unfit_rows, model.unfit, stage.unfit_stages)
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 
@@ -90,7 +90,7 @@ def broken_rules(recipe: Recipe, read: Iterable[Problem]) -> list[Problem]:
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    broken = recipe.collected(lambda name, settings: rules_of_stage(settings, unreadable(name)))
+    broken = recipe.together([(name, rules_of_stage(settings, unreadable(name))) for name, settings in recipe.every])
     if not recipe.ordered:
         return broken
     return broken + [problem for rule in BETWEEN_STAGES for problem in rule(recipe) if _caused_by_none(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ouroboros.pipeline.check import engine
 from ouroboros.pipeline.check.report import size
-from ouroboros.pipeline.check.sources import tasksets
 from ouroboros.pipeline.check.workload import held_sets, workload
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job import devices, slurm
@@ -18,7 +17,7 @@ from ouroboros.pipeline.job.shares import cores
 from ouroboros.pipeline.plan import requests
 from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.data import reward_functions, tasksets
 from ouroboros.pipeline.settings.monitors import absent_package, monitor_problems
 from ouroboros.pipeline.settings.truncation import truncations
 from ouroboros.pipeline.store import launch
@@ -44,14 +43,29 @@ def of_run(recipe: Recipe, elsewhere: bool) -> dict[str, list[Problem | None]]:
             "warnings": [*remarks(), absent_gpus(recipe.run.cluster.gpu_per_node)]}
 
 
+def of_stage(config: Config, gpus: Gpus) -> dict[str, list[Problem]]:
+    """Returns what a stage asks too much of this machine."""
+    return {"warnings" if config.ignore_validator_suggestions else "problems": unfit_host(config, gpus)}
+
+
 def unfit_host(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists what a stage asks too much of this machine. None where SLURM may run it on another."""
     if shutil.which("sinfo"):
         return []
-    curates = _processes(f"{POOL}.num_process", config.data_processor.task_pipeline.num_process)
-    found = (_ranks(config, gpus), _engines(config, gpus), _rows(config), _sets(config), curates)
-    limits = [problem for problem in found if problem]
-    return [*limits, *_keys(config), *engine.unfit_engine(config, gpus)]
+    return [*_processes(config, gpus), *filter(None, (_rows(config), _sets(config))), *_keys(config),
+            *engine.unfit_engine(config, gpus)]
+
+
+def _processes(config: Config, gpus: Gpus) -> list[Problem]:
+    """Reports many more processes than cores."""
+    settings, most = config.explorer.rollout_model, MOST_PER_CORE * len(cores())
+    asked = {f"{POOL}.num_process": config.data_processor.task_pipeline.num_process}
+    if not gpus.any and config.kind.trains:
+        asked["trainer.ranks"] = config.trainer.ranks
+    if not gpus.any and config.kind.explores and settings.engine_type in ("vllm", "transformers"):
+        asked["explorer.rollout_model.engine_num"] = settings.engine_num
+    return [Problem(key, f"each is a process that computes on a core, and there are {len(cores())} here; needed at "
+                    f"most {most}.", "Lower it.", found=number) for key, number in asked.items() if number > most]
 
 
 def _keys(config: Config) -> list[Problem]:
@@ -66,24 +80,6 @@ def _keys(config: Config) -> list[Problem]:
     there = os.environ.keys() | explorer.env_vars.keys()
     return [Problem(key, "the environment variable is not set.", "Set it to the server's key.", found=name)
             for key, name in asked.items() if name and name not in there]
-
-
-def _ranks(config: Config, gpus: Gpus) -> Problem | None:
-    return None if gpus.any or not config.kind.trains else _processes("trainer.ranks", config.trainer.ranks)
-
-
-def _engines(config: Config, gpus: Gpus) -> Problem | None:
-    settings = config.explorer.rollout_model
-    if gpus.any or not config.kind.explores or settings.engine_type not in ("vllm", "transformers"):
-        return None
-    return _processes("explorer.rollout_model.engine_num", settings.engine_num)
-
-
-def _processes(key: str, asked: int) -> Problem | None:
-    if asked <= MOST_PER_CORE * len(cores()):
-        return None
-    return Problem(key, f"each is a process that computes on a core, and there are {len(cores())} here; "
-                   f"needed at most {MOST_PER_CORE * len(cores())}.", "Lower it.", found=asked)
 
 
 def _sets(config: Config) -> Problem | None:

@@ -65,7 +65,7 @@ def unfit(recipe: Recipe) -> list[Problem]:
 
 
 def of_stage(config: Config, start: Model, teacher: Model | None, plain: dict[str, Any] | None,
-             gpus: Gpus) -> dict[str, list[Problem | None]]:
+             gpus: Gpus) -> dict[str, list]:
     """Returns what is wrong with the models of a stage, or remarkable. start, teacher: the sections `model` that name
     its initial model and its teacher. plain: config.json of the first, where it is here."""
     (problems, warnings), sizes = remote_code(config, start, teacher), []
@@ -74,13 +74,9 @@ def of_stage(config: Config, start: Model, teacher: Model | None, plain: dict[st
                  *(split_problem(plain, key, at(config, key)) for key, divides in (
                      ("explorer.rollout_model.tensor_parallel_size", gpus.any),
                      ("trainer.ulysses_sequence_parallel_size", config.kind.trains)) if divides)]
-    return {"problems": [*untrainable_models(config, start, gpus), *sizes, *problems], "warnings": warnings}
-
-
-def described(config: Config, start: Model, plain: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Returns the fact that attention has a window shorter than the sequences. plain: as of `of_stage`."""
     window = None if plain is None or start.init.enable else windowed(text_part(plain), config.model.longest)
-    return [("attention", f"{window}.")] if window else []
+    return {"problems": [*untrainable_models(config, start, gpus), *sizes, *problems], "warnings": warnings,
+            "facts": [("attention", f"{window}.")] if window else []}
 
 
 def other_models(config: Config) -> list[tuple[str, str]]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from ouroboros.pipeline.check.builtin_rewards import generator_problems
-from ouroboros.pipeline.check.sources import rewards, tasksets
 from ouroboros.pipeline.check.user_code import Functions, tool_notes, wrong_code
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import declared
@@ -24,7 +23,7 @@ from ouroboros.pipeline.settings.arguments.users import (
 )
 from ouroboros.pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import Taskset, reward_functions, workflow_of
+from ouroboros.pipeline.settings.data import Taskset, reward_functions, tasksets, workflow_of
 from ouroboros.pipeline.settings.monitors import monitor_problems
 from ouroboros.pipeline.settings.train_batch import REPLAY
 from ouroboros.pipeline.settings.trainer import several_steps
@@ -218,7 +217,7 @@ def tools_with_servers(config: Config, functions: Functions) -> list[tuple[str, 
 def _answered(config: Config) -> list[tuple[str, Taskset]]:
     """Returns (setting, task set) of the sets for which a stage samples responses."""
     return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-            if place.startswith("eval_") or rewards(config)]
+            if place.startswith("eval_") or config.kind.makes_experience]
 
 
 def _attempted(config: Config) -> list[tuple[str, Taskset, str]]:

@@ -147,7 +147,8 @@ def check(config: Config, elsewhere=False, data: bool | None = False, code=False
     report.add("", absent, missing_is)
     if not (_of_run(report, recipe, elsewhere) or absent or unlocated):  # planning stores digests below the root
         _plan(report, config, elsewhere)
-    hub.judge_downloads(report)
+    fetched = report.add_all("", hub.downloads(report.plan.stages if report.plan else []))
+    report.facts += [("downloaded by `ouro run`, before its first job", fetched)] if fetched else []
     waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
     deep = not report.problems and bool(waiting)
     sizes = _sizes(report, recipe, stages, deep if data is None else data, code and any(g.gib for g in gpus.values()))
@@ -224,29 +225,20 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     config: its settings, with the steps that are known. functions: the user's imported functions. sizes: of the models;
     None where they were not counted."""
     start, teacher = recipe.models[name], recipe.teacher(name)
-    made, plain = _made(report.plan, name), plain_config(start)
-    judged = Report("") if made is None else report  # a complete stage has no problems
-    estimated = "warnings" if config.ignore_validator_suggestions else "problems"
-    judged.add_all(name, model.of_stage(config, start, teacher, plain, gpus))
-    judged.add_all(name, named_functions.of_stage(config, functions))
-    judged.add(name, batch.notes(config), "warnings")
-    judged.add_all(name, engine.of_stage(config, plain, gpus, elsewhere))
-    judged.add(name, [fit.count_problem(config, gpus)])
-    judged.add(name, [] if elsewhere else machine.unfit_host(config, gpus), estimated)
-    facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus)), *model.described(config, start, plain)]
+    made, plain, facts = _made(report.plan, name), plain_config(start), workload.described(config)
     report.facts.append((name, facts))
-    size = sizes and sizes.of(start, config.model.lora_configs)
-    if size is None:
-        wrong = any(one.found == start.model_path for one in report.problems)
-        lacking = [] if sizes is None or plain or wrong else ["GPU memory and disk: the model is not here."]
-        judged.add("", lacking, "unjudged")
-        return None if judged is report else 0.0
-    tight, words = fit.of_stage(size, config, gpus, sizes, teacher)
-    judged.add(name, tight, estimated)
-    judged.add(name, [fit.tiles_problem(size, config)])
-    taken = workload.disk(config, size, fit.element_bytes(config, gpus))
-    facts += [*words, ("disk", taken.words())]
-    return 0.0 if made is None else max(taken.total - made, 0.0)
+    judged = Report("") if made is None else report  # a complete stage has no problems
+    fitting, taken = fit.of_stage(config, gpus, start, teacher, sizes)
+    for found in (model.of_stage(config, start, teacher, plain, gpus), named_functions.of_stage(config, functions),
+                  {"warnings": batch.notes(config)}, engine.of_stage(config, plain, gpus, elsewhere),
+                  {} if elsewhere else machine.of_stage(config, gpus), fitting):
+        facts += judged.add_all(name, found)
+    if taken:
+        return 0.0 if made is None else max(taken.total - made, 0.0)
+    wrong = any(one.found == start.model_path for one in report.problems)
+    lacking = [] if sizes is None or plain or wrong else ["GPU memory and disk: the model is not here."]
+    judged.add("", lacking, "unjudged")
+    return None if judged is report else 0.0
 
 
 def _made(plan: Plan | None, name: str) -> float | None:

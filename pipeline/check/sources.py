@@ -9,7 +9,7 @@ from ouroboros.pipeline.plan.hub import is_here
 from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, tasksets, train_places
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.setting import at, plain
@@ -108,20 +108,9 @@ def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     return tuple((key, own) for key in keys if (own := getattr(columns, key, None)) is not None)
 
 
-def tasksets(config: Config) -> list[tuple[str, Taskset]]:
-    """Returns (place below buffer.explorer_input, settings) of every training or evaluation set."""
-    explorer = config.buffer.explorer_input
-    return [*train_places(explorer), *eval_places(explorer)]
-
-
 def rewards(config: Config) -> bool:
     """Returns whether a stage with these settings applies the reward functions of its training sets."""
     return config.kind.makes_experience
-
-
-def explores(config: Config) -> bool:
-    """Returns whether a stage with these settings makes rollouts to train on."""
-    return config.kind.explores
 
 
 def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:

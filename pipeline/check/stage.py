@@ -3,15 +3,24 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from ouroboros.pipeline.check.data import state_problems
 from ouroboros.pipeline.check.sources import most_rows
-from ouroboros.pipeline.check.workload import RETRY, turns_of
 from ouroboros.pipeline.compose.recipe import Recipe, renamed_components, sets
 from ouroboros.pipeline.job.schedule import Schedule
 from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.identity import is_below, received_settings
+from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
-from ouroboros.pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
+from ouroboros.pipeline.settings.data import (
+    RETRY,
+    SHOWN,
+    eval_places,
+    reward_functions,
+    tasksets,
+    train_places,
+    turns_of,
+    workflow_of,
+)
+from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
 from ouroboros.pipeline.settings.model import TEACHER
 from ouroboros.pipeline.settings.profiles import profiled
@@ -40,27 +49,29 @@ def without_effect(recipe: Recipe) -> list[Problem]:
 
 def unfit_order(recipe: Recipe) -> list[Problem]:
     """Lists stages whose mode does not fit those before it. Stages must have valid names and order."""
-    found = []
-    for name, kind in recipe.kinds.items():
-        if kind.is_offline:
-            found += [problem.of([name]) for problem in _offline_problems(recipe, name)]
-        own = at(recipe.settings[name], OPERATORS)
-        used = own == at(recipe.run, OPERATORS) and any(one.makes_experience for one in recipe.kinds.values())
-        if kind.learns_from_given and own and not used:
-            found.append(Problem(OPERATORS, "judge responses of an explorer, and this stage learns from given ones.",
-                                 "Set them in the stage that explores; data_processor.task_pipeline.operators curate "
-                                 "given rows.", found=own, stages=[name]))
-        if kind.explores:
-            found += [problem.of([name]) for problem in _unmeasured(recipe, name)]
-        if kind.only_rewards:
-            found += [problem.of([name]) for problem in _scored_problems(recipe, name)]
-        if recipe.begins_with(name) in recipe.servers():
-            found.append(Problem("after", "begins with the model of a server, which is not here.",
-                                 "Put it before the evaluation of the server, or give it a model.", stages=[name]))
-        if kind.evaluates and not recipe.trained(name) and not recipe.settings[name].asks_server:
-            found.append(Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
-                                 "Put it behind one that does.", found=recipe.settings[name].mode, stages=[name]))
-    return found
+    return [problem.of([name]) for name in recipe.kinds for problem in _of_order(recipe, name)]
+
+
+def _of_order(recipe: Recipe, name: str) -> Iterator[Problem]:
+    kind, settings = recipe.kinds[name], recipe.settings[name]
+    if (begins := recipe.begins_with(name)) and recipe.settings[begins].asks_server:
+        yield Problem("after", "begins with the model of a server, which is not here.", "Put it before the evaluation "
+                      "of the server, or give it a model.")
+    if kind.explores:
+        yield from _unmeasured(recipe, name)
+    if kind.only_rewards:
+        yield from _scored_problems(recipe, name)
+    if kind.is_offline:
+        yield from (*_rowless(recipe, name), *_uncurated(recipe, name))
+    own = at(settings, OPERATORS)
+    used = own == at(recipe.run, OPERATORS) and any(one.makes_experience for one in recipe.kinds.values())
+    if kind.learns_from_given and own and not used:
+        yield Problem(OPERATORS, "judge responses of an explorer, and this stage learns from given ones.",
+                      "Set them in the stage that explores; data_processor.task_pipeline.operators curate given rows.",
+                      found=own)
+    if kind.evaluates and not recipe.trained(name) and not settings.asks_server:
+        yield Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
+                      "Put it behind one that does.", found=settings.mode)
 
 
 def _unmeasured(recipe: Recipe, name: str) -> Iterator[Problem]:
@@ -130,10 +141,6 @@ def _uncurated(recipe: Recipe, name: str) -> list[Problem]:
                         "no row.", "Leave them out.", found=own)]
     return [Problem(key, f"a stage with mode=train reads what the operators of '{source}' left, and these would judge "
                     f"no row.", f"Set them in '{source}', or in a stage with mode=score between the two.", found=own)]
-
-
-def _offline_problems(recipe: Recipe, name: str) -> list[Problem]:
-    return [*_rowless(recipe, name), *_uncurated(recipe, name)]
 
 
 def _rowless(recipe: Recipe, name: str) -> list[Problem]:
@@ -213,8 +220,7 @@ def idle_pool(recipe: Recipe) -> list[Problem]:
 def unasked_models(recipe: Recipe) -> list[Problem]:
     """Returns the problem of auxiliary models of a run that no stage uses: they would occupy GPUs for nothing."""
     stages = recipe.settings.values()
-    sources = [stage.buffer.explorer_input for stage in stages]
-    sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
+    sets = [(one, stage.buffer.explorer_input) for stage in stages for _, one in tasksets(stage)]
     if not any(stage.explorer.auxiliary_models for stage in stages) or any(
             _asks_models(taskset, source) for taskset, source in sets):
         return []
@@ -264,6 +270,23 @@ def unfit_turns(recipe: Recipe) -> list[Problem]:
         if not kind.learns_from_given:
             found += [problem.of([name]) for problem in _short_of_turns(settings)]
     return found
+
+
+def state_problems(function: str, explored: Config, place: str = "") -> list[Problem]:
+    """Lists sets whose workflow does not identify states that the advantage `function` compares.
+
+    explored: the settings of the stage whose explorer creates the rows. place: prefix of its settings: `stages.look.`.
+    """
+    if function not in ADVANTAGES or not ADVANTAGES[function].compares_states:
+        return []
+    source = explored.buffer.explorer_input
+    chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
+    return [Problem("algorithm.advantage_fn", "compares turns that begin in the same state (column state_hash), and "
+                    f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart.",
+                    "Set its default_workflow_type to retry_workflow, or to a workflow of your own whose "
+                    "trajectories have a state.", found=function)
+            # a user's workflow is only known after a run
+            for name, workflow in chosen if workflow in WORKFLOWS and not WORKFLOWS[workflow].tells_states]
 
 
 def _short_of_turns(settings: Config) -> list[Problem]:

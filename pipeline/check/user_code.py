@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from ouroboros.pipeline.check.sources import tasksets
 from ouroboros.pipeline.job.context import ending, environment, our_environment
 from ouroboros.pipeline.job.ending import die_with_parent
 from ouroboros.pipeline.job.process_group import ending_orphans
@@ -23,7 +22,7 @@ from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import TOOLS, Config, users_code
-from ouroboros.pipeline.settings.data import reward_functions, workflow_of
+from ouroboros.pipeline.settings.data import reward_functions, tasksets, workflow_of
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import NEEDED, digest_code, module_file
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
@@ -156,13 +155,22 @@ def of_python(dotted: str) -> bool:
 def missing_code(config: Config) -> list[Problem]:
     """Lists the user's modules that are named and missing on this machine."""
     return [Problem(key, f"'{name}': no such module.{_nearest_module(name)}", NEEDED)
-            for name, key in _code(config).items() if not _module(name) and not of_python(name)]
+            for name, key in _code(config).items() if not module_file(name.partition(":")[0]) and not of_python(name)]
 
 
 def wrong_code(config: Config) -> list[Problem]:
     """Lists the user's modules that cannot be read, or lack the named function."""
-    return [Problem(key, problem) for name, key in _code(config).items() if _module(name) or of_python(name)
-            for problem in _code_problem(name)]
+    found = []
+    for name, key in _code(config).items():
+        if of_python(name):
+            found.append(Problem(key, f"'{name}' is a function of Python itself; needed one of yours, which may call "
+                                 "it."))
+        elif module_file(name.partition(":")[0]):
+            try:
+                digest_code(name)
+            except ConfigError as error:
+                found.append(Problem(key, str(error)))
+    return found
 
 
 def _code(config: Config) -> dict[str, str]:
@@ -182,17 +190,3 @@ def _nearest_module(dotted: str) -> str:
     if name in known:
         return f" {known[name].relative_to(here)} is there, and is no file."
     return nearest(name, [module for module, path in known.items() if path.is_file()])
-
-
-def _module(dotted: str) -> Path | None:
-    return module_file(dotted.partition(":")[0])
-
-
-def _code_problem(dotted: str) -> list[str]:
-    if of_python(dotted):
-        return [f"'{dotted}' is a function of Python itself; needed one of yours, which may call it."]
-    try:
-        digest_code(dotted)
-    except ConfigError as error:
-        return [str(error)]
-    return []

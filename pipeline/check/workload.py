@@ -13,9 +13,8 @@ from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.schedule import rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
-from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import ExplorerInput, Taskset, train_places, workflow_of
+from ouroboros.pipeline.settings.data import train_places, turns_of
 from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
@@ -26,7 +25,6 @@ from ouroboros.pipeline.store import records
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
 # half, a token's text takes about 2, and an action mask next to nothing.
 ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
-RETRY = "retry_workflow"  # of workflows/retry.py
 OF_KEPT = 4.0  # an id of what a token was sampled among, at most
 TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly equal in consecutive rows
 
@@ -119,12 +117,6 @@ def row_bytes(prompt: int, response: int, kept: int = 0) -> float:
         elif column.name != "weights_versions":  # null, or runs of equal numbers, which are compressed to nothing
             total += ENTRY[column.metadata["arrow"]] * length if column.metadata["arrow"] in ENTRY else FIXED
     return total
-
-
-def turns_of(one: Taskset, source: ExplorerInput, place: str) -> int:
-    """Returns the most rows of an attempt at a task of a set that settings imply: a user's workflow counts as one."""
-    steps = one.workflow_args.get("max_env_steps", WORKFLOWS[RETRY].model_fields["max_env_steps"].default)
-    return steps if workflow_of(one, source, place) == RETRY and type(steps) is int else 1
 
 
 def most_turns(settings: Config) -> int:

@@ -162,8 +162,8 @@ class Recipe:
 
     run: the settings of the whole run. entries: every entry to plan, one that mode=bench adds too. settings, kinds:
     name -> settings of the stage (of `effective`), their kind. parents: name -> direct predecessors. own_models: the
-    stages that set their own initial model. ordered: whether all stages have names of their own and follow stages above
-    them, so that rules on their order can be applied.
+    stages that set their own initial model. every: (name, settings) of each entry, also of one whose name another has.
+    ordered: whether names differ, and all follow stages above them, so that rules on their order can be applied.
 
     Names in `after` that are not above the stage are ignored, and of entries with one name the first counts:
     `with_stages` reports both. The graph is therefore acyclic.
@@ -185,9 +185,9 @@ class Recipe:
         self.ordered = _are_ordered(config.stages)
         self.parents: dict[str, list[str]] = {}
         self.settings: dict[str, Config] = {}
-        self._all = [(entry["stage_name"], effective(config, entry)) for entry in self.entries]
+        self.every = [(entry["stage_name"], effective(config, entry)) for entry in self.entries]
         self.own_models: set[str] = set()
-        for entry, (name, settings) in zip(self.entries, self._all, strict=True):
+        for entry, (name, settings) in zip(self.entries, self.every, strict=True):
             if name in self.parents:
                 continue
             self.own_models |= {name} if sets(entry, "model.model_path") or sets(entry, "model.init") else set()
@@ -207,14 +207,15 @@ class Recipe:
         """Collects the findings on the settings of each stage, each once with the stages it concerns.
 
         written: whether only stages that the recipe lists count, without the one that mode=bench adds."""
-        return self.collected(lambda name, settings: find(settings), written)
+        return self.together([(name, find(settings)) for name, settings in self.every[
+            : len(entries(self.run)) if written else None]])
 
-    def collected(self, find: Callable[[str, Config], Iterable[Problem]], written: bool = False) -> list[Problem]:
-        """Does the same where the findings depend on the stage's name; an entry whose name another has is included."""
+    def together(self, found: Iterable[tuple[str, Iterable[Problem]]]) -> list[Problem]:
+        """Returns findings by the names of their stages, each once with the stages that it concerns."""
         concerned: dict[Problem, list[str]] = {}
         number = len(entries(self.run))
-        for name, settings in self._all[: number if written else None]:
-            for problem in find(name, settings):
+        for name, problems in found:
+            for problem in problems:
                 concerned.setdefault(problem, []).append(name)
         return [problem if len(names) == number else problem.of(names) for problem, names in concerned.items()]
 
