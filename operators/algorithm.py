@@ -128,7 +128,7 @@ class Algorithm:
         name = self.settings.sample_strategy or "default"
         function, key = pick(SAMPLE_STRATEGIES, name, "algorithm.sample_strategy"), "algorithm.sample_strategy_args"
         bound = arguments("sample_strategy", name, function, self.settings.sample_strategy_args, key)
-        # on recorded experience the stage cuts batches of its own size and mixes nothing in (check/sample_rules.py)
+        # on recorded experience the stage cuts batches of its own size and mixes nothing in (check/batch.py)
         size = train_batch(self.config).total if name == "mix" else 0
         return selected(function(step, size, **bound), candidates, experts)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from ouroboros.pipeline.check import builtin_rewards
 from ouroboros.pipeline.check.sources import sources as sources_of
-from ouroboros.pipeline.check.sources import tasksets
 from ouroboros.pipeline.job.tasksets import sets_with_paths
 from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.hub import is_here
@@ -19,7 +18,7 @@ from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Rows, workflow_of
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Rows, tasksets, workflow_of
 from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import below, nothing_at, resolve

@@ -4,10 +4,14 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ouroboros.pipeline.check.reading import rows_at
+from ouroboros.pipeline.plan.hub import is_here
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
+from ouroboros.pipeline.settings.curation import TaskPipeline
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, tasksets, train_places
+from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.profiles import profiled
-from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
@@ -103,20 +107,9 @@ def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     return tuple((key, own) for key in keys if (own := getattr(columns, key, None)) is not None)
 
 
-def tasksets(config: Config) -> list[tuple[str, Taskset]]:
-    """Returns (place below buffer.explorer_input, settings) of every training or evaluation set."""
-    explorer = config.buffer.explorer_input
-    return [*train_places(explorer), *eval_places(explorer)]
-
-
 def rewards(config: Config) -> bool:
     """Returns whether a stage with these settings applies the reward functions of its training sets."""
     return config.kind.makes_experience
-
-
-def explores(config: Config) -> bool:
-    """Returns whether a stage with these settings makes rollouts to train on."""
-    return config.kind.explores
 
 
 def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:
@@ -162,3 +155,51 @@ def _asked(columns: Format) -> tuple[tuple[str, str], ...]:
 
 def _prompt_setting(columns: Format) -> str:
     return "messages_key" if columns.prompt_type == "messages" and columns.messages_key else "prompt_key"
+
+
+def most_rows(config: Config, generated: bool = False) -> int | None:
+    """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None when not all
+    can be counted: not on this machine, a dataset of save_to_disk, or texts that are cut into pieces.
+
+    config: its settings (`recipe.effective`). generated: count generated rows too, of which curation drops
+    more.
+    """
+    kind, pool = config.kind, config.data_processor.task_pipeline
+    if kind.explores:
+        sets = [one for _, one in train_places(config.buffer.explorer_input)]
+    elif kind.learns_from_given and config.algorithm.data != "texts":
+        sets = [config.buffer.trainer_input.experience_buffer]
+    else:
+        return None
+    made = _generated(pool, kind, config.algorithm.on_pairs) if generated else None
+    counts = [_rows_of_set(one, pool, made) for one in sets]
+    return None if None in counts else sum(counts)
+
+
+def _rows_of_set(one: Rows, pool: TaskPipeline, made: int | None) -> int | None:
+    """Returns the rows of a set from its own files or the pool. made: rows that a generator provides for it."""
+    if one.path is not None:
+        named = one.path if isinstance(one.path, list) else [one.path]
+        paths, split = [below(path, one.subset_name) for path in named], one.split
+    else:
+        paths, split = pool.inputs, pool.split
+    counts = [rows_at(resolve(path), split) if is_here(path, split) else None for path in paths]
+    counts = counts or [made if one.path is None else None]
+    return None if None in counts else min(sum(counts), at(one, "limit") or sum(counts))
+
+
+def _generated(pool: TaskPipeline, kind: Kind, on_pairs: bool) -> int | None:
+    """Returns the rows that a generator creates for this kind of stage, faulty ones included; None for an unknown
+    generator or non-numeric arguments. Without curation all rows are tasks. on_pairs: whether it trains on pairs."""
+    given = [pool.generator_args.get(name) for name in GENERATED.get(pool.generator, ())]
+    if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
+        return None
+    tasks, demonstrations, dirt = given
+    pairs = pool.generator_args.get("pairs") or 0
+    own = (pairs if on_pairs else demonstrations) if kind.learns_from_given else tasks
+    curated, every = pool.config_path or pool.operators, tasks + demonstrations + pairs
+    return int((own if curated else every) + round(dirt * every))
+
+
+# generator (operators/generate.py) -> its arguments: number of tasks and demonstrations, share of faulty rows added
+GENERATED = {"countdown": ("tasks", "demonstrations", "dirt")}

@@ -39,8 +39,8 @@ def composition(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     and the problems. Types are unchecked. What cannot be merged, such as a list over a section, is left out."""
     from omegaconf import OmegaConf
 
-    words = read(overrides)
-    places, problems = directories(), words.problems
+    places, words = directories(), read(overrides)
+    problems = words.problems
     stamps = _stamps(places, words.choices)
     made = pickle.loads(_of_groups(words.choices, tuple(map(str, places)), stamps))  # six times as fast as deepcopy
     for override in sorted(words.values, key=lambda one: one.key_or_group.startswith("stages.")):  # of the run first
@@ -71,15 +71,16 @@ def read(overrides: list[str]) -> Words:
     """
     known, found, stopped = groups(), [], False
     problems: list[Problem] = []
-    for override in [*chosen_by_project(overrides), *overrides]:
+    words = [*chosen_by_project(overrides), *overrides]
+    chosen, twice = [key for key in map(axes.key_of, overrides) if key in known], axes.set_twice(overrides)
+    for override in words:
         try:
             word, wrong = _understood(override, known)
         except ConfigError as error:
             word, wrong, stopped = None, error.problems, True
         found += [word] if word else []
         problems += wrong
-    problems += axes.set_twice(overrides)
-    chosen = [key for key in map(axes.key_of, overrides) if key in known]
+    problems += twice
     if stopped or len(set(chosen)) < len(chosen):  # the rest depends on which recipe is meant
         raise ConfigError.of(TITLE, problems)
     return Words(tuple(word for word in found if isinstance(word, str)),

@@ -38,6 +38,8 @@ def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Con
 
     ask: whether to query the hub for what the cache lacks. update: query again for what the run has pinned, too.
     """
+    if not any(is_id(name, key) for key, name in named(config)):
+        return config, []
     pins = {} if update else SIBLINGS | pinned(config)
     failed: dict[str, str] = {}  # id -> the line about it, prefixed with the first setting that names it
 
@@ -199,14 +201,13 @@ def fetch_missing(stages: Iterable[Stage]) -> None:
         require_whole(*read, stage.root)
 
 
-def judge_downloads(report) -> None:
-    """Adds pending downloads to a report of pipeline/check/preflight.py; their rows are not checked before."""
+def downloads(stages: list[Stage]) -> dict[str, list]:
+    """Returns the pending downloads of stages as facts (repository, sentence); their rows are `unjudged` before."""
     try:
-        found = missing(report.plan.stages) if report.plan else {}
+        found = missing(stages)
     except OuroError as error:
-        report.add("", [str(error)])
-        return
-    facts = [(name.removeprefix(DATASETS).partition("@")[0], f"{sum(sizes.values()) / 1e9:.2f} GB in {len(sizes)} "
-              f"file(s), at commit {name.rpartition('@')[2][:12]}") for name, sizes in found.items()]
-    report.facts += [("downloaded by `ouro run`, before its first job", facts)] if facts else []
-    report.add("", [f"rows of {name}: not downloaded yet." for name in found if name.startswith(DATASETS)], "unjudged")
+        return {"problems": [str(error)]}
+    return {"facts": [(name.removeprefix(DATASETS).partition("@")[0], f"{sum(sizes.values()) / 1e9:.2f} GB in "
+                       f"{len(sizes)} file(s), at commit {name.rpartition('@')[2][:12]}")
+                      for name, sizes in found.items()],
+            "unjudged": [f"rows of {name}: not downloaded yet." for name in found if name.startswith(DATASETS)]}

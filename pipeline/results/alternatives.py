@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.check import named_functions, references
+from ouroboros.pipeline.check import named_functions, user_code
+from ouroboros.pipeline.check.data import lacking
 from ouroboros.pipeline.check.judge import rules_of_stage
-from ouroboros.pipeline.check.recorded_rules import lacking
-from ouroboros.pipeline.check.user_code import imported
 from ouroboros.pipeline.compose import axes
 from ouroboros.pipeline.compose.recipe import Recipe, entries, merged
 from ouroboros.pipeline.results.difference import frozen
@@ -93,8 +92,8 @@ def _unfit(settings: Config, original: Algorithm) -> list[str]:
     if algorithm.loss.needs_teacher and losses[0] != losses[1]:
         return [f"algorithm.policy_loss_fn={algorithm.policy_loss_fn} needs the log-probs of as many of the teacher's "
                 "likeliest tokens as it compares, and this stage did not ask for them."]
-    absent = [*references.missing_code(settings), *references.wrong_code(settings)]
-    functions, wrong = imported([settings], "\n".join(absent))
+    absent = [*user_code.missing_code(settings), *user_code.wrong_code(settings)]
+    functions, wrong = user_code.imported([settings], "\n".join(absent))
     alone = named_functions.lonely(algorithm, algorithm, functions, "") if settings.kind.is_offline else []
     return [*rules_of_stage(settings), *absent, *wrong, *alone, *named_functions.wrong_arguments(settings, functions)]
 

@@ -1,5 +1,6 @@
 """Rules between sections: what the settings of one stage must have in common. Rules of one section are in its class."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from ouroboros.pipeline.settings.reward_rules import (
     rewards,
 )
 from ouroboros.pipeline.settings.server_rules import server
+from ouroboros.pipeline.settings.setting import Absent
 from ouroboros.pipeline.settings.sync_rules import over_rollout, overlap, partial_rollout, syncs
 from ouroboros.pipeline.settings.train_batch import given_batch
 from ouroboros.pipeline.store.errors import Problem
@@ -266,7 +268,14 @@ def nodes(c) -> Found:
                       "only.", "Set cluster.node_num=1 for this stage.")
 
 
-RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, reward_model, greedy_baseline,
-         components, taught, weighed, token_budget, sampling_of_training, groups, critic, resampling, over_rollout,
-         partial_rollout, overlap, syncs, passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong,
-         resampled_by_accuracy, component_keys, nodes, server)
+def broken(c) -> Found:
+    """Yields what every rule below finds; one that reads a value which is absent finds nothing."""
+    for each in RULES:
+        with contextlib.suppress(Absent):
+            yield from each(c)
+
+
+RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
+         weighed, token_budget, sampling_of_training, groups, critic, resampling, passes, reference_update, texts,
+         sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
+         over_rollout, partial_rollout, overlap, syncs, server)

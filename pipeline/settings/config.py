@@ -167,9 +167,7 @@ class Config(Section):
             if not self.kind.trains:
                 used = self.without("algorithm.optimizer").without("trainer")
         yield from super(Config, used).broken_rules(above)
-        for each in combinations.RULES:
-            with contextlib.suppress(Absent):
-                yield from each(self)
+        yield from combinations.broken(self)
 
 
 # settings of a run that no stage has its own value of

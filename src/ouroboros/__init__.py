@@ -88,7 +88,7 @@ def check(recipe: str | None = None, *overrides: str, data: bool = True, call: b
     a sample of the data files, sizes of models, and the user's code. call: whether to call reward functions and servers
     too.
     """
-    from ouroboros.pipeline.check.incomplete import report_on
+    from ouroboros.pipeline.check.preflight import report_on
 
     return report_on(_words(recipe, overrides), data=data, call=call)
 

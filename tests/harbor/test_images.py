@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ouroboros.pipeline.check.harbor_rules import facts
+from ouroboros.pipeline.check.data import of_tasks
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments
@@ -316,7 +316,7 @@ def test_thousands_of_directories_are_accepted_in_seconds(tmp_path):
     for number, shape in enumerate(shapes):
         write_shape(tmp_path / "tasks" / f"{number:04}", shape, number)
     begin = time.monotonic()
-    ((_, sentence),) = facts(compose(["recipe=file_agent", f"{SET}.path={tmp_path / 'tasks'}",
+    ((_, sentence),), _ = of_tasks(compose(["recipe=file_agent", f"{SET}.path={tmp_path / 'tasks'}",
                                       f"checkpoint_root_dir={tmp_path}", "buffer.explorer_input.eval_tasksets=[]"]))
     print(f"\n{sentence}; read in {time.monotonic() - begin:.0f} s")
     assert sentence.startswith(f"{len(shapes)} of {len(shapes)} ")

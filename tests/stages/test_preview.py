@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.pipeline.check.data_sample import Part, Sample
+from ouroboros.pipeline.check.reading import Part, Sample
 from ouroboros.pipeline.check.sources import FEATURE, RATE
 from ouroboros.pipeline.settings.data import BufferFormat, format_of
 from ouroboros.pipeline.settings.model import Model

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ouroboros.pipeline.check.mode_rules import unfit_order
+from ouroboros.pipeline.check.stage import unfit_order
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.setting import plain

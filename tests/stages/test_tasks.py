@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.results.view import is_locked
 from ouroboros.pipeline.settings.data import AuxiliaryBuffer, TaskFormat

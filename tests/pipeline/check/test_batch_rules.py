@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check.batch_rules import batch_notes, unfillable_steps
+from ouroboros.pipeline.check.batch import notes, unfillable_steps
 from ouroboros.pipeline.check.preflight import check
 from ouroboros.pipeline.compose.recipe import Recipe
 from tests.configs import changed, places
@@ -51,13 +51,13 @@ def test_of_a_length_that_is_not_known_nothing_is_said():
 
 def test_tasks_that_are_asked_again_within_a_step_are_a_warning():
     """64 / 3 = 21.3. Of 2,925 tasks x 8 = 23,400 rollouts, 5,120,000 are 219 passes."""
-    (note,) = batch_notes(stage("rft", buffer__explorer_input__taskset__limit=3))
+    (note,) = notes(stage("rft", buffer__explorer_input__taskset__limit=3))
     assert note.key == "buffer.batch_size"
     wording(note, "3 tasks", "21.3 times")
-    (note,) = batch_notes(stage("rft", buffer__train_batch_size=5_120_000))
+    (note,) = notes(stage("rft", buffer__train_batch_size=5_120_000))
     assert (note.key, "219 passes" in note, "2,925" in note) == ("buffer.train_batch_size", True, True)
-    assert batch_notes(stage("rft")) == batch_notes(stage("sft")) == []
-    assert batch_notes(stage("rft", mode="explore", buffer__train_batch_size=5_120_000)) == []
+    assert notes(stage("rft")) == notes(stage("sft")) == []
+    assert notes(stage("rft", mode="explore", buffer__train_batch_size=5_120_000)) == []
 
 
 def test_the_check_before_a_run_says_both(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from ouroboros.pipeline.check.judge import rules_of_stage
-from ouroboros.pipeline.check.mode_rules import partly_measured, unfit_order
+from ouroboros.pipeline.check.stage import partly_measured, unfit_order
 from ouroboros.pipeline.compose.recipe import Recipe
 from tests import plans
 from tests.configs import changed, check, overridden, places

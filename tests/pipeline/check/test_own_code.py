@@ -7,8 +7,7 @@ import pytest
 
 from ouroboros.pipeline.check import preflight, user_code
 from ouroboros.pipeline.check.named_functions import wrong_arguments
-from ouroboros.pipeline.check.references import wrong_code
-from ouroboros.pipeline.check.user_code import imported
+from ouroboros.pipeline.check.user_code import imported, wrong_code
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ouroboros.pipeline.check import named_functions, preflight, references, samples
+from ouroboros.pipeline.check import model, named_functions, preflight, samples
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.check.sources import sources
 from ouroboros.pipeline.compose.recipe import effective
@@ -32,11 +32,11 @@ def rft(values: dict) -> dict:
 
 def absent(values: dict) -> list[Problem]:
     settings = rft(values)
-    return references.missing(settings, settings.model)
+    return model.missing(settings, settings.model)
 
 
 def test_of_the_default_recipe_nothing_is_missing_or_wrong():
-    assert absent({}) == references.wrong_code(rft({})) == named_functions.wrong_arguments(rft({})) == []
+    assert absent({}) == model.wrong_code(rft({})) == named_functions.wrong_arguments(rft({})) == []
 
 
 def test_everything_that_is_not_here_is_told_at_once(tmp_path):
@@ -86,7 +86,7 @@ def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
 
 def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
     """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
-    known = (*references.FILES, *references.OTHER_MODELS, references.IMAGES, *PATHS,
+    known = (*model.FILES, *model.OTHER_MODELS, model.IMAGES, *PATHS,
              "data_processor.task_pipeline.inputs")
     assert {key for kind in ROWS for key in kind.external} <= set(known)
 
@@ -101,12 +101,12 @@ def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_pa
     here = str(tmp_path)
     settings = rft({"model.init.enable": False, "model.model_path": here, "algorithm.advantage_fn": "ppo",
                     "model.critic_model_path": here})
-    found = references.wrong_models(settings, settings.model)
+    found = model.wrong_models(settings, settings.model)
     assert [line.partition(f"={here}: ")[0] for line in found] == ["model.model_path", "model.critic_model_path"]
     assert all(words in line for line in found)
     assert plain_config(settings.model) is None
     (tmp_path / "config.json").write_text(json.dumps(QWEN2))
-    assert references.wrong_models(settings, settings.model) == []
+    assert model.wrong_models(settings, settings.model) == []
 
 
 def test_sources_are_the_files_with_the_columns_that_are_wanted():
@@ -186,9 +186,9 @@ def test_a_module_is_looked_through_for_a_function_without_running_it(tmp_path, 
     monkeypatch.syspath_prepend(str(tmp_path))
     for wrong, words in (("my_rewards:strickt", "has no 'strickt'. Did you mean 'strict'?"),
                          ("my_broken:strict", "line 1")):
-        (problem,) = references.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": wrong}))
+        (problem,) = model.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": wrong}))
         assert words in problem
-    assert references.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": "my_rewards:strict"})) == []
+    assert model.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": "my_rewards:strict"})) == []
 
 
 def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs():

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from ouroboros.pipeline.check.data import missing
 from ouroboros.pipeline.check.fit import adapter_words
-from ouroboros.pipeline.check.references import missing, wrong_adapters
+from ouroboros.pipeline.check.model import wrong_adapters
 from ouroboros.pipeline.check.workload import disk
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.plan.plan import make_plan

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check import engine_rules
+from ouroboros.pipeline.check import engine
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import OWN_ENGINE_ARGS
@@ -91,13 +91,13 @@ ENGINE = "explorer.rollout_model"
     ({"trainer.attention": "padded"}, CPU, []),
 ])
 def test_what_an_engine_or_a_trainer_would_refuse_at_its_start(settings, gpus, keys):
-    assert [problem.key for problem in engine_rules.unfit_engine(changed(settings), gpus)] == keys
+    assert [problem.key for problem in engine.unfit_engine(changed(settings), gpus)] == keys
 
 
 def test_arguments_of_vllm_beside_another_engine_are_a_warning():
     other = {f"{ENGINE}.engine_type": "transformers", KEY: {"block_size": 16}}
-    assert [problem.key for problem in engine_rules.idle(changed(other))] == [KEY]
-    assert engine_rules.unfit_engine(changed(other), CPU) == []
+    assert [problem.key for problem in engine.idle(changed(other))] == [KEY]
+    assert engine.unfit_engine(changed(other), CPU) == []
 
 
 @pytest.mark.parametrize("gpu", [True, False])

@@ -7,7 +7,7 @@ import pytest
 from ouroboros.commands.bridges.page import counts, page
 from ouroboros.commands.bridges.source import read_yaml
 from ouroboros.pipeline.check.judge import compose, judged
-from ouroboros.pipeline.check.stage_rules import unread
+from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.config import walk

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ouroboros.pipeline.check import preflight
-from ouroboros.pipeline.check.references import untrainable_models
+from ouroboros.pipeline.check.model import untrainable_models
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.store.architecture import unpacked, untrainable

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ouroboros.pipeline.check.data_sample import sample
-from ouroboros.pipeline.check.harbor_rules import facts, remarks
+from ouroboros.pipeline.check.data import of_tasks
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.check.reading import sample
+from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.store import tables
@@ -147,14 +147,14 @@ def test_what_is_read_otherwise_than_written_is_a_warning_with_the_task(tmp_path
     write_task(tmp_path / "one", tests__test_dot_sh=crlf, solution__lib__a_dot_sh=crlf,
                tests__lf_dot_sh="cat > x <<E\na\r\nE\n")
     write_task(tmp_path / "two", task_dot_toml="[verifer]\ntimeout_sec = 1\n[environment.envs]\n[metadata.a]\n")
-    found = [(Path(one.key).name, str(one).partition(": ")[2]) for one in remarks(composed(tmp_path))]
+    found = [(Path(one.key).name, str(one).partition(": ")[2]) for one in of_tasks(composed(tmp_path))[1]]
     assert [name for name, _ in found] == ["one", "one", "two", "two"]
     for (_, text), names in zip(found, (["tests/test.sh", "LF"], ["solution/lib/a.sh"], ["[verifer]", "'verifier'"],
                                         ["[environment.envs]", "'environment.env'"]), strict=True):
         wording(text, *names)
     for number in range(9):
         write_task(tmp_path / f"z{number}", tests__test_dot_sh=crlf)
-    *_, last = remarks(composed(tmp_path))
+    *_, last = of_tasks(composed(tmp_path))[1]
     wording(str(last), "8 more")
 
 
@@ -170,7 +170,7 @@ def test_a_task_that_works_in_the_root_is_warned_of(tmp_path, changed, warns):
 
 def test_a_check_says_that_dockerfiles_run_as_root(tmp_path):
     write_task(tmp_path / "tasks" / "one", environment__Dockerfile="FROM x\nRUN true")
-    (_, sentence), = facts(composed(tmp_path / "tasks", f"checkpoint_root_dir={tmp_path}"))
+    ((_, sentence),), _ = of_tasks(composed(tmp_path / "tasks", f"checkpoint_root_dir={tmp_path}"))
     wording(sentence, "1 of 1", "root")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ouroboros.commands.bridges.tables import said, table
 from ouroboros.commands.bridges.translation import SETTINGS, Entry, Path, Translation, first, places
-from ouroboros.pipeline.compose.stage_settings import RESERVED
+from ouroboros.pipeline.compose.recipe import RESERVED
 from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, ROLLOUTS, data_of
 from ouroboros.pipeline.settings.train_batch import taken_groups
 
