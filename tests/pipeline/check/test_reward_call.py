@@ -17,7 +17,7 @@ MINE = """\
 import os, subprocess, sys, time
 def score(response, answer): return float(response == answer == '4') + len(os.environ['CUDA_VISIBLE_DEVICES'])
 async def later(response, answer): return {'accuracy': response == 'because'}
-def batch(prompts, completions, truths, scale=1.0): return [scale * (p[-1]['content'][-4:] == 'two?') for p in prompts]
+def batch(prompts, completions, answers, scale=1.0): return [scale * (p[-4:] == 'two?') for p in prompts]
 def of_ids(response, answer, completion_ids): return 1.0
 def reads_ids(completions, answer, **kwargs): return [len(one) for one in kwargs['completion_ids']]
 def text(response, answer): return 'good'
@@ -45,6 +45,8 @@ def numeric(response, answer): return float(int(response) == int(answer))
 def given(response, answer, key): return float(key == 'hush-hush') if response else 0.0
 def holds(response, answer): return {'accuracy': answer in response, 'short': 1.0}
 def form(response, answer): return 0.5 if response.startswith('<answer>') else -0.5
+def cases(response, answer, tests, level=1): return float(len(tests) * level)
+def others(response, answer, **columns): return float(len(columns))
 def slow(response, answer):
     time.sleep(0.6)
     return float(answer in response)
@@ -84,6 +86,20 @@ def test_a_function_of_a_batch_that_answers_for_one_response_is_found(asked):
     facts, [(where, line)] = asked("alone")
     assert (facts, where) == ([], "problems")
     wording(line, "1 for", "2 responses")
+
+
+def test_columns_are_given_to_the_call_which_says_what_takes_what(asked, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "why?", "answer": "x", "tests": [1, 2], "hard": 3}))
+    [(_, words)], _ = asked("cases", level="${column:hard}")
+    wording(words, "reward=6", "tests <- tests", "level <- hard")
+
+
+@pytest.mark.parametrize(("name", "given"), [("cases", {"tests": [1]}), ("others", {"hard": 2})])
+def test_an_argument_that_is_a_column_too_is_a_problem(asked, tmp_path, name, given):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "why?", "answer": "x", "tests": [1, 2], "hard": 3}))
+    facts, [(to, line)] = asked(name, **given)
+    assert (facts, to) == ([], "problems")
+    wording(line, next(iter(given)))
 
 
 def test_a_demonstration_is_the_better_response(asked, tmp_path):
