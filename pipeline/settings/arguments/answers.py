@@ -40,6 +40,7 @@ class FormatReward(Reward):
 class CodeReward(Reward):
     """1 where the program of a reply passes the tests of its row, which run outside of its process."""
     reports_accuracy = True
+    takes_rows = True
     components = ("accuracy", "tests")
     cpu_seconds: int = Field(5, ge=1, le=3600, description=(
         "CPU seconds of a program: of all calls of its function together, or of one input; beyond them the rest of its "

@@ -5,6 +5,7 @@ import pytest
 from ouroboros.pipeline.check.builtin_rewards import isolation
 from ouroboros.pipeline.settings.explorer import depends_on_time, runs_programs
 from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.workflows.environments import confinement, programs
 from tests.configs import overridden
 
@@ -34,6 +35,11 @@ def test_a_machine_that_isolates_nothing_is_a_problem_of_the_check():
 def test_isolation_none_is_a_warning_of_every_check():
     problems, warnings = isolation(recipe("buffer.explorer_input.taskset.reward_fn_args={isolation: none}"))
     assert (problems, [one.found for one in warnings]) == ([], ["none"])
+
+
+def test_all_columns_of_its_records_are_kept():
+    source = recipe().buffer.explorer_input
+    assert asked_columns(source.taskset, source, "taskset") == ["*"]
 
 
 @pytest.mark.parametrize(("kind", "how"), [("rft", ["auto"]), ("evaluate", ["auto"]), ("curate", None)])
