@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ouroboros.pipeline.check import (
     batch,
+    builtin_rewards,
     engine,
     fit,
     machine,
@@ -231,7 +232,8 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     fitting, taken = fit.of_stage(config, gpus, start, teacher, sizes)
     for found in (model.of_stage(config, start, teacher, plain, gpus), named_functions.of_stage(config, functions),
                   {"warnings": batch.notes(config)}, engine.of_stage(config, plain, gpus, elsewhere),
-                  {} if elsewhere else machine.of_stage(config, gpus), fitting):
+                  {} if elsewhere else machine.of_stage(config, gpus),
+                  {} if elsewhere else builtin_rewards.isolation(config), fitting):
         facts += judged.add_all(name, found)
     if taken:
         return 0.0 if made is None else max(taken.total - made, 0.0)
