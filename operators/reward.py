@@ -176,14 +176,14 @@ def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout
     operators/answers.py, or that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note
     `limit`. Raises DataError when the truth holds no answer.
     """
-    found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
+    found, truth, evaluates = final_answers(response, answer, allow_unevaluated)
     how = verdict(found, truth, timeout_seconds, evaluates) if found else DIFFERENT
     if how == UNREADABLE:
         raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
     return Judgement({"accuracy": float(how == EQUAL)}, {"accuracy": LIMIT} if how == LIMIT else None)
 
 
-def _final_answers(response: str, answer: str, allow_unevaluated: bool) -> tuple[str, str, bool]:
+def final_answers(response: str, answer: str, allow_unevaluated: bool) -> tuple[str, str, bool]:
     """The answers of a response and of its truth, and whether the first may leave an operation to carry out."""
     truth, text = truth_answer(answer), spoken(response)
     if not truth:
@@ -209,7 +209,7 @@ def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,
            allow_unevaluated=ACCURACY.allow_unevaluated) -> None:
     """Begins a comparison, so that those of a step are made at the same time."""
     with suppress(DataError):
-        found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
+        found, truth, evaluates = final_answers(response, answer, allow_unevaluated)
         compared(found, truth, timeout_seconds, evaluates)
 
 

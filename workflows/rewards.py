@@ -27,6 +27,7 @@ from ouroboros.workflows.attempts.apart import apart
 from ouroboros.workflows.attempts.time_limit import limited
 from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
 from ouroboros.workflows.judge import Policy, judge_reward
+from ouroboros.workflows.packaged_rewards import reasoning_gym_reward
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
 from ouroboros.workflows.protocol.prompts import choices_of
@@ -202,5 +203,11 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
     return punish
 
 
+def reasoning_gym(rewards: Rewards, partial_credit=0.0) -> RewardFunction:
+    """The scorers of reasoning-gym, asked for all responses at once."""
+    return Rule(reasoning_gym_reward, {"partial_credit": partial_credit}, retries=0, title="reasoning_gym_reward")
+
+
 # opened once, with the settings; all other functions are called with a response and its truth
-OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}
+OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model,
+          "reasoning_gym_reward": reasoning_gym}

@@ -103,16 +103,19 @@ class Sandbox:
     """The files of one attempt, and commands that see them."""
 
     def __init__(self, storage_mb: float, memory_mb: float | None = None, cpus: float = 1.0,
-                 layers: Sequence[Path] = (), user: int = 0):
+                 layers: Sequence[Path] = (), user: int = 0, shown: Sequence[Path] = ()):
         """storage_mb: of all files. memory_mb: of all processes of a command together, if that is below the limit of
         this one. cpus: CPU seconds of a process, as a multiple of its command's time. layers: directories of an image,
-        the topmost last. user: number that commands see as theirs. Raises ConfigError where this machine forbids it."""
+        the topmost last. user: number that commands see as theirs. shown: directories of this machine that commands see
+        at their place, read-only. Raises ConfigError where this machine forbids it."""
         self._memory, self._cpus, self._as, self._user, self._layers = memory_mb, cpus, rights(), user, len(layers)
         self._read_only: list[str] = []
+        self._shown = [word for place, path in enumerate(shown, len(layers)) for word in (
+            "--ro-bind", f"/sys/layers/{place}", str(path.absolute()))]
         if missing := [name for name in TOOLS if not shutil.which(name)]:
             raise ConfigError(f"there is no {missing[0]} on PATH. {NEEDED}")
         self._holder = subprocess.Popen(
-            [*apart(layers), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES), self._overlay()],
+            [*apart([*layers, *shown]), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES), self._overlay()],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         found = _drain(self._holder.stdout, START_SECONDS, until=b"\n").strip()
         if found != b"ready":
@@ -198,7 +201,7 @@ class Sandbox:
         user = "0" if verifies else str(self._user)
         known = [word for pair in variables.items() for word in ("--setenv", *pair)]
         return ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-                "--uid", user, "--gid", user, "--hostname", "task", "--bind", "/sys/root", "/", *seen,
+                "--uid", user, "--gid", user, "--hostname", "task", "--bind", "/sys/root", "/", *seen, *self._shown,
                 "--proc", "/proc", "--dev", "/dev", "--bind", "/sys/own/shm", "/dev/shm", "--remount-ro", "/dev",
                 *(VERIFIER if verifies else AGENT), "--chdir", "/", "--clearenv", *known]
 

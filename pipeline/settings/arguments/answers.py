@@ -30,6 +30,14 @@ class AccuracyReward(Reward):
         "count a marked answer that leaves an operation to carry out, such as \\boxed{34 + 50} where the truth is 84"))
 
 
+class ReasoningGymReward(Reward):
+    """1 where the scorer of a task of reasoning-gym gives the answer 1."""
+    reports_accuracy = True
+    components = ("accuracy", "partial_credit")
+    partial_credit: float = Field(0.0, ge=0, le=1, description=(
+        "weight of a score below 1, which the package gives for parts of an answer and for its form"))
+
+
 class FormatReward(Reward):
     """score where the whole response matches a pattern, else -score."""
     components = ("format_score",)
@@ -113,6 +121,7 @@ class TerminalAgent(ToolWorkflow):
 
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
+    "reasoning_gym_reward": ReasoningGymReward,
     "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
     "judge_reward": JudgeReward,
 }
