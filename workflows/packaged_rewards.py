@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from ouroboros.operators.formula_worker import LIMIT
 from ouroboros.operators.reward import Judgement, final_answers
 from ouroboros.pipeline.store import packages
 from ouroboros.pipeline.store.errors import StageError
+from ouroboros.workflows.environments.programs import PREFIX, PYTHON, SCRATCH_MB
 from ouroboros.workflows.environments.sandbox import Sandbox
 
 SCORER = "ouroboros.operators.reasoning_gym_scores"
@@ -49,13 +49,14 @@ def _scores(rows: list[list]) -> list[float | None]:
     """The package's score of each [answer, truth, metadata]; None at a limit."""
     place, installed = packages.folder("reasoning-gym"), sysconfig.get_path("purelib")
     scorer = Path(importlib.util.find_spec(SCORER).origin).read_text()
-    sandbox = Sandbox(64, MEGABYTES, shown=[Path(sys.base_prefix), Path(installed), place])
+    sandbox = Sandbox(SCRATCH_MB, MEGABYTES, shown=[*([] if PREFIX.is_relative_to("/usr") else [PREFIX]),
+                                                    Path(installed), place])
     try:
         with tempfile.TemporaryFile("w+") as request:
             json.dump(rows, request)
             request.seek(0)
             ended = sandbox.run(
-                [str(Path(sys.executable).resolve()), "-W", "ignore", "-c", scorer],
+                [str(PYTHON), "-W", "ignore", "-c", scorer],
                 START_SECONDS + ANSWER_SECONDS * len(rows), stdin=request,
                 variables={"PYTHONPATH": f"{place}:{installed}", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
     finally:

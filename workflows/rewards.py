@@ -26,6 +26,7 @@ from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 from ouroboros.workflows.attempts.apart import apart
 from ouroboros.workflows.attempts.time_limit import limited
 from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
+from ouroboros.workflows.code_reward import code_reward
 from ouroboros.workflows.judge import Policy, judge_reward
 from ouroboros.workflows.packaged_rewards import reasoning_gym_reward
 from ouroboros.workflows.protocol.engine import Engine
@@ -103,7 +104,7 @@ class Rewards:
         return [opened[one] for one in names]
 
     def _loaded(self, name: str) -> Callable:
-        function, limit = load_reward(name), self.config.explorer.max_timeout
+        function, limit = _function(name), self.config.explorer.max_timeout
         if ":" not in name:
             return function
         return apart(function, name, limit) if name in self._apart else limited(function, limit)
@@ -129,11 +130,15 @@ def _taken(names: Sequence[str], given: dict) -> dict:
             if any(taker.takes_anything or key in taker.names() for taker in takers)}
 
 
+def _function(name: str) -> Callable:
+    return ISOLATING.get(name) or load_reward(name)
+
+
 def of_texts(name: str, given: dict[str, Any]) -> Callable[[str, str], dict[str, float]]:
     """Returns a reward function as one of (response, answer) that returns components; errors: `ouroboros.reward`."""
     if name in OPENED:
         raise ConfigError(f"{name} judges with what a stage has (a model, a judge or lengths), and not texts alone.")
-    function = load_reward(name)
+    function = _function(name)
     taker = REWARDS.get(name) or Signature.of(function)
     wrong = [*unknown(name, [taker], given), *(taker.wrong_values(name, given) if taker else ())]
     if wrong:
@@ -203,11 +208,7 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
     return punish
 
 
-def reasoning_gym(rewards: Rewards, partial_credit=0.0) -> RewardFunction:
-    """The scorers of reasoning-gym, asked for all responses at once."""
-    return Rule(reasoning_gym_reward, {"partial_credit": partial_credit}, retries=0, title="reasoning_gym_reward")
-
-
+# functions like those of operators/reward.py, with processes of their own
+ISOLATING = {"code_reward": code_reward, "reasoning_gym_reward": reasoning_gym_reward}
 # opened once, with the settings; all other functions are called with a response and its truth
-OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model,
-          "reasoning_gym_reward": reasoning_gym}
+OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ouroboros.pipeline.check.sources import POOL, Source, rewards, tasksets
-from ouroboros.pipeline.settings.arguments.answers import REWARDS, tool_arguments
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, CodeReward, tool_arguments
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions, workflow_of
-from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.settings.explorer import runs_programs
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 SECTION = "buffer.explorer_input"
 PIPELINE = "data_processor.task_pipeline"
@@ -37,6 +38,21 @@ def generator_problems(config: Config) -> list[Problem]:
                     "other tasks.", "Name the function for them, or give generator=countdown.", found=each["name"])
             for each in of_pool if each["name"] == "countdown_reward" and made not in (None, "countdown")
             and not config.data_processor.task_pipeline.inputs and not each["optional"]]
+
+
+def isolation(config: Config) -> tuple[list[Problem], list[Problem]]:
+    """Returns why programs of replies cannot be isolated here, and a warning where they are not to be (code_reward)."""
+    from ouroboros.workflows.environments.programs import cell  # starts processes
+
+    key, wrong = f"{SECTION}.taskset.reward_fn_args.isolation", []
+    for how in dict.fromkeys(runs_programs(config.kind, config) or ()):
+        try:
+            cell(how, CodeReward().memory_mb)
+        except ConfigError as error:
+            wrong.append(Problem(key, str(error), found=how))
+    return wrong, [Problem(key, "programs of replies will run with all your rights: they may read, change and delete "
+                                "what you may, and use the network.", found="none")
+                   for how in {*(runs_programs(config.kind, config) or ())} if how == "none"]
 
 
 def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:

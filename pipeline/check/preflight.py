@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ouroboros.pipeline.check import (
     batch_rules,
+    builtin_rewards,
     cluster_rules,
     engine_rules,
     fit,
@@ -214,6 +215,8 @@ def _stage(report: Report, config: Config, models: tuple[Model, Model | None], n
         judged.add(name, host_rules.unfit_host(config, gpus),
                    "warnings" if config.ignore_validator_suggestions else "problems")
         judged.add(name, engine_rules.idle(config), "warnings")
+        for to, found in zip(("problems", "warnings"), builtin_rewards.isolation(config), strict=True):
+            judged.add(name, found, to)
     size = sizes and sizes.of(start, config.model.lora_configs)
     if size is None:
         wrong = any(one.found == start.model_path for one in report.problems)

@@ -35,7 +35,7 @@ from ouroboros.pipeline.job.slurm import this_job
 from ouroboros.pipeline.job.threads import cores_taken, recorded_threads
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.explorer import depends_on_time
+from ouroboros.pipeline.settings.explorer import depends_on_time, runs_programs
 from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.store import consistency, files, hashes, launch, recovery
 from ouroboros.pipeline.store.errors import ModelError, OuroError, StageError, masked
@@ -209,6 +209,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
         "seconds": round(time.monotonic() - clock + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
         **({"depends_on_time": keys} if (keys := depends_on_time(kind, context.config)) else {}),
+        **({"isolation": "none"} if "none" in (runs_programs(kind, context.config) or ()) else {}),
         **({"slurm_job": this_job()} if this_job() else {}),
         **({"own_process": ended} if (ended := own_process.functions(context.directory)) else {}),
         **context.made,

@@ -28,7 +28,7 @@ NAMED = {
     "sample_strategy": ("operators.sampling:SAMPLE_STRATEGIES",),
     "priority_fn": ("operators.priority:PRIORITIES",),
     "generator": ("operators.generate:GENERATORS",),
-    "default_reward_fn_type": ("operators.reward:REWARDS", "workflows.rewards:OPENED"),
+    "default_reward_fn_type": ("operators.reward:REWARDS", "workflows.rewards:OPENED", "workflows.rewards:ISOLATING"),
     "default_workflow_type": ("workflows.single_turn:WORKFLOWS",),
     "default_eval_workflow_type": ("workflows.single_turn:WORKFLOWS",),
     "engine_type": ("workflows.engines.open:ENGINES",),

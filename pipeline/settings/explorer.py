@@ -248,19 +248,29 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
           "data_processor.task_pipeline": "rejected" in kind.writes and asks_models(_curation(config)),
           "explorer.rollout_model.engine_type": kind.engine and at(
               config, "explorer.rollout_model.engine_type") == "openai",
-          "explorer.auxiliary_models": _judged_by_them(kind, config),
+          "explorer.auxiliary_models": any(one.get("judge_model") and not one.get("judge_url")
+                                           for _, one in _rewarded(kind, config)),
+          "buffer.explorer_input.default_reward_fn_type": runs_programs(kind, config) is not None,
           "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
           **{key: asks_by_itself(name) for key, name in workflows.items()}}
     return [key for key, is_on in on.items() if is_on]
 
 
-def _judged_by_them(kind: Kind, config: Any) -> bool:
-    """Returns whether judge_reward asks an auxiliary model, whose engine computes together what comes together."""
+def _rewarded(kind: Kind, config: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Returns the reward functions of each set that a stage rewards, and their arguments."""
     section = at(config, "buffer.explorer_input") or {}
     several = at(section, "eval_tasksets") or [] if kind.evaluates else [
         at(section, "taskset"), *(at(section, "tasksets") or [])] if kind.makes_experience else []
-    given = [at(one, "reward_fn_args") or {} for one in several if one]
-    return any(one.get("judge_model") and not one.get("judge_url") for one in given)
+    return [(at(one, "default_reward_fn_type") or at(section, "default_reward_fn_type") or "",
+             at(one, "reward_fn_args") or {}) for one in several if one]
+
+
+def runs_programs(kind: Kind, config: Any) -> list[str] | None:
+    """Returns how code_reward isolates the programs of replies (its argument), in each set; None where it rewards none.
+    """
+    found = [given.get("isolation", "auto") for names, given in _rewarded(kind, config)
+             if "code_reward" in ([names] if isinstance(names, str) else names)]
+    return found or None
 
 
 def _curation(config: Any) -> list[dict[str, Any]]:

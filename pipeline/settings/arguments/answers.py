@@ -1,6 +1,6 @@
 """Arguments of workflows and of the functions that reward a response."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -43,6 +43,20 @@ class FormatReward(Reward):
     components = ("format_score",)
     pattern: str = Field(THINK_ANSWER, description="regular expression; default: <think>…</think><answer>…</answer>")
     score: float = Field(0.1, description="score of a response that matches")
+
+
+class CodeReward(Reward):
+    """1 where the program of a reply passes the tests of its row, which run outside of its process."""
+    reports_accuracy = True
+    components = ("accuracy", "tests")
+    cpu_seconds: int = Field(5, ge=1, le=3600, description=(
+        "CPU seconds of a program: of all calls of its function together, or of one input; beyond them the rest of its "
+        "tests fail, and after ten times as many of wall time the row has failed"))
+    memory_mb: int = Field(1024, ge=64, description="memory of a program")
+    tests_score: float = Field(0.0, ge=0, description="factor of the share of tests that pass")
+    isolation: Literal["auto", "namespaces", "landlock", "none"] = Field("auto", description=(
+        "what is around a program: namespaces of bubblewrap, or Landlock and seccomp alone; auto: the first of these "
+        "that this machine allows; none: nothing, so that programs may do all that you may"))
 
 
 class OverlongPenalty(Reward):
@@ -121,8 +135,8 @@ class TerminalAgent(ToolWorkflow):
 
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
+    "code_reward": CodeReward, "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
     "reasoning_gym_reward": ReasoningGymReward,
-    "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
     "judge_reward": JudgeReward,
 }
 WORKFLOWS = {

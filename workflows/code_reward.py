@@ -1,0 +1,212 @@
+"""code_reward: 1 where the program of a reply passes the tests of its row.
+
+The tests stay outside of the program's process (workflows/environments/inside.py): assertions call it through a pipe
+with plain values, inputs and outputs are compared here. Forms of tests: texts of assertions, or of a function `check`
+that is given the function `entry_point` (MBPP, HumanEval); pairs of input and output, of a program's standard streams
+or of a function's arguments and result (APPS, LiveCodeBench, veRL).
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+from ouroboros.operators.answers import spoken
+from ouroboros.operators.reward import Judgement
+from ouroboros.pipeline.settings.arguments.answers import CodeReward
+from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.workflows.environments.inside import ENDED, decoded, encoded
+from ouroboros.workflows.environments.programs import Unconfined, cell, peer
+
+DEFAULT = CodeReward()
+TESTS = ("test", "tests", "test_list", "input_output")  # columns, of which the first that a row has is its tests
+ENTRY, SETUP = ("entry_point", "fn_name", "func_name"), ("test_setup_code", "test_imports")
+NEEDED = ("needed assertions, a function check(candidate) with the column entry_point, or JSON such as "
+          '{"inputs": ["1 2"], "outputs": ["3"]}')
+
+
+def code_reward(response: str, answer: str, cpu_seconds=DEFAULT.cpu_seconds, memory_mb=DEFAULT.memory_mb,
+                tests_score=DEFAULT.tests_score, isolation=DEFAULT.isolation, **columns: Any) -> Judgement:
+    """accuracy 1 for a program that passes all tests, else 0; tests: tests_score x the share of those that it passes.
+
+    columns: of the row; its tests are in one of TESTS, else the answer is. The program is the reply's last fenced block
+    that defines the function, or its code without fences (`chosen` of inside.py). Notes: how many tests passed, `ended`
+    where the program's process did before that, `weak` where the tests had to run in it. Raises DataError for tests
+    that cannot be run, TimeoutError beyond ten seconds for each CPU second.
+    """
+    found = _begun(response, _tests(answer, columns), cpu_seconds, memory_mb, isolation).result()
+    share = found["passed"] / found["total"]
+    note = "; ".join([f"{found['passed']} of {found['total']} tests", *found.get("notes", ())])
+    return Judgement({"accuracy": float(share == 1), "tests": tests_score * share}, {"accuracy": note})
+
+
+def _begin(response: str, answer: str, cpu_seconds=DEFAULT.cpu_seconds, memory_mb=DEFAULT.memory_mb,
+           tests_score=DEFAULT.tests_score, isolation=DEFAULT.isolation, **columns: Any) -> None:
+    """Begins a program, so that those of a step run at the same time."""
+    with suppress(DataError):
+        _begun(response, _tests(answer, columns), cpu_seconds, memory_mb, isolation)
+
+
+code_reward.begin_comparison = _begin  # workflows/attempts/user_reward.py calls it for all responses first
+
+
+class Programs:
+    """As many programs at once as there are cores; equal ones are judged once."""
+
+    def __init__(self):
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # a forked process has none of the threads
+
+    def _begin(self) -> None:
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "programs")
+        self.judged = lru_cache(4096)(self._judged)
+
+    def _judged(self, job: str, cpu: int, memory_mb: int, isolation: str) -> Future:
+        return self._pool.submit(self._result, job, cpu, memory_mb, isolation)
+
+    def _result(self, job: str, *limits: Any) -> dict:
+        try:
+            return judged(json.loads(job), *limits)
+        except BaseException:
+            self.judged.cache_clear()  # asked again, the program may have a verdict
+            raise
+
+
+PROGRAMS = Programs()
+
+
+def _begun(response: str, tests: dict, cpu: int, memory_mb: int, isolation: str) -> Future:
+    cell(isolation, memory_mb)  # here, where a refusal is one of the settings
+    return PROGRAMS.judged(json.dumps(tests | {"reply": spoken(response)}), cpu, memory_mb, isolation)
+
+
+# ----------------------------------------------------------------------------------------------------------- the tests
+
+
+def _tests(answer: str, columns: Mapping[str, Any]) -> dict:
+    """What is judged, but for the reply: `tests`, a text, or `pairs`, with prompt, entry, names and command. Raises
+    DataError."""
+    given = next((columns[one] for one in TESTS if columns.get(one)), answer)
+    if isinstance(given, str):
+        with suppress(ValueError, RecursionError):
+            given = json.loads(given)
+    about = columns | _mapping(columns.get("metadata")) | (given if isinstance(given, dict) else {})
+    entry = next((about[one] for one in ENTRY if about.get(one)), "")
+    prompt = columns.get("prompt")
+    tests = {"entry": entry, "command": columns.get("command"),
+             "prompt": prompt if isinstance(prompt, str) and entry and re.search(rf"def +{entry}\b", prompt) else ""}
+    if isinstance(given, dict) and "inputs" in given and "outputs" in given:
+        given = [{"input": one, "output": out} for one, out in zip(given["inputs"], given["outputs"], strict=False)]
+    several = given if isinstance(given, list) else []
+    if several and all(isinstance(one, dict) and {"input", "output"} <= {*one} for one in several):
+        return tests | {"pairs": [[one["input"], one["output"]] for one in several], "names": [entry] * bool(entry)}
+    if several and all(isinstance(one, str) for one in several):
+        given = "\n".join(several)
+    if not isinstance(given, str) or not given.strip():
+        raise DataError(f"tests {str(given)[:80]!r} are of no known form; {NEEDED}")
+    setup = [one for name in SETUP for one in ([columns[name]] if isinstance(columns.get(name), str)
+                                               else columns.get(name) or ())]
+    names = [entry] if entry else list(dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\(", given)))
+    return tests | {"tests": "\n".join([*setup, given]), "names": names}
+
+
+def _mapping(value: Any) -> dict:
+    """LiveCodeBench has a text of JSON there."""
+    with suppress(ValueError, TypeError):
+        found = value if isinstance(value, dict) else json.loads(value)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+# -------------------------------------------------------------------------------------------------------- the verdict
+
+
+def judged(job: dict, cpu: int, memory_mb: int, isolation: str) -> dict:
+    """Returns how many tests passed of how many, and notes. Raises DataError, TimeoutError, StageError."""
+    if job["command"] and isolation != "none" and isinstance(cell(isolation, memory_mb), Unconfined):
+        raise ConfigError("a row names a command, which needs bubblewrap and user namespaces.")
+    limits = (cpu, memory_mb, isolation)
+    return _by_pairs(job, limits) if "pairs" in job else _by_assertions(job, limits)
+
+
+def _by_assertions(job: dict, limits: tuple) -> dict:
+    program, tests = peer("calls", job | {"tests": None}, *limits), peer("tests", job | {"reply": None}, *limits)
+    with program as program, tests as tests:
+        notes, line = [], tests.ask(b"\n")
+        while line.startswith(b'{"call"'):
+            if not (answer := program.ask(line)):
+                notes, answer = ["ended"], ENDED
+            line = tests.ask(answer)
+        found = json.loads(line or '{"problem": "their process ended"}')
+        if "weak" in found:
+            said = _read(program.ask(_line({name: job[name] for name in ("tests", "prompt", "entry")})))
+            found = {one: said[one] for one in ("passed", "total") if isinstance(said.get(one), int)}
+            found, notes = {"passed": 0, "total": 1} | found, ["weak"]
+    if "problem" in found:
+        raise DataError(f"the tests of a row cannot be run: {found['problem']}; {NEEDED}")
+    return found | {"notes": notes}
+
+
+def _by_pairs(job: dict, limits: tuple) -> dict:
+    passed, notes, name = 0, [], job["entry"]
+    with peer("calls" if name else "inputs", job | {"pairs": None}, *limits) as program:
+        for given, wanted in job["pairs"]:
+            asked = {"call": [name, encoded(_arguments(given)), {"dict": []}]} if name else {"input": _text(given)}
+            if not (answer := program.ask(_line(asked))):
+                notes = ["ended"]
+                break
+            said = _read(answer)
+            passed += _returned(said, wanted, isinstance(given, str)) if name else (
+                said.get("code") == 0 and prints(str(said.get("printed")), _text(wanted)))
+    return {"passed": passed, "total": len(job["pairs"]), "notes": notes}
+
+
+def _line(message: dict) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _read(line: bytes) -> dict:
+    """What a program's process says, which may be anything."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _text(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _arguments(given: Any) -> list:
+    """Of a list; of a text one in each line, as LiveCodeBench has them."""
+    if isinstance(given, str):
+        return [json.loads(line) for line in given.splitlines() if line.strip()]
+    return given if isinstance(given, list) else [given]
+
+
+def _returned(said: dict, wanted: Any, is_text: bool) -> bool:
+    """Whether a function returned what is wanted; APPS has it as the only one of a list. Tuples count as lists."""
+    with suppress(Exception):
+        found, wanted = json.loads(json.dumps(decoded(said["value"]))), json.loads(wanted) if is_text else wanted
+        return found == wanted or (isinstance(wanted, list) and len(wanted) == 1 and found == wanted[0])
+    return False
+
+
+def prints(found: str, wanted: str) -> bool:
+    """Whether two outputs agree line by line: as texts without blanks at their ends, or as numbers."""
+    left, right = ([line.strip() for line in text.strip().splitlines()] for text in (found, wanted))
+    return len(left) == len(right) and all(
+        one == other or (_numbers(one) is not None and _numbers(one) == _numbers(other))
+        for one, other in zip(left, right, strict=True))
+
+
+def _numbers(line: str) -> list[Decimal] | None:
+    try:
+        return [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None
