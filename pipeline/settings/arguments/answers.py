@@ -45,6 +45,20 @@ class FormatReward(Reward):
     score: float = Field(0.1, description="score of a response that matches")
 
 
+class EvalsReward(Reward):
+    """1 where a reply is right by the rule of its set of OpenAI's evals."""
+    reads_truths = True
+    reports_accuracy = True
+    components = ("accuracy",)
+
+
+class CallsReward(Reward):
+    """1 where a reply is the function calls that are asked for, by the rules of BFCL."""
+    reads_truths = True
+    reports_accuracy = True
+    components = ("accuracy",)
+
+
 class CodeReward(Reward):
     """1 where the program of a reply passes the tests of its row, which run outside of its process."""
     reports_accuracy = True
@@ -136,7 +150,7 @@ class TerminalAgent(ToolWorkflow):
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
     "code_reward": CodeReward, "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
-    "reasoning_gym_reward": ReasoningGymReward,
+    "reasoning_gym_reward": ReasoningGymReward, "evals_reward": EvalsReward, "calls_reward": CallsReward,
     "judge_reward": JudgeReward,
 }
 WORKFLOWS = {
