@@ -158,12 +158,13 @@ def _solves(text: str, answer: str) -> bool | None:
 
 class Judgement(dict):
     """Components of a reward; notes: the reason beside a component, by its name. tokens: the part of their sum that
-    single action tokens earned, one each; None: the response did as a whole."""
+    single action tokens earned, one each; None: the response did as a whole. solved: an accuracy that is no part of
+    the sum."""
 
     def __init__(self, components: Mapping[str, float], notes: Mapping[str, str] | None = None,
-                 tokens: list[float] | None = None):
+                 tokens: list[float] | None = None, solved: float | None = None):
         super().__init__(components)
-        self.notes, self.tokens = dict(notes or {}), tokens
+        self.notes, self.tokens, self.solved = dict(notes or {}), tokens, solved
 
 
 def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,

@@ -76,9 +76,9 @@ def reasoning_gym(name: str, size: int | None, seed: int = 0, **arguments: Any) 
         raise Mistake(f"{name} refuses its arguments: {error}") from error
     for place in range(draws):
         task = generator[place]
-        entry = {"answer": task["answer"] or "",
-                 "metadata": task["metadata"] | {"generator": name, "arguments": arguments}}
-        yield {"question": task["question"], **entry, "entry": entry, "system_prompt": SYSTEM_PROMPTS["default"]}
+        yield {"question": task["question"], "answer": task["answer"] or "",
+               "metadata": task["metadata"] | {"generator": name, "arguments": arguments},
+               "system_prompt": SYSTEM_PROMPTS["default"]}
 
 
 def human_eval(name: str, size: int | None) -> Iterator[dict[str, Any]]:

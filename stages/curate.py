@@ -125,13 +125,13 @@ def is_conversation(row: dict) -> bool:
 def make_task(row: dict) -> Task:
     """A task from a row that the recipe kept; only splits sft and preference carry responses."""
     split = row["split"] or "train"
-    question, answer, context, messages, choices = (
-        row[name] for name in ("question", "answer", "context", "messages", "choices"))
+    question, answer, context, messages, choices, columns = (
+        row[name] for name in ("question", "answer", "context", "messages", "choices", "columns"))
     pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
-    more = [one for one in (context, messages, choices) if one]
+    more = [one for one in (context, messages, choices, columns) if one]
     return Task(hash_json([question, answer, *more]), row["row"], split, question, answer,
                 row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages, choices,
-                row["features"], row.get("priority"), row["margin"] if split == "preference" else None)
+                row["features"], row.get("priority"), row["margin"] if split == "preference" else None, columns)
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[Dropped]) -> list[Rejected]:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.store import checkpoints, files, images, weights
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import ConfigError, DataError
@@ -31,16 +32,15 @@ from ouroboros.workflows.engines import openai_engine
 from ouroboros.workflows.engines.open import open_one
 from ouroboros.workflows.engines.vllm_tools import import_parsers
 from ouroboros.workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
-from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, add_rewards, decode
+from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, decode
 from ouroboros.workflows.protocol.prompts import (
     chat_template,
     end_tokens,
     load_tokenizer,
     prompt_tokens,
-    task_turns,
     turn_end,
 )
-from ouroboros.workflows.rewards import Rewards
+from ouroboros.workflows.rewards import Rewards, add_own_rewards
 from ouroboros.workflows.single_turn import load_workflows
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound, calls_in, unwritable
 from ouroboros.workflows.template_rows import task_prompts
@@ -148,7 +148,7 @@ def debug(settings: Config, asked: Asked, show: Callable[[str], object] = print)
         [outcome] = roll_out(watched, [workflow], prompt_tokens(tokenizer, texts), [settings.seed], [sampling])
         decode([outcome], tokenizer)
         with opener.judged_by(engine, tokenizer):
-            add_rewards([outcome], [task_turns(task, settings)], [task.answer], rewards)
+            add_own_rewards([outcome], [task], [rewards], [0], settings)
         seconds = time.perf_counter() - begin
         for line in [*_calls(watched, tokenizer, settings), *_rows(outcome), *_ending(outcome, watched, seconds)]:
             show(line)
@@ -168,14 +168,16 @@ def _task(settings: Config, taskset: Taskset, place: str, number: int) -> Task:
     """A row of a set that is a task. Raises DataError when it has fewer."""
     rows = ([row for row in tasks_stage.read_pool(settings) if row.solution is None] if taskset.path is None else
             tasks_stage.read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, "task",
-                                 f"buffer.explorer_input.{place}.path"))
+                                 f"buffer.explorer_input.{place}.path",
+                                 asked=asked_columns(taskset, settings.buffer.explorer_input, place)))
     usable: list[RawTask] = [row for row in rows if row.question and row.answer is not None and not row.problem]
     if not 0 <= number < len(usable):
         raise DataError(f"--task {number}: task set '{taskset.name}' has {len(usable)} tasks, counted from 0.")
     one = usable[number]
     harbor_set = taskset.name in tasks_stage.harbor_sets(settings.buffer)
     answer = _in_image(settings, one.answer) if harbor_set else one.answer
-    return Task("debug", one.row, "train", one.question, answer, one.solution, one.context, messages=one.messages)
+    return Task("debug", one.row, "train", one.question, answer, one.solution, one.context, messages=one.messages,
+                columns=one.columns)
 
 
 def _in_image(settings: Config, truth: str) -> str:

@@ -14,6 +14,7 @@ import os
 import sys
 import sysconfig
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import CellType, CodeType, SimpleNamespace
 from typing import Any
 
+from ouroboros.operators.columns import keeping, with_columns
 from ouroboros.operators.experience import passed, scores_of
 from ouroboros.operators.formats import read_records
 from ouroboros.operators.generate import GENERATORS
@@ -31,6 +33,7 @@ from ouroboros.pipeline.check.samples import ROWS
 from ouroboros.pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
+from ouroboros.pipeline.settings.arguments.binding import BATCH
 from ouroboros.pipeline.settings.arguments.experience import SHAPING
 from ouroboros.pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
 from ouroboros.pipeline.settings.config import Config
@@ -42,7 +45,7 @@ from ouroboros.pipeline.store.user_errors import STANDARD_LIBRARY, load_dotted, 
 from ouroboros.stages.curation import Curation
 from ouroboros.stages.judged_rows import REPEATED, replies, unearned
 from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
-from ouroboros.workflows.protocol.prompts import asked_turns
+from ouroboros.workflows.protocol.prompts import asked_turns, columns_of
 from ouroboros.workflows.protocol.tools import load_environment, load_tool, methods_of
 
 MADE = (("2 + 3 is 5.", 1.0), ("It is 6, I think.", 0.0), ("5", 1.0), ("", 0.0))  # responses, and their rewards
@@ -150,7 +153,8 @@ def call(request: str, answer: str) -> None:
     tasks, function = _tasks(question), load_reward(question["name"])
     if not tasks:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
-    rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0)
+    rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0,
+                form=question["format"]["prompt_type"])
     if rule.names_tokens or (rule.takes_tokens and _names(inspect.unwrap(function), {}, set(), (TOKENS,))):
         return files.write_json(Path(answer), ["unjudged", f"was not called: it takes {TOKENS}, tokens of a policy."])
     files.write_json(Path(answer), [])
@@ -192,8 +196,9 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
     """The list and the sentence of one call; None where the function returns None."""
     prompt, response = asked_turns(task, system_prompt), task.solution or task.answer
     row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
-    copies = 2 if rule.of_batch else 1  # two copies reveal a batch function that returns a single answer
-    found, *_ = rule.ask([prompt] * copies, [response] * copies, [task.answer] * copies)
+    copies = 2 if rule.binding.way == BATCH else 1  # two copies reveal a batch function that returns a single answer
+    columns = [columns_of(task)] * copies
+    found, *_ = rule.ask([prompt] * copies, [response] * copies, [task.answer] * copies, columns=columns)
     read = rule.read(found)
     if isinstance(read, str):
         frames = f"\n{users_traceback(found)}" if isinstance(found, BaseException) and users_frames(found) else ""
@@ -202,7 +207,7 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
     kind = "demonstration" if task.solution else "truth"
     if not read:
         return None
-    (nothing, *_) = rule.ask([prompt] * copies, [""] * copies, [task.answer] * copies)  # as a policy may answer
+    (nothing, *_) = rule.ask([prompt] * copies, [""] * copies, [task.answer] * copies, columns=columns)  # as a policy
     if isinstance(failed := rule.read(nothing), str):
         return ["warnings", f"{failed.removeprefix(rule.name).strip()}, for an empty response to {row}. A policy "
                 "writes anything; a response without a reward is a failed row."]
@@ -216,7 +221,8 @@ def _unearned(rule: Rule, tasks: Sequence[RawTask], system_prompt: str | None, b
         if tried and time.monotonic() - begin + 2 * taken > SECONDS:
             break
         responses = [task.solution or task.answer, *replies(task)]
-        found = rule.ask([asked_turns(task, system_prompt)] * len(responses), responses, [task.answer] * len(responses))
+        found = rule.ask([asked_turns(task, system_prompt)] * len(responses), responses, [task.answer] * len(responses),
+                         columns=[columns_of(task)] * len(responses))
         parts = [{} if isinstance(one, str) else one for one in map(rule.read, found)]
         tried.append((task, [one.get("accuracy", sum(one.values())) if one else None for one in parts]))
     return unearned(tried)
@@ -224,12 +230,14 @@ def _unearned(rule: Rule, tasks: Sequence[RawTask], system_prompt: str | None, b
 
 def _tasks(question: dict[str, Any]) -> list[RawTask]:
     """The rows with a prompt and a truth, from the files of a set or from the generator."""
-    source, rows = question["source"], []
+    source, rows, kept, asked = question["source"], [], deque(), question["columns"]
     if question.get("generator"):
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
     elif source:
-        drawn = sample(Path(source["path"]), source["split"], ROWS, source["columns"].values())
-        rows = read_records(drawn.rows, TaskFormat.partial(question["format"]), "task", source["path"], 0)
+        drawn = sample(Path(source["path"]), source["split"], ROWS, [*source["columns"].values(), *asked])
+        columns = TaskFormat.partial(question["format"])
+        found = read_records(keeping(drawn.rows, asked, columns, kept), columns, "task", source["path"], 0)
+        rows = (with_columns(row, kept.popleft()) for row in found)
     return [row for row in rows if row.question and row.answer is not None and not row.problem]
 
 

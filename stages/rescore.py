@@ -22,7 +22,7 @@ from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.follow import TOTAL
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import REWARDED, Outcome, check_failures, decode
-from ouroboros.workflows.protocol.prompts import load_tokenizer, task_turns
+from ouroboros.workflows.protocol.prompts import load_tokenizer
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.rewards import add_own_rewards
 
@@ -91,9 +91,9 @@ class Scorer:
                                   f"{', '.join(self.rewards)}; needed reward functions for it: a set of that name.")
             slots = [slot for slot in scored if attempts[slot][0].taskset == name]
             tasks = [self.tasks[name][attempts[slot][0].task_id] for slot in slots]
-            add_own_rewards([scored[slot] for slot in slots], [task_turns(task, self.context.config) for task in tasks],
-                            [task.answer for task in tasks], [self.rewards[name][task.task_id] for task in tasks],
-                            [attempts[slot][0].group_id for slot in slots])
+            add_own_rewards([scored[slot] for slot in slots], tasks, [
+                self.rewards[name][task.task_id] for task in tasks], [attempts[slot][0].group_id for slot in slots],
+                self.context.config)
 
     def _set_baselines(self, attempts: Attempts, outcomes: dict[int, Outcome]) -> None:
         """Marks greedy responses as the baselines of their groups."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.arguments import arguments
+from ouroboros.operators.columns import keeping, with_columns
 from ouroboros.operators.features import featured, noting
 from ouroboros.operators.formats import read_records
 from ouroboros.operators.generate import GENERATORS
@@ -73,7 +74,8 @@ def read_pool(config) -> Iterable[RawTask]:
     if settings.generator:
         return generate(settings.generator, config.seed, settings.generator_args)
     return read_set(settings.inputs, None, settings.split, settings.format, "task", f"{PIPELINE}.inputs",
-                    keys_of(config.buffer.explorer_input.taskset, pool=True))
+                    keys_of(config.buffer.explorer_input.taskset, pool=True),
+                    asked=config.buffer.explorer_input.taskset.columns)
 
 
 def built(context: Context) -> Mapping[str, Image]:
@@ -90,7 +92,8 @@ def read_sets(config, images: Mapping[str, Image] | None = None) -> Iterator[Raw
     for key, name, split, taskset in sets_with_paths(config.buffer):
         purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
         made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path",
-                        keys_of(taskset) if split == "train" else (), images)
+                        keys_of(taskset) if split == "train" else (), images,
+                        getattr(taskset, "columns", ()))
         yield from (replace(row, taskset=name, split=_split(purpose, split, row)) for row in made)
 
 
@@ -114,21 +117,25 @@ def keys_of(taskset, pool: bool = False) -> list[str]:
 
 
 def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str,
-             features: Sequence[str] = (), images: Mapping[str, Image] | None = None) -> Iterator[RawTask]:
+             features: Sequence[str] = (), images: Mapping[str, Image] | None = None,
+             asked: Sequence[str] = ()) -> Iterator[RawTask]:
     """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
     features: keys of numbers beside the tasks. images: of Harbor tasks (`built`); None: a preview, before they are.
+    asked: columns that are kept with the tasks.
     """
     number = 0
     for file, records in open_files(paths, subset, split, key):
-        before, noted = number, deque()
+        before, noted, kept = number, deque(), deque()
         records = noting(records, features, noted) if features else records
+        records = keeping(records, asked, columns, kept) if asked else records
         rows = ((_of_harbor(record, before + place, columns, file, images) for place, record in enumerate(records))
                 if Path(file).name == harbor.FILE else read_records(records, columns, purpose, file, before))
         for row in rows:
             number += 1
-            yield featured(row, noted.popleft()) if features else row
+            row = featured(row, noted.popleft()) if features else row
+            yield with_columns(row, kept.popleft()) if asked else row
         if number == before:
             raise DataError(f"{file} holds no rows; take it out of {key}.")
 

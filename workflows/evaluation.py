@@ -19,7 +19,7 @@ from ouroboros.workflows.attempts.schedule import roll_out
 from ouroboros.workflows.leakage import prompt_of, training_prompts
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import RewardFunction, Sampling, check_failures, decode
-from ouroboros.workflows.protocol.prompts import prompt_tokens, task_turns
+from ouroboros.workflows.protocol.prompts import prompt_tokens
 from ouroboros.workflows.protocol.seeds import base_seed, request_seed
 from ouroboros.workflows.rewards import Rewards, add_own_rewards
 from ouroboros.workflows.single_turn import load_workflows
@@ -160,10 +160,8 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
                         retries=config.explorer.max_retry_times)
     decode(outcomes, tokenizer)
-    conversations = [task_turns(task, config) for task in tasks]
     with held.opener.judged_by(engine, tokenizer):
-        add_own_rewards(outcomes, conversations, [task.answer for task in tasks], [held.rewards[i] for i in asked],
-                        asked)
+        add_own_rewards(outcomes, tasks, [held.rewards[i] for i in asked], asked, config)
     return outcomes
 
 

@@ -11,28 +11,29 @@ from pathlib import Path
 from ouroboros.operators.answers import spoken
 from ouroboros.operators.formula_worker import LIMIT
 from ouroboros.operators.reward import Judgement, final_answers
+from ouroboros.pipeline.settings.arguments.answers import ReasoningGymReward
 from ouroboros.pipeline.store import packages
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.workflows.environments.programs import PREFIX, PYTHON, SCRATCH_MB
 from ouroboros.workflows.environments.sandbox import Sandbox
 
+DEFAULT = ReasoningGymReward()
 SCORER = "ouroboros.operators.reasoning_gym_scores"
 TOGETHER = 500  # answers of one process: a sandbox shows 16 KiB of what it prints
 START_SECONDS, ANSWER_SECONDS = 120.0, 1.0  # of a process; each answer has limits of its own
 MEGABYTES = 4096
 
 
-def reasoning_gym_reward(responses: Sequence[str], answers: Sequence[str], partial_credit: float = 0.0
-                         ) -> list[Judgement]:
+def reasoning_gym_reward(responses: Sequence[str], answers: Sequence[str], metadata: Sequence[dict],
+                         partial_credit=DEFAULT.partial_credit) -> list[Judgement]:
     """accuracy: 1 where the scorer of the task's generator gives its answer 1, else 0.
 
     partial_credit: weight of a score below 1, which the package gives for parts and for a form; 0: none. The answer is
     what stands in the response's last <answer>, else its final answer as accuracy_reward finds it. One that is beyond a
     limit of operators/reasoning_gym_scores.py has 0 and the note `limit`. Raises StageError where the scorer fails.
     """
-    entries = [json.loads(answer) for answer in answers]
-    rows = [[extracted(response, one["answer"]), one["answer"], one["metadata"]]
-            for response, one in zip(responses, entries, strict=True)]
+    rows = [[extracted(response, answer), answer, about]
+            for response, answer, about in zip(responses, answers, metadata, strict=True)]
     scores = [score for at in range(0, len(rows), TOGETHER) for score in _scores(rows[at:at + TOGETHER])]
     return [Judgement({"accuracy": float(score == 1), "partial_credit": partial_credit * (score or 0) * (score != 1)},
                       {"accuracy": LIMIT} if score is None else None) for score in scores]

@@ -31,7 +31,7 @@ from ouroboros.workflows.judge import Policy, judge_reward
 from ouroboros.workflows.packaged_rewards import reasoning_gym_reward
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
-from ouroboros.workflows.protocol.prompts import choices_of
+from ouroboros.workflows.protocol.prompts import choices_of, columns_of, task_turns
 from ouroboros.workflows.reward_model import RewardModel
 
 OVERLONG_LENGTH = "max_response_length"
@@ -84,9 +84,10 @@ class Rewards:
             given = {**given, **cut} if "overlong_penalty" in names else given
         taken = [taken_arguments(function, given) for function in functions]
         retries = self.config.explorer.max_retry_times
+        rows = taskset if taskset.path is not None else self.config.data_processor.task_pipeline
         return [function(self, **own) if name in OPENED else
                 Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self.runner,
-                     name)
+                     name, rows.format.prompt_type)
                 for name, function, own in zip(names, functions, taken, strict=True)]
 
     def by_task(self, taskset, tasks: Sequence) -> list[list[RewardFunction]]:
@@ -156,15 +157,18 @@ def of_texts(name: str, given: dict[str, Any]) -> Callable[[str, str], dict[str,
     return rewarded
 
 
-def add_own_rewards(outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
-                    functions: Sequence[list[RewardFunction]], groups: Sequence[Hashable]) -> None:
-    """`add_rewards` where each attempt has functions of its own; those with one list are rewarded together."""
+def add_own_rewards(outcomes: Sequence[Outcome], tasks: Sequence, functions: Sequence[list[RewardFunction]],
+                    groups: Sequence[Hashable], config) -> None:
+    """`add_rewards` for attempts at tasks (pipeline/store/task_records.py), each with functions of its own; those with
+    one list are rewarded together. config: settings with section buffer."""
     together: dict[int, list[int]] = {}
     for place, own in enumerate(functions):
         together.setdefault(id(own), []).append(place)
     for places in together.values():
-        add_rewards(*([given[place] for place in places] for given in (outcomes, prompts, answers)),
-                    functions[places[0]], [groups[place] for place in places])
+        those = [tasks[place] for place in places]
+        add_rewards([outcomes[place] for place in places], [task_turns(task, config) for task in those],
+                    [task.answer for task in those], functions[places[0]], [groups[place] for place in places],
+                    [columns_of(task) for task in those])
 
 
 def _devices(config, index: int) -> list[str]:

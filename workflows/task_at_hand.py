@@ -12,7 +12,14 @@ from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.engines.guided import check_of
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
-from ouroboros.workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
+from ouroboros.workflows.protocol.prompts import (
+    choices_of,
+    columns_of,
+    conversation_text,
+    prompt_tokens,
+    task_tools,
+    task_turns,
+)
 from ouroboros.workflows.protocol.trajectory import Attempt, Endpoint, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
@@ -31,6 +38,7 @@ class TaskAtHand:
         is_trained: whether the model is trained on the attempt; agents may then not constrain its replies.
         """
         self.messages, self.tools, self.answer = task_turns(task, config), task_tools(task), task.answer
+        self._columns = columns_of(task)
         self._prefix = choices_of(task).get("reply_prefix", "")
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
         self._parser, self._config = config.explorer.tool_call_parser, config
@@ -58,7 +66,7 @@ class TaskAtHand:
         said = Trajectory([], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
         outcome = Outcome("ok", trajectory=said, response=self.text(reply.tokens),
                                  opened=opened_tag(self._asked))
-        add_rewards([outcome], [self.messages], [self.answer], self._rewards)
+        add_rewards([outcome], [self.messages], [self.answer], self._rewards, columns=[self._columns])
         return outcome
 
     def speaker(self, ask: Callable, cancel: Callable):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ouroboros.pipeline.check.data_sample import Sample
-from ouroboros.pipeline.check.sources import FEATURE
+from ouroboros.pipeline.check.sources import FEATURE, KEPT
 from ouroboros.pipeline.store.errors import nearest
 
 
@@ -31,10 +31,12 @@ def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
         named = {"prompt_key": source["prompt_setting"]}.get(
             setting, "response_key" if paired and setting == "solution_key" else setting)
         every, first = len(lacking) == len(parts), lacking[0]
+        taken = ("Give the parameter that takes it a default, or a value or ${column:NAME} in reward_fn_args or "
+                 "workflow_args.") if setting.startswith(KEPT) else ""
         line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
                 f"{', '.join(first.columns[:20]) or 'none'}.{nearest(column, first.columns)}")
         more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
         place = "data_selector.feature_keys of the set" if setting.startswith(FEATURE) else (
             f"{source['format_key']}.{named}")
-        yield line + (f" Set {place}." if every else
+        yield line + (f" {taken or f'Set {place}.'}" if every else
                       f"{more} Write it as the other files have it, or take it out.")

@@ -13,6 +13,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ouroboros.pipeline.settings.arguments.binding import EVERY
 from ouroboros.pipeline.store import harbor
 from ouroboros.pipeline.store.data_files import (
     as_meant,
@@ -222,8 +223,8 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
 
 
 def _outermost(wanted: Iterable[str], there: list[str]) -> list[str]:
-    """Returns the top-level columns that contain the wanted ones."""
-    return [name for name in there if any(one == name or one.startswith(f"{name}.") for one in wanted)]
+    """Returns the top-level columns that contain the wanted ones; EVERY: all."""
+    return [name for name in there if any(one in (name, EVERY) or one.startswith(f"{name}.") for one in wanted)]
 
 
 def _columns(fields: Iterable["pa.Field"], prefix: str = "") -> list[str]:

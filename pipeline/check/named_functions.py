@@ -12,15 +12,9 @@ from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from ouroboros.pipeline.settings.arguments.base import Taker, problems
+from ouroboros.pipeline.settings.arguments.binding import EACH, bind_reward
 from ouroboros.pipeline.settings.arguments.terms import Kl
-from ouroboros.pipeline.settings.arguments.users import (
-    GROUPS,
-    TOKENS,
-    Signature,
-    batch_parameters,
-    provided,
-    wrong_first,
-)
+from ouroboros.pipeline.settings.arguments.users import GROUPS, Signature, column_of, provided, wrong_first
 from ouroboros.pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import Taskset, reward_functions, workflow_of
@@ -89,12 +83,12 @@ def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
     wrong = [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
                      f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
                      "truth: needed f(response, answer, ...).") for name, one in found
-             if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
-    return wrong + [Problem("reward_fn_args of the task sets", f"'{name}' needs the argument '{need}'.", "Set it "
-                            "there. No column is passed but that of format.response_key; a mapping in it is JSON.")
-                    for name, one in found for need in reward_taker(name, functions).needed()
-                    if any(name in reward_functions(taskset, explorer) and need not in taskset.reward_fn_args
-                           for _, taskset in _answered(config))]
+             if not (one.takes_others or len(one.positional) > 1 or bind_reward(one, {}).way != EACH)]
+    return wrong + [Problem(f"{key}.reward_fn_args.{argument}", f"is a column, and {name} takes no column.",
+                            "Needed a value, or a function of yours.", found=value)
+                    for key, taskset in _answered(config) for argument, value in taskset.reward_fn_args.items()
+                    if column_of(value) for name in reward_functions(taskset, explorer)
+                    if argument in (declared.REWARDS[name].names() if name in declared.REWARDS else ())]
 
 
 def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
@@ -296,7 +290,8 @@ def reward_taker(name: str, functions: Functions) -> Taker | None:
     own = functions.get(name)
     if not own:
         return declared.REWARDS.get(name)
-    return own.without(TOKENS, *(batch_parameters(own.required) or own.names()[:2]))
+    bound = bind_reward(own, {})
+    return own.without(*bound.by_position, *bound.reserved)
 
 
 def _optional(taker: Taker | None) -> Taker | None:

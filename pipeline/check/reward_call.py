@@ -22,6 +22,7 @@ from ouroboros.pipeline.settings.arguments.experience import asks_models
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions, train_places
 from ouroboros.pipeline.settings.reward_rules import components_of
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import nothing_at
@@ -76,6 +77,7 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
             if ":" in name and (place.startswith("eval_") or rewards(settings)):
                 yield {"name": name, "alone": len(named) == 1, "source_key": source.label if source else key,
                        "arguments": one.reward_fn_args, "source": source and source.request(), "seed": settings.seed,
+                       "columns": asked_columns(one, explorer, place),
                        "format": plain(one.format if one.path else pool.format), **of_pool,
                        "system_prompt": explorer.system_prompt, "env_vars": settings.explorer.env_vars}
 

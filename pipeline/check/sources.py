@@ -5,14 +5,26 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.arguments.binding import required_columns
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, eval_places, train_places
+from ouroboros.pipeline.settings.data import (
+    EXPERTS,
+    SHOWN,
+    ExplorerInput,
+    Format,
+    Rows,
+    Taskset,
+    eval_places,
+    train_places,
+)
 from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
 FEATURE = "feature_keys."  # begins the name of a column that a selector reads; its index follows
+KEPT = "columns."  # and that of one that functions of its set take; its name follows
 RATE = f"{FEATURE}rates."  # and that of one of solve rates
 PAIR = ("chosen_key", "rejected_key")  # settings of a format for both responses of a pair
 
@@ -64,12 +76,15 @@ def sources(config: Config) -> list[Source]:
     key, settings = "data_processor.task_pipeline", config.data_processor.task_pipeline
     given = config.buffer.trainer_input
     unread = [one for _, one in train_places(config.buffer.explorer_input) if one.path is None]
-    columns = _columns(settings.format) + _features(unread)
+    source = config.buffer.explorer_input
+    columns = _columns(settings.format) + _features(unread) + _kept(
+        source, [one for one in tasksets(config) if one[1].path is None])
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
                    _prompt_setting(settings.format), form=_form(settings.format), alone=len(settings.inputs) == 1)
             for index, path in enumerate(settings.inputs)]
-    sets = [(f"buffer.explorer_input.{place}", one, _columns(one.format) + _features([one]))
+    sets = [(f"buffer.explorer_input.{place}", one,
+             _columns(one.format) + _features([one]) + _kept(source, [(place, one)]))
             for place, one in tasksets(config)]  # an evaluation set has no selector
     shown = given.experience_buffer
     if not config.kind.is_offline:  # which reads recorded experience there
@@ -88,6 +103,12 @@ def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
                          if not profiled(key))
     rates = {key for one in sets if one.data_selector.reads_rates for key in one.data_selector.feature_keys}
     return tuple((f"{RATE if key in rates else FEATURE}{index}", key) for index, key in enumerate(keys))
+
+
+def _kept(source: ExplorerInput, sets: list[tuple[str, Taskset]]) -> tuple[tuple[str, str], ...]:
+    """Returns the columns that functions of sets, with their places, take of a record."""
+    found = dict.fromkeys(name for place, one in sets for name in required_columns(asked_columns(one, source, place)))
+    return tuple((f"{KEPT}{name}", name) for name in found)
 
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:

@@ -20,6 +20,7 @@ from ouroboros.pipeline.settings.setting import own_name
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.secret_names import names_secret
 
+COLUMN = "column"  # resolver: name -> the reference itself, which a function is given the column for
 STAGE = "ouro.stage"  # resolver: index -> settings of that stage
 PATHS = ("inputs", "checkpoint_root_dir")  # settings with a path, besides those named *path
 
@@ -99,11 +100,13 @@ def _trees(settings: list[Any], secret: set[str]) -> Iterator[list[Any]]:
     trees = [OmegaConf.create({**one, "stages": seen} if isinstance(one, dict) else {}) for one in settings]
     OmegaConf.register_new_resolver("oc.env", env, replace=True)
     OmegaConf.register_new_resolver(STAGE, lambda at: trees[at + 1], replace=True)
+    OmegaConf.register_new_resolver(COLUMN, lambda name: f"${{{COLUMN}:{name}}}", replace=True)
     try:
         yield trees
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
         OmegaConf.clear_resolver(STAGE)
+        OmegaConf.clear_resolver(COLUMN)
 
 
 def _fill(node, raw: Any, key: str) -> tuple[Any, list[Problem]]:

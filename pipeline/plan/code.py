@@ -11,7 +11,7 @@ from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYP
 from ouroboros.pipeline.settings.config import Config, users_code
 from ouroboros.pipeline.settings.data import ReplayBuffer
 from ouroboros.pipeline.settings.declared import TABLES, Advantage, Loss
-from ouroboros.pipeline.settings.kinds import PATHS, Kind
+from ouroboros.pipeline.settings.kinds import PATHS, SETS, Kind
 from ouroboros.pipeline.settings.setting import leaves, own_name, values_of
 from ouroboros.pipeline.store.definitions import digest_definitions, start_of, uses_of_file
 from ouroboros.pipeline.store.digests import code_files
@@ -46,6 +46,7 @@ ROWS = {  # algorithm_type -> what makes train batches from given responses
 # what only some settings use: a definition or module -> whether a stage with these settings uses it
 OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
+    "operators.columns": lambda settings: any(values_of(settings, f"{one}.columns") for one in SETS[:3]),
     "operators.formats": lambda settings: _reads_files(settings),
     "operators.task_priority": lambda settings: _has_priority(settings),
     "operators.selection": lambda settings: settings.algorithm.top_entropy_quantile < 1,

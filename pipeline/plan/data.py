@@ -4,13 +4,22 @@ A changed evaluation set therefore leaves the training unchanged, a changed rft 
 read the same data share one `tasks` and one `curate`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
+from ouroboros.pipeline.settings.data import (
+    AuxiliaryBuffer,
+    ExperienceBuffer,
+    ExplorerInput,
+    TaskFormat,
+    Taskset,
+    eval_places,
+    train_places,
+)
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
 from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.train_batch import expert_buffer
 from ouroboros.pipeline.store.images import keys
 
@@ -18,17 +27,18 @@ NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "trai
            "format": TaskFormat()}
 
 
-def data_settings(settings: Config, rows: str) -> Config:
+def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) -> Config:
     """Returns the settings without the sets that a stage does not read, or that have no files of their own.
 
     rows: those it reads (`Kind.rows`): demonstrations, pairs or texts; tasks, with the expert rows that it mixes in;
-    evaluation sets.
+    evaluation sets. scored: stages of the run that may reward again what is sampled for these.
     The pool (generator or inputs) remains if one of its sets takes rows from it; the seed matters only to a
     generator.
     """
     pool, buffer = settings.data_processor.task_pipeline, settings.buffer
     source, shown = buffer.explorer_input, buffer.trainer_input.experience_buffer
-    reads = {SHOWN_ROWS: [shown], TASK_ROWS: source.tasksets or [source.taskset], TEST_ROWS: source.eval_tasksets}
+    reads = {SHOWN_ROWS: [shown], TASK_ROWS: _asking(train_places, [settings, *scored]),
+             TEST_ROWS: _asking(eval_places, [settings])}
     own = [one for one in reads[rows] if one.path is not None]
     if rows == TASK_ROWS:  # what an earlier stage measured of tasks is not read with them
         own = [one.but("data_selector.feature_keys", _of_records([one])) for one in own]
@@ -37,7 +47,7 @@ def data_settings(settings: Config, rows: str) -> Config:
     if all(one.path is not None for one in [*reads[rows], *experts.values()]):
         pool = pool.model_copy(update=NO_POOL)
     source = source.model_copy(update={
-        "taskset": own[0] if alone and own else _of_pool(reads[rows] if rows == TASK_ROWS else []),
+        "taskset": own[0] if alone and own else _of_pool([] if rows == SHOWN_ROWS else reads[rows], rows == TASK_ROWS),
         "tasksets": own if rows == TASK_ROWS and not alone else [],
         "eval_tasksets": own if rows == TEST_ROWS else [],
     })
@@ -59,9 +69,20 @@ def environments(data: Config, root: str) -> list[str]:
     return keys(paths_of_sets(data.buffer), data.environment.images, root) if own else []
 
 
-def _of_pool(sets: Sequence[Taskset]) -> Taskset:
-    """Returns what reading the pool needs to know of the sets that take rows from it: which features they read."""
-    return Taskset().but("data_selector.feature_keys", _of_records([one for one in sets if one.path is None]))
+def _asking(places: Callable[[ExplorerInput], list[tuple[str, Taskset]]], stages: Sequence[Config]) -> list[Taskset]:
+    """Returns the sets of the first stage, each with the columns that functions of any stage take of its records."""
+    sources = [settings.buffer.explorer_input for settings in stages]
+    asked = [(one.name, asked_columns(one, source, place)) for source in sources for place, one in places(source)]
+    return [one.but("columns", sorted({column for name, several in asked if name == one.name for column in several}))
+            for _, one in places(sources[0])]
+
+
+def _of_pool(sets: Sequence[Taskset], selects: bool) -> Taskset:
+    """Returns what reading the pool needs to know of the sets that take rows from it: which columns they read. selects:
+    whether their selectors read features."""
+    several = [one for one in sets if one.path is None]
+    return Taskset().but("data_selector.feature_keys", _of_records(several if selects else [])).but(
+        "columns", sorted({column for one in several for column in one.columns}))
 
 
 def _of_records(sets: Sequence[Taskset]) -> list[str]:

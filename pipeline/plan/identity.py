@@ -40,6 +40,8 @@ PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algor
 
 HELD_OUT = "buffer.trainer_input.experience_buffer.held_out_ratio"  # of a stage that trains a reward model
 
+BY_TASKS = ("data_processor.task_pipeline.format.prompt_type",)  # what its tasks' identity has already
+
 BY_MEANING = ("data_processor.task_pipeline.config_path", RECIPES)  # YAML files hashed by parsed content, not bytes
 
 # lists of sections, as `a.b.*`
@@ -159,7 +161,8 @@ def settings_of(kind: Kind, config: Config | dict) -> dict:
 @cache
 def _keys(kind: Kind, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Returns the keys in the identity of a stage with these settings, and its `how` and monitoring keys."""
-    paths, watched = kind.external, kind.watches
+    paths = kind.external
+    watched = (*kind.watches, *BY_TASKS)
     leaves = [(key, about(item).how) for key, item in walk() if f"{key}.*" not in SECTIONS]
     return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
             [key for key, how in leaves if how or key in paths or is_below(key, watched)])

@@ -208,7 +208,8 @@ class _Stages:
     def curated(self, settings: Config, rows: str, name: str) -> str:
         """Returns the curated rows that a stage reads (`Kind.rows`); stages that read the same data share them."""
         # the run's own seed: a stage with another seed retrains on the same tasks
-        data = data_settings(settings.but("seed", self.config.seed), rows)
+        data = data_settings(settings.but("seed", self.config.seed), rows, [
+            one for one in self.recipe.settings.values() if one.kind.only_rewards])
         owner = name
         if rows == TEST_ROWS:
             owner = "eval" if data.buffer.explorer_input.eval_tasksets else "pool"

@@ -191,7 +191,10 @@ class Taskset(Rows):
     workflow_args: dict[str, Any] = setting({}, "arguments of the workflow")
     default_reward_fn_type: str | list[str] | None = setting(
         None, "reward function of this set; null: explorer_input.default_reward_fn_type", names=REWARDS)
-    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
+    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has; "
+                                                 "${column:NAME} is a column of the record")
+    columns: list[str] = setting([], "columns of the record that are kept with its tasks, besides those that its "
+                                     "functions take by the names of their parameters; *: all")
 
     @rule
     def _of_the_pool(self):

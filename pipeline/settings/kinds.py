@@ -168,11 +168,13 @@ ROWS = (
     Kind("images", writes=("images",), uses=("images.max_gib", *(f"{one}.subset_name" for one in SETS)),
          external=(*PATHS, "environment.images")),
     Kind("tasks", reads=("images",), writes=("raw",),
-         entries=("operators.formats:read_records", "operators.features:featured"),
+         entries=("operators.formats:read_records", "operators.features:featured", "operators.columns:keeping",
+                  "operators.columns:with_columns"),
          uses=("seed", *(f"data_processor.task_pipeline.{name}" for name in
                          ("generator", "generator_args", "inputs", "split", "format")),
                *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format")),
-               *(f"{one}.data_selector.feature_keys" for one in TASKSETS_EACH)),
+               *(f"{one}.data_selector.feature_keys" for one in TASKSETS_EACH),
+               *(f"{one}.columns" for one in SETS[:3])),
          external=("data_processor.task_pipeline.inputs", *PATHS)),
     Kind("curate", reads=("tasks",), writes=("tasks", "rejected"),
          uses=tuple(f"data_processor.task_pipeline.{name}" for name in (
@@ -254,6 +256,7 @@ LATER = {"repetition": None, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "mo
          "data_processor.task_pipeline.priority_weights": {}, "data_processor.task_pipeline.top_k": -1,
          "model.min_p": 0.0,
          **{f"{one}.rollout_args.{name}": None for one in SETS[:3] for name in ("max_tokens", "min_p")},
+         **{f"{one}.columns": [] for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
                                  ("reward_fn_key", None), ("reply_prefix", None), ("margin_key", None))},

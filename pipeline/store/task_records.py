@@ -18,6 +18,7 @@ MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with
 MARGIN = "of a pair, by how much the chosen response is better, under format.margin_key; null: not said"
 CHOICES = ("what the record says of its attempts, JSON: workflow, reward_fn (names), reply_prefix; null: nothing, its "
            "set does")
+COLUMNS = "other columns of the record that functions of its set are given, JSON by name; null: they are given none"
 
 
 def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False, **default):
@@ -51,14 +52,15 @@ class RawTask:
     choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
     features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
     margin: float | None = column(pa.float64(), MARGIN, later=True, default=None)
+    columns: str | None = column(pa.string(), COLUMNS, later=True, default=None)
 
 
 @dataclass(slots=True)
 class Task:
     """A task that passed curation."""
 
-    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context, messages and "
-                                       "choices if there are any: the same task, the same id")
+    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context, messages, "
+                                       "choices and columns if there are any: the same task, the same id")
     row: int = column(pa.int64(), "row of the input that it came from")
     split: str = column(pa.string(), "train, test, sft (a demonstration), preference (a pair) or text (for cpt)")
     question: str = column(pa.string(), "user prompt, text")
@@ -78,6 +80,7 @@ class Task:
     priority: float | None = column(pa.float64(), "by task_pipeline.priority_weights; null: not asked for, or not for "
                                                   "training", later=True, default=None)
     margin: float | None = column(pa.float64(), MARGIN, later=True, default=None)
+    columns: str | None = column(pa.string(), COLUMNS, later=True, default=None)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,6 @@ from ouroboros.workflows.attempts.recording import Journal
 from ouroboros.workflows.attempts.schedule import roll_out
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, Sampling, decode
-from ouroboros.workflows.protocol.prompts import task_turns
 from ouroboros.workflows.protocol.seeds import base_seed, request_seed
 from ouroboros.workflows.rewards import add_own_rewards
 
@@ -126,9 +125,8 @@ class Groups:
         decode(outcomes, self.tokenizer)
         tasks = [self.prompts.tasks[group.task] for group in asked]
         with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
-            add_own_rewards(outcomes, [task_turns(task, self.config) for task in tasks],
-                            [task.answer for task in tasks], [self.prompts.functions[group.task] for group in asked],
-                            [group.name for group in asked])
+            add_own_rewards(outcomes, tasks, [self.prompts.functions[group.task] for group in asked],
+                            [group.name for group in asked], self.config)
 
 
 def _of_training(sampled: Sampling) -> Sampling:

@@ -34,7 +34,7 @@ def _watched(function: RewardFunction, activity: Activity) -> RewardFunction:
         with activity.calling(f"{REWARD} {rule.title}"):
             return rule(*rows)
 
-    call.counts_opened, call.takes_tokens = rule.counts_opened, rule.takes_tokens
+    call.counts_opened, call.takes_rows = rule.counts_opened, rule.takes_rows
     return call
 
 

@@ -3,13 +3,12 @@
 import asyncio
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from ouroboros.pipeline.settings.arguments.judging import JudgeReward
 from ouroboros.pipeline.settings.config import AuxiliaryModel
-from ouroboros.pipeline.settings.data import RolloutArgs
+from ouroboros.pipeline.settings.data import Taskset
 from ouroboros.pipeline.store.errors import ConfigError, StageError
 from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.judge import Judge
@@ -49,8 +48,7 @@ def consulting(settings, asked):
 def test_a_judge_and_workflows_ask_the_copies_of_one_model(consulting):
     """The judgements of a random model, which the mask makes JSON, are cut off before their end."""
     given = {"judge_model": "small", "rubric": [{"name": "fine", "question": "?"}], "max_tokens": 12}
-    taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given,
-                              rollout_args=RolloutArgs())
+    taskset = Taskset(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
     functions = Rewards(consulting).of(taskset)
     outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one) for one in "ab"]
     add_rewards(outcomes, [PLAY] * 2, ["2"] * 2, functions)

@@ -1,14 +1,13 @@
 """judge_reward: rubrics, comparisons, failures, limits and cache, with a local server as the judge."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from starlette.responses import JSONResponse
 
 from ouroboros.pipeline.settings.arguments.judging import rubric_of
-from ouroboros.pipeline.settings.data import RolloutArgs
+from ouroboros.pipeline.settings.data import Taskset
 from ouroboros.pipeline.store.errors import ConfigError, StageError
 from ouroboros.stages.model import character_tokenizer
 from ouroboros.workflows.engines import remote
@@ -37,8 +36,7 @@ def judged(monkeypatch, settings):
                     for one in responses]
         with serving(chat_app(answer)) as address:
             given = {"judge_url": f"{address}/v1", "judge_model": "m", "judge_retries": 1, **arguments}
-            taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given,
-                                      rollout_args=RolloutArgs())
+            taskset = Taskset(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
             functions = Rewards(settings()).of(taskset)
             add_rewards(outcomes, prompts or [USER] * len(outcomes), [truth] * len(outcomes), functions, groups)
         return outcomes
@@ -81,8 +79,7 @@ def self_judged(settings):
     def run(engine, *responses, longest=4000, **arguments):
         rewards = Rewards(settings(f"model.max_model_len={longest}", "model.max_prompt_tokens=900",
                                    "model.max_response_tokens=90"))
-        taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=arguments,
-                                  rollout_args=RolloutArgs())
+        taskset = Taskset(name="t", default_reward_fn_type="judge_reward", reward_fn_args=arguments)
         functions = rewards.of(taskset)
         outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [0.0], [1], "stop"), response=one)
                     for one in responses]
@@ -200,8 +197,7 @@ def test_equal_requests_are_answered_from_the_cache(monkeypatch, settings, tmp_p
     with serving(chat_app(answer)) as address:
         given = {"judge_url": f"{address}/v1", "judge_model": "m", "rubric": RUBRIC,
                  "judge_cache": str(tmp_path / "cache")}
-        taskset = SimpleNamespace(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given,
-                                  rollout_args=RolloutArgs())
+        taskset = Taskset(name="t", default_reward_fn_type="judge_reward", reward_fn_args=given)
         for response, count in (("a", 1), ("a", 1), ("b", 2)):
             [function] = Rewards(settings()).of(taskset)
             assert function([USER], [response], ["2"], [1]) == [{"correct": 0.75, "tone": 0.125}]

@@ -1,7 +1,5 @@
 """The scorers of a package, in a sandbox: what stands in <answer>, no harm by an answer, and no result that it made."""
 
-import json
-
 import pytest
 
 from ouroboros.pipeline.settings.arguments.answers import REWARDS
@@ -26,8 +24,8 @@ def test_the_scorer_judges_each_answer_apart(tmp_path, monkeypatch):
     fetched(tmp_path)
     hostile = "__import__('os')._exit(0)"
     answers = ["42", "41 + 1", "41", hostile, f"open({str(tmp_path / 'made')!r}, 'w')", "long", "42"]
-    entry = json.dumps({"answer": "42", "metadata": {"generator": "sums", "arguments": {}, "n": 41}})
-    found = reasoning_gym_reward([f"<answer>{one}</answer>" for one in answers], [entry] * len(answers), 0.5)
+    about = {"generator": "sums", "arguments": {}, "n": 41}
+    found = reasoning_gym_reward([f"<answer>{one}</answer>" for one in answers], ["42"] * 7, [about] * 7, 0.5)
     assert tuple(found[0]) == REWARDS["reasoning_gym_reward"].components
     assert [one["accuracy"] for one in found] == [1, 1, 0, 0, 0, 0, 1]
     assert [one["partial_credit"] for one in found] == [0, 0, 0.125, 0, 0.125, 0, 0]  # a file of the sandbox

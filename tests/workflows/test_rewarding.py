@@ -249,8 +249,10 @@ def test_a_function_of_all_responses_is_called_once_and_its_none_is_left_out():
         return np.array([len(one) * scale for one in completions]) if scale > 1 else (1.0, None, {"accuracy": 0})
 
     outcomes = rewarded(judge, "x", "yy", "z", bonus=3)
-    assert calls == [([turns_of("question", None)] * 3, ["x", "yy", "z"],
-                      ["truth of x", "truth of yy", "truth of z"], {"bonus": 3, "completion_ids": [[2]] * 3})]
+    [(prompts, completions, truths, more)] = calls
+    assert (prompts, completions) == (["question"] * 3, ["x", "yy", "z"])
+    assert truths == ["truth of x", "truth of yy", "truth of z"]
+    assert {name: more[name] for name in ("bonus", "completion_ids")} == {"bonus": 3, "completion_ids": [[2]] * 3}
     assert [o.components for o in outcomes] == [{"reward": 1.0}, {}, {"accuracy": 0.0}]
     assert [o.status for o in outcomes] == ["ok", "reward_failed", "ok"]
     assert [o.reward for o in rewarded(judge, "x", "yy", scale=2.0)] == [2.0, 4.0]

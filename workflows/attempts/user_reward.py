@@ -3,19 +3,34 @@
 Allowed results for a response: a number (also of numpy or torch), {component: number}, or None where the function does
 not apply, which excludes it from the sum, as in TRL. In place of a number a list of them, one for each token that the
 policy sampled of the response: rewards of single tokens, whose sum counts as the number. Anything else, including NaN
-and infinity, is a failed row.
+and infinity, is a failed row. Of a dict of veRL's functions `score` is the reward, `acc` the accuracy, all else notes.
+What the parameters are given: pipeline/settings/arguments/binding.py.
 """
 
 import asyncio
 import inspect
+import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Number
 from typing import Any
 
 from ouroboros.operators.reward import Judgement
-from ouroboros.pipeline.settings.arguments.users import TOKENS, batch_parameters
+from ouroboros.pipeline.settings.arguments.binding import (
+    BATCH,
+    EACH,
+    OF_TRL,
+    SAID_TO_VERL,
+    TRUTH,
+    VERL,
+    Binding,
+    bind_reward,
+    constants,
+)
+from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature
+from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.foreign_text import is_encodable
 from ouroboros.pipeline.store.user_errors import brief
 from ouroboros.workflows.attempts.apart import Failed
@@ -31,8 +46,11 @@ class Rule:
     """A reward function with its arguments, retried up to `retries` times when it raises.
 
     component: the name for a plain number. runner: keeps one event loop for async functions, whose clients must not
-    change loops between steps. title: its name in the settings.
+    change loops between steps. title: its name in the settings. form: prompt_type of its set, in which TRL's functions
+    are given prompts and completions.
     """
+
+    takes_rows = True  # of add_rewards: tokens and columns of each row
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
@@ -40,26 +58,35 @@ class Rule:
     component: str = "reward"
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     title: str = ""
+    form: str = "plaintext"
 
     def __call__(
         self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
-        lengths: Sequence[int | None], tokens: Sequence[list[int]] | None = None
+        lengths: Sequence[int | None], tokens: Sequence[list[int]] | None = None,
+        columns: Sequence[Mapping[str, Any]] | None = None
     ) -> list[Components | str]:
-        """tokens: of the responses those that the policy sampled, where `takes_tokens`."""
-        found = self.ask(prompts, responses, answers, tokens)
+        """tokens: of the responses those that the policy sampled. columns: of the records of their tasks."""
+        found = self.ask(prompts, responses, answers, tokens, columns)
         return [self.read(one, length) for one, length in zip(found, lengths, strict=True)]
+
+    @cached_property
+    def _own(self) -> Signature:
+        return Signature.of(self.function) or Signature()
+
+    @cached_property
+    def binding(self) -> Binding:
+        return bind_reward(self._own, self.arguments)
 
     @property
     def takes_tokens(self) -> bool:
         """Whether the function is given the ids of the sampled tokens: by a parameter of that name, or as in TRL by the
         **arguments of one that takes a batch."""
-        takes_anything = any(one.kind is one.VAR_KEYWORD for one in _parameters(self.function).values())
-        return self.names_tokens or (takes_anything and bool(self.of_batch) and TOKENS not in self.arguments)
+        return TOKENS in self.binding.reserved
 
     @property
     def names_tokens(self) -> bool:
         """Whether the function has a parameter for the ids of the sampled tokens."""
-        return TOKENS in _parameters(self.function) and TOKENS not in self.arguments
+        return self.takes_tokens and TOKENS in self._own.names()
 
     @property
     def name(self) -> str:
@@ -70,23 +97,48 @@ class Rule:
         """Whether the function judges the tag that the prompt opened as part of the response."""
         return getattr(self.function, "counts_opened", False)
 
-    @property
-    def of_batch(self) -> dict[str, str]:
-        """Parameter -> its content, for a function that takes all responses at once (settings/arguments/users.py)."""
-        return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
-
     def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
-            tokens: Sequence[list[int]] | None = None) -> list[Any]:
-        """For each response the function's result, or the exception that it raised. tokens: None: not given."""
-        given = {"prompts": list(prompts), "responses": list(responses), "answers": list(answers)}
-        taken, takes = self.of_batch, tokens is not None and self.takes_tokens
-        if not taken:
-            own = [{TOKENS: one} for one in tokens or ()] if takes else [{}] * len(responses)
-            return self._call([((response, answer), self.arguments | more)
-                               for response, answer, more in zip(responses, answers, own, strict=True)])
-        more = {TOKENS: list(tokens or ())} if takes else {}
-        [found] = self._call([((), self.arguments | more | {name: given[what] for name, what in taken.items()})])
-        return _split(found, len(responses))
+            tokens: Sequence[list[int]] | None = None, columns: Sequence[Mapping[str, Any]] | None = None) -> list[Any]:
+        """For each response the function's result, or the exception that it raised. tokens: None: not given.
+
+        Raises ConfigError for a column that the tasks were read without.
+        """
+        rows = columns or [{}] * len(responses)
+        reserved, taken = self._reserved(prompts, responses, answers, tokens, rows), [*map(self._columns, rows)]
+        own = constants(self.arguments)
+        if self.binding.way == BATCH:
+            of_rows = {name: [one[name] for one in taken] for name in (taken[0] if taken else ())}
+            [found] = self._call([((), of_rows | own | reserved)])
+            return _split(found, len(responses))
+        by_position = list(zip(responses, answers, strict=True)) if self.binding.way == EACH else [()] * len(responses)
+        return self._call([(by_position[at], one | own | {name: values[at] for name, values in reserved.items()})
+                           for at, one in enumerate(taken)])
+
+    def _reserved(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
+                  tokens: Sequence[list[int]] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The reserved names that the function takes, each with a value for every response."""
+        messages = self.form == "messages"
+        known = {
+            "prompts": prompts if messages else [turns[-1]["content"] if turns else "" for turns in prompts],
+            "completions": [[{"role": "assistant", "content": one}] for one in responses] if messages else responses,
+            "responses": responses, "solution_str": responses, "answers": answers,
+            TRUTH: [row.get(TRUTH, answer) for row, answer in zip(rows, answers, strict=True)], TOKENS: tokens}
+        given = {name: list(known[name]) for name in self.binding.reserved if known.get(name) is not None}
+        return given | {name: OF_TRAINER[name] for name in self.binding.reserved if name in OF_TRL}
+
+    def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function takes of a record; of veRL's `extra_info` as a dict, empty where there is none."""
+        try:
+            found = self.binding.taken(row)
+        except KeyError as error:
+            raise ConfigError(f"the reward function {self.name} takes the column {error}, and the tasks were read "
+                              "without it: a parameter without a default is a column. Name it under `columns` of the "
+                              "set, or give the parameter a default or an entry of reward_fn_args.") from error
+        extra = SAID_TO_VERL[1]
+        if self.binding.way == VERL and (extra in found or extra in self._own.required):
+            said = found.get(extra) or {}
+            found[extra] = json.loads(said) if isinstance(said, str) else said
+        return found
 
     def _call(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
         """The results of several calls in order; calls that raised are retried."""
@@ -124,17 +176,22 @@ class Rule:
             return f"{self.name} returned a {type(found).__name__} that cannot be read: {brief(error)}; {NEEDED}"
 
     def _components(self, found: Any, length: int | None) -> Components | str:
-        parts = found if isinstance(found, Mapping) else {self.component: found}
+        parts, notes, solved = found, getattr(found, "notes", {}), getattr(found, "solved", None)
+        if self.binding.way == VERL and isinstance(found, tuple) and found:
+            parts = {self.component: found[0]}  # as veRL reads a tuple
+        elif self.binding.way == VERL and isinstance(found, Mapping):
+            if "score" not in found:
+                return f"{self.name} returned a dict without score: {_shown(found)}"
+            parts, solved = {self.component: found["score"]}, found.get("acc")
+            notes = {str(name): str(value) for name, value in found.items()
+                     if name not in ("score", "acc") and isinstance(value, (str, Number))}
+        elif not isinstance(found, Mapping):
+            parts = {self.component: found}
         if not parts:
             return f"{self.name} returned no components; {NEEDED}"
         dense = {name: values for name, value in parts.items() if (values := _several(value)) is not None}
-        for name, values in dense.items():
-            if length not in (None, len(values)):
-                return (f"{self.name} returned {len(values)} numbers for {name}, and {length} tokens of the response "
-                        "were sampled; needed one for each")
-        if len(counts := {len(values) for values in dense.values()}) > 1:
-            return (f"{self.name} returned lists of {' and '.join(map(str, sorted(counts)))} numbers for one response; "
-                    "needed in each one for every token")
+        if wrong := self._wrong_lengths(dense, length):
+            return wrong
         numbers = {name: _sum(dense[name]) if name in dense else _number(value)
                    for name, value in parts.items() if value is not None}
         for name, value in numbers.items():
@@ -143,13 +200,32 @@ class Rule:
                 return f"{self.name} returned {which}{_shown(parts[name])}; {NEEDED}"
         if not math.isfinite(sum(numbers.values())):
             return f"{self.name} returned components whose sum is not finite; {NEEDED}"
-        if not 0 <= numbers.get("accuracy", 0) <= 1:
-            return f"{self.name} returned accuracy={numbers['accuracy']}; needed a number from 0 to 1 (solved)"
-        if dense:
-            tokens = [_sum(each) for each in zip(*dense.values(), strict=True)]
-            return Judgement(numbers, tokens=tokens) if all(map(math.isfinite, tokens)) else (
-                f"{self.name} returned components whose sum is not finite for a token; {NEEDED}")
-        return Judgement(numbers, parts.notes) if isinstance(parts, Judgement) else numbers
+        solved = None if solved is None else _number(solved)
+        accuracy = numbers.get("accuracy", 0.0 if solved is None else solved)
+        if not 0 <= accuracy <= 1:
+            return f"{self.name} returned accuracy={accuracy}; needed a number from 0 to 1 (solved)"
+        tokens = [_sum(each) for each in zip(*dense.values(), strict=True)] if dense else None
+        if not all(map(math.isfinite, tokens or ())):
+            return f"{self.name} returned components whose sum is not finite for a token; {NEEDED}"
+        return Judgement(numbers, notes, tokens, solved)
+
+    def _wrong_lengths(self, dense: dict[str, list[float]], length: int | None) -> str | None:
+        """Why lists of a number for each token are not that, or None."""
+        for name, values in dense.items():
+            if length not in (None, len(values)):
+                return (f"{self.name} returned {len(values)} numbers for {name}, and {length} tokens of the response "
+                        "were sampled; needed one for each")
+        if len(counts := {len(values) for values in dense.values()}) > 1:
+            return (f"{self.name} returned lists of {' and '.join(map(str, sorted(counts)))} numbers for one response; "
+                    "needed in each one for every token")
+        return None
+
+
+def _unlogged(*_: Any) -> None:
+    """In place of TRL's log_extra and log_metric: components and notes are what rows keep."""
+
+
+OF_TRAINER = {"trainer_state": None, "log_extra": _unlogged, "log_metric": _unlogged}
 
 
 class WrongAnswer(Exception):
@@ -162,19 +238,6 @@ def taken_arguments(function: Callable, given: dict[str, Any]) -> dict[str, Any]
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return given
     return {name: value for name, value in given.items() if name in parameters}
-
-
-def required_parameters(function: Callable) -> list[str]:
-    """Names of the parameters without a default; empty for a callable without a readable signature."""
-    by_name = (one for one in _parameters(function).values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
-    return [one.name for one in by_name if one.default is one.empty]
-
-
-def _parameters(function: Callable) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def _attempt(function: Callable, arguments: tuple, named: dict[str, Any]) -> Any:

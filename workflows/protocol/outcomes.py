@@ -20,7 +20,8 @@ LAST = 16  # tokens of a prompt in which a tag that it opens is looked for
 
 # (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
 # -> components of each response, empty where the function does not apply, or the reason for having none. One with
-# `takes_groups` also gets the group of each response, one with `takes_tokens` the ids of its sampled tokens.
+# `takes_groups` also gets the group of each response, one with `takes_rows` the ids of its sampled tokens, and columns
+# of the record of its task.
 RewardFunction = Callable[..., list[dict[str, float] | str]]
 
 
@@ -111,6 +112,7 @@ class Outcome:
     tool_calls: list[ToolUse] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)  # the reason beside a component of the reward
     dense: list[float] | None = None  # the part of the reward that single action tokens earned
+    solved: float | None = None  # the accuracy, where it is no component
 
     def __post_init__(self) -> None:
         self.reason = self.reason and masked(self.reason)
@@ -137,7 +139,7 @@ class Outcome:
 
     @property
     def accuracy(self) -> float | None:
-        return self.components.get("accuracy")
+        return self.components.get("accuracy", self.solved)
 
     @property
     def noted(self) -> str | None:
@@ -151,7 +153,7 @@ class Outcome:
     def fail(self, status: str, reason: str) -> None:
         """Removes the reward and records the reason."""
         self.mark(status, reason)
-        self.components, self.dense = {}, None
+        self.components, self.dense, self.solved = {}, None, None
 
 
 REWARDED = ("ok", "no_variance", "baseline")  # statuses of rows that have a reward
@@ -236,25 +238,27 @@ def _sampled(done: Trajectory) -> list[int]:
 def add_rewards(
     outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
     functions: Sequence[RewardFunction], groups: Sequence[Hashable] | None = None,
+    columns: Sequence[dict[str, Any]] | None = None,
 ) -> None:
     """Fills in the reward components of every attempt with a response that has none yet; marks those that fail.
 
     prompts: messages {role, content}. functions: all are called, and their components summed. groups: equal for
-    attempts that are compared with each other; None: each is alone.
+    attempts that are compared with each other; None: each is alone. columns: of the records of the tasks.
     """
-    rated = [row for row in zip(outcomes, prompts, answers, groups or range(len(outcomes)), strict=True)
+    rated = [row for row in zip(outcomes, prompts, answers, groups or range(len(outcomes)),
+                                columns or [{}] * len(outcomes), strict=True)
              if row[0].status == "ok" and not row[0].components]
     if not rated:
         return
-    outcomes, prompts, answers, groups = map(list, zip(*rated, strict=True))
+    outcomes, prompts, answers, groups, columns = map(list, zip(*rated, strict=True))
     responses = [one.response if one.own_text is None else one.own_text for one in outcomes]
     whole = [outcome.opened + response for outcome, response in zip(outcomes, responses, strict=True)]
     lengths = [sum(outcome.trajectory.action_mask) for outcome in outcomes]
     for function in functions:
         seen = whole if getattr(function, "counts_opened", False) else responses
         more = [groups] if getattr(function, "takes_groups", False) else []
-        if getattr(function, "takes_tokens", False):
-            more = [[_sampled(outcome.trajectory) for outcome in outcomes]]
+        if getattr(function, "takes_rows", False):
+            more = [[_sampled(outcome.trajectory) for outcome in outcomes], columns]
         for outcome, components in zip(outcomes, function(prompts, seen, answers, lengths, *more), strict=True):
             _add(outcome, components)
     for outcome in outcomes:
@@ -274,6 +278,7 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
                               "one of them out of default_reward_fn_type.")
         outcome.components |= found
         outcome.notes |= getattr(found, "notes", {})
+        outcome.solved = getattr(found, "solved", None) if outcome.solved is None else outcome.solved
         if (tokens := getattr(found, "tokens", None)) is not None:
             outcome.dense = [a + b for a, b in zip(outcome.dense or [0.0] * len(tokens), tokens, strict=True)]
 

@@ -113,6 +113,11 @@ def choices_of(task) -> dict:
     return json.loads(task.choices) if task.choices is not None else {}
 
 
+def columns_of(task) -> dict:
+    """Other columns of a task's record, by name; those that its set keeps (pipeline/store/task_records.py)."""
+    return json.loads(task.columns) if task.columns is not None else {}
+
+
 def asked_turns(task, system_prompt: str | None) -> list[dict]:
     """The messages of a task's prompt, the system message included."""
     turns = conversation_of(task)["messages"]

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from ouroboros.pipeline.settings.arguments.base import LONGEST, Reward, Workflow, described
+from ouroboros.pipeline.settings.arguments.binding import EVERY
 from ouroboros.pipeline.settings.arguments.judging import JudgeReward
 from ouroboros.pipeline.settings.arguments.mcp import McpServer, servers_of
 
@@ -34,6 +35,7 @@ class ReasoningGymReward(Reward):
     """1 where the scorer of a task of reasoning-gym gives the answer 1."""
     reports_accuracy = True
     components = ("accuracy", "partial_credit")
+    columns = ("metadata",)
     partial_credit: float = Field(0.0, ge=0, le=1, description=(
         "weight of a score below 1, which the package gives for parts of an answer and for its form"))
 
@@ -63,6 +65,7 @@ class CodeReward(Reward):
     """1 where the program of a reply passes the tests of its row, which run outside of its process."""
     reports_accuracy = True
     components = ("accuracy", "tests")
+    columns = (EVERY,)
     cpu_seconds: int = Field(5, ge=1, le=3600, description=(
         "CPU seconds of a program: of all calls of its function together, or of one input; beyond them the rest of its "
         "tests fail, and after ten times as many of wall time the row has failed"))

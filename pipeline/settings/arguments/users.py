@@ -10,21 +10,20 @@ from typing import Any, Self
 
 from ouroboros.pipeline.store.errors import Problem
 
-OF_A_BATCH = ("responses", "completions")  # a reward function with such a parameter receives all responses together
 FACTS = ("compares_groups", "chooses_rows")  # what a user's advantage may declare as attributes
 GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare rollouts
 STEPS = ("step_reward",)  # columns of what a turn earned by itself
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "list": "a list",
          "dict": "a mapping", "None": "null"}  # plain types of annotations
 TOKENS = "completion_ids"  # parameter of a reward function: ids of the sampled tokens, named as in TRL
-OTHERS = (TOKENS, "trainer_state")  # further parameters in TRL, of which TOKENS is provided
 
 
 @dataclass(frozen=True)
 class Signature:
     """required, optional: names of the parameters without and with a default, in order.
 
-    positional: those that are given by position, and only_positional: by position alone, below its decorators.
+    positional: those that are given by position, and only_positional: by position alone, below its decorators, unless
+    these take *others.
     takes_others, takes_anything: whether it has *others and **anything. text, doc: as written, and the first line of
     its docstring. facts: attributes of the function that declare what base.Arguments does, those of FACTS.
     reads_groups, reads_steps: whether its code names one of GROUPS, of STEPS; None: not looked for. types: parameter ->
@@ -56,11 +55,13 @@ class Signature:
         named = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         kinds = {p.name: p.kind for p in outer.parameters.values()}
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        takes_others = inspect.Parameter.VAR_POSITIONAL in kinds.values()
         return cls(
             [p.name for p in named if p.default is p.empty], [p.name for p in named if p.default is not p.empty],
-            [name for name, kind in kinds.items() if kind in by_position],
+            [name for name, kind in kinds.items() if kind in by_position] if not takes_others else
+            [p.name for p in named if p.kind in by_position],
             [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY],
-            inspect.Parameter.VAR_POSITIONAL in kinds.values(),
+            takes_others,
             any(p.kind is p.VAR_KEYWORD for p in found.parameters.values()), str(found),
             (inspect.getdoc(function) or "").partition("\n")[0],
             {name: getattr(function, name) for name in FACTS if hasattr(function, name)},
@@ -89,13 +90,24 @@ class Signature:
     def wrong_values(self, key: str, given: dict[str, Any]) -> list[Problem]:
         """Lists values whose type the annotation of their parameter does not have; all others are the function's."""
         return [Problem(f"{key}.{name}", f"needed {' or '.join(WORDS[kind] for kind in kinds)}, as the function says.",
-                        found=value) for name, value in given.items() if (kinds := self.types.get(name))
+                        found=value) for name, value in constants(given).items() if (kinds := self.types.get(name))
                 and not any(_is_a(value, kind) for kind in kinds)]
 
     def without(self, *given: str) -> Self:
         """Returns the signature without these parameters, which the caller provides."""
         return replace(self, required=[name for name in self.required if name not in given],
                        optional=[name for name in self.optional if name not in given])
+
+
+def column_of(value: Any) -> str | None:
+    """Returns NAME of an argument `${column:NAME}`, None for any other."""
+    found = re.fullmatch(r"\$\{column:\s*(.+?)\s*\}", value) if isinstance(value, str) else None
+    return found and found[1]
+
+
+def constants(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that are no columns."""
+    return {name: value for name, value in given.items() if column_of(value) is None}
 
 
 def needed_columns(function: Callable) -> tuple[str, ...]:
@@ -138,14 +150,3 @@ def wrong_first(workflow: Signature) -> str | None:
         return (f"has '{first}' as its first parameter, which is the prompt, and '{first}' is given by its name too; "
                 "needed f(prompt, task, ...), or f(task, endpoint) for an agent that asks its endpoint.")
     return None
-
-
-def batch_parameters(required: Sequence[str]) -> dict[str, str]:
-    """Maps parameters to prompts, responses or answers for a function that receives all responses; else empty.
-
-    required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
-    """
-    responses = [name for name in required if name in OF_A_BATCH][:1]
-    truths = [name for name in required if name not in (*OF_A_BATCH, *OTHERS, "prompts")][:1]
-    taken = {"responses": responses, "answers": truths, "prompts": [name for name in required if name == "prompts"]}
-    return {name: what for what, names in taken.items() for name in names} if responses else {}

@@ -17,7 +17,7 @@ MINE = """\
 import os, subprocess, sys, time
 def score(response, answer): return float(response == answer == '4') + len(os.environ['CUDA_VISIBLE_DEVICES'])
 async def later(response, answer): return {'accuracy': response == 'because'}
-def batch(prompts, completions, truths, scale=1.0): return [scale * (p[-1]['content'][-4:] == 'two?') for p in prompts]
+def batch(prompts, completions, answers, scale=1.0): return [scale * (p[-4:] == 'two?') for p in prompts]
 def of_ids(response, answer, completion_ids): return 1.0
 def reads_ids(completions, answer, **kwargs): return [len(one) for one in kwargs['completion_ids']]
 def text(response, answer): return 'good'

@@ -3,7 +3,6 @@
 import pytest
 
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.settings.arguments.users import batch_parameters
 from tests.configs import broken, changed, check, places
 
 SOURCE = "buffer.explorer_input"
@@ -80,16 +79,6 @@ def test_a_judge_that_compares_needs_several_answers(values, expected):
 
 def test_every_set_that_is_answered_needs_a_reward_function():
     assert places(check(changed({f"{SOURCE}.default_reward_fn_type": []}))) == [f"{SOURCE}.eval_tasksets.0", TASKS]
-
-
-@pytest.mark.parametrize(("required", "taken"), [
-    (["response", "answer"], {}), ([], {}), (["completions"], {"completions": "responses"}),
-    (["responses", "answers"], {"responses": "responses", "answers": "answers"}),
-    (["prompts", "completions", "ground_truth", "scale"],
-     {"prompts": "prompts", "completions": "responses", "ground_truth": "answers"}),
-    (["prompts", "completions", "completion_ids"], {"prompts": "prompts", "completions": "responses"})])
-def test_a_function_of_all_responses_is_told_by_the_names_of_its_parameters(required, taken):
-    assert batch_parameters(required) == taken
 
 
 def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():

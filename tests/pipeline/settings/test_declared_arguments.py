@@ -40,7 +40,8 @@ def test_a_function_takes_what_is_declared_with_the_declared_defaults(part, name
         given = len(model.columns)
         assert tuple(p.name for p in parameters[:given]) == model.columns
     given = 1 if name in rewards.OPENED else given
-    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox", "columns")}
+    by_caller = ("task", "endpoint", "toolbox", "columns", *getattr(model, "columns", ()))
+    own = {p.name: p.default for p in parameters[given:] if p.name not in by_caller}
     takes_tools = "toolbox" in [p.name for p in parameters]  # whose arguments are not the function's own
     fields = {k: v for k, v in model.model_fields.items() if not (takes_tools and k in ToolArguments.model_fields)}
     assert set(own) == set(fields)

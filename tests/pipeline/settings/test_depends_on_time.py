@@ -7,7 +7,7 @@ import pytest
 from ouroboros.pipeline.settings.explorer import BY_THEMSELVES, asks_by_itself, because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.settings.setting import plain
-from ouroboros.pipeline.store.signatures import parameters_of
+from ouroboros.pipeline.store.signatures import Parameters, parameters_of
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.single_turn import WORKFLOWS, load_workflow
 from tests.configs import overridden
@@ -45,7 +45,7 @@ def test_a_users_workflow_is_judged_by_its_parameters(project, name, by_itself):
 
 
 def test_a_source_that_cannot_be_read_says_nothing(project):
-    assert parameters_of("broken:agent") == parameters_of("nowhere:agent") == parameters_of("math:sin") == set()
+    assert parameters_of("broken:agent") == parameters_of("nowhere:agent") == parameters_of("math:sin") == Parameters()
 
 
 def test_ours_are_those_with_processes_of_their_own():

@@ -1,0 +1,32 @@
+"""Which columns of a record the functions of a task set take: read from their sources, which are not imported."""
+
+from collections.abc import Iterable
+
+from ouroboros.pipeline.settings.arguments.answers import REWARDS
+from ouroboros.pipeline.settings.arguments.binding import bind_reward, bind_workflow
+from ouroboros.pipeline.settings.arguments.users import Signature, provided
+from ouroboros.pipeline.settings.data import ExplorerInput, Taskset, reward_functions, workflow_of
+from ouroboros.pipeline.store.signatures import parameters_of
+
+
+def asked_columns(taskset: Taskset, source: ExplorerInput, place: str) -> list[str]:
+    """Returns the columns that a set keeps of its records, sorted: those of `columns`, and what its reward functions
+    and its workflow take by name; binding.EVERY for all. place: as in workflow_of."""
+    found = {*taskset.columns}
+    for name in reward_functions(taskset, source):
+        found |= {*getattr(REWARDS.get(name), "columns", ())}
+    for name in _own(reward_functions(taskset, source)):
+        found |= {*bind_reward(_signature(name), taskset.reward_fn_args).asked()}
+    for name in _own([workflow_of(taskset, source, place)]):
+        own = _signature(name)
+        found |= {*bind_workflow(own, taskset.workflow_args, provided(own)).asked()}
+    return sorted(found)
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    return [name for name in names if ":" in name]
+
+
+def _signature(name: str) -> Signature:
+    found = parameters_of(name)
+    return Signature(found.required, found.optional, found.positional, takes_anything=found.takes_anything)
