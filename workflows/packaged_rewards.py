@@ -14,14 +14,27 @@ from ouroboros.operators.reward import Judgement, final_answers
 from ouroboros.pipeline.settings.arguments.answers import ReasoningGymReward
 from ouroboros.pipeline.store import packages
 from ouroboros.pipeline.store.errors import StageError
-from ouroboros.workflows.environments.programs import PREFIX, PYTHON, SCRATCH_MB
-from ouroboros.workflows.environments.sandbox import Sandbox
+from ouroboros.workflows.environments.programs import PREFIX, PYTHON, SCRATCH_MB, Cell
 
 DEFAULT = ReasoningGymReward()
 SCORER = "ouroboros.operators.reasoning_gym_scores"
 TOGETHER = 500  # answers of one process: a sandbox shows 16 KiB of what it prints
 START_SECONDS, ANSWER_SECONDS = 120.0, 1.0  # of a process; each answer has limits of its own
 MEGABYTES = 4096
+
+
+class _Cell(Cell):
+    """A cell that sees packages, too: the directories shown behind that of Python."""
+
+    def __init__(self, storage_mb: float, memory_mb: float, shown: Sequence[Path]):
+        self._packages = [word for place, path in enumerate(shown) if place for word in (
+            "--ro-bind", f"/sys/layers/{place}", str(path))]
+        super().__init__(storage_mb, memory_mb, shown=shown)
+
+    def _files(self, verifies: bool) -> list[str]:
+        seen = super()._files(verifies)
+        at = seen.index("--proc")  # behind /tmp, below which they may be
+        return [*seen[:at], *self._packages, *seen[at:]]
 
 
 def reasoning_gym_reward(responses: Sequence[str], answers: Sequence[str], metadata: Sequence[dict],
@@ -50,8 +63,7 @@ def _scores(rows: list[list]) -> list[float | None]:
     """The package's score of each [answer, truth, metadata]; None at a limit."""
     place, installed = packages.folder("reasoning-gym"), sysconfig.get_path("purelib")
     scorer = Path(importlib.util.find_spec(SCORER).origin).read_text()
-    sandbox = Sandbox(SCRATCH_MB, MEGABYTES, shown=[*([] if PREFIX.is_relative_to("/usr") else [PREFIX]),
-                                                    Path(installed), place])
+    sandbox = _Cell(SCRATCH_MB, MEGABYTES, shown=[PREFIX, Path(installed), place])
     try:
         with tempfile.TemporaryFile("w+") as request:
             json.dump(rows, request)

@@ -7,6 +7,7 @@ in processes of their own (workflows/attempts/isolated.py).
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from typing import Any
 from ouroboros.pipeline.job import own_process
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from ouroboros.pipeline.settings.arguments.base import problems
-from ouroboros.pipeline.settings.arguments.users import Signature, provided
+from ouroboros.pipeline.settings.arguments.binding import Binding, bind_workflow
+from ouroboros.pipeline.settings.arguments.users import Signature, constants, provided
 from ouroboros.pipeline.settings.declared import WORKFLOWS as DECLARED
 from ouroboros.pipeline.store.errors import ConfigError, pick
 from ouroboros.pipeline.store.user_errors import load_dotted
 from ouroboros.workflows.attempts.child import AUXILIARY, ENDPOINT, MODEL
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.time_limit import limited_workflow, watched_workflow
-from ouroboros.workflows.protocol.prompts import choices_of
+from ouroboros.workflows.protocol.prompts import choices_of, columns_of
 from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
 from ouroboros.workflows.retry import retry_workflow
@@ -70,13 +72,26 @@ def load_workflows(name: str, tasks: Sequence, arguments: dict[str, Any] | None 
                    ) -> list[Callable[..., Attempt] | Isolated]:
     """The workflow of each task: the one that its row names (`choices` of pipeline/store/task_records.py), else `name`.
 
-    As load_workflow; where rows name some, each is bound to those of the arguments that it takes.
+    As load_workflow; where rows name some, each is bound to those of the arguments that it takes. A user's gets the
+    columns of the task's record that its parameters take.
     """
     names = [choices_of(task).get("workflow", name) for task in tasks]
     some = set(names) != {name}
     loaded = {one: load_workflow(one, _taken(one, arguments or {}) if some else arguments, limit, directory, calling)
               for one in dict.fromkeys(names)}
-    return [loaded[one] for one in names]
+    bindings = {one: bind_workflow(own, arguments or {}, provided(own)) for one in loaded
+                if ":" in one and (own := Signature.of(load_dotted(one)))}
+    return [_with_columns(loaded[one], one, bindings.get(one), task) for one, task in zip(names, tasks, strict=True)]
+
+
+def _with_columns(workflow: Callable[..., Attempt] | Isolated, name: str, binding: Binding | None, task
+                  ) -> Callable[..., Attempt] | Isolated:
+    if binding is None or not binding.asked():
+        return workflow
+    given = binding.taken(columns_of(task), f"the workflow {name}")
+    if isinstance(workflow, Isolated):
+        return replace(workflow, function=partial(workflow.function, **given))
+    return partial(workflow, **given)
 
 
 def _taken(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -90,10 +105,10 @@ def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) 
     given, takes_tools = arguments or {}, TOOLBOX in inspect.signature(function).parameters
     if given or takes_tools:
         own = Signature.of(function) if ":" in name else None
-        takers = [own.without(*provided(own)) if own else DECLARED.get(name), *[ToolArguments] * takes_tools]
+        takers = [own.without(*provided(own)).relaxed() if own else DECLARED.get(name), *[ToolArguments] * takes_tools]
         if found := problems("workflow_args", name, takers, given):
             raise ConfigError(" ".join(found))
-    tools = None
+    tools, given = None, constants(given) if ":" in name else given
     if takes_tools:
         named = tool_arguments(name, given)
         given = {key: value for key, value in given.items() if key not in named}

@@ -12,12 +12,13 @@ from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from ouroboros.pipeline.settings.arguments.base import Taker, problems
-from ouroboros.pipeline.settings.arguments.binding import EACH, bind_reward
+from ouroboros.pipeline.settings.arguments.binding import EACH, bind_reward, required_columns
 from ouroboros.pipeline.settings.arguments.terms import Kl
 from ouroboros.pipeline.settings.arguments.users import GROUPS, Signature, column_of, provided, wrong_first
 from ouroboros.pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import Taskset, reward_functions, workflow_of
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.train_batch import REPLAY
 from ouroboros.pipeline.settings.trainer import several_steps
 from ouroboros.pipeline.store.errors import Problem
@@ -36,7 +37,7 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
     wrong += unweighed_steps(config, known.get(config.algorithm.advantage_fn or ""))
-    return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
+    return _wrong_parameters(config, known) + _wrong_rewards(config, known) + _wrong_columns(config) + wrong
 
 
 def lonely(algorithm: Algorithm, explored: Algorithm, functions: Functions, place: str | None) -> list[Problem]:
@@ -80,15 +81,27 @@ def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
     explorer = config.buffer.explorer_input
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
     found = [(name, one) for name in named if (one := functions.get(name))]
-    wrong = [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
-                     f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
-                     "truth: needed f(response, answer, ...).") for name, one in found
-             if not (one.takes_others or len(one.positional) > 1 or bind_reward(one, {}).way != EACH)]
-    return wrong + [Problem(f"{key}.reward_fn_args.{argument}", f"is a column, and {name} takes no column.",
-                            "Needed a value, or a function of yours.", found=value)
-                    for key, taskset in _answered(config) for argument, value in taskset.reward_fn_args.items()
-                    if column_of(value) for name in reward_functions(taskset, explorer)
-                    if argument in (declared.REWARDS[name].names() if name in declared.REWARDS else ())]
+    return [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
+                    f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
+                    "truth: needed f(response, answer, ...).") for name, one in found
+            if not (one.takes_others or len(one.positional) > 1 or bind_reward(one, {}).way != EACH)]
+
+
+def _wrong_columns(config: Config) -> list[Problem]:
+    """Lists columns that nobody has, of a generator's rows, and arguments `${column:NAME}` of functions of ours."""
+    explorer, generator, found = config.buffer.explorer_input, config.data_processor.task_pipeline.generator, {}
+    for key, one in _answered(config):
+        place = key.removeprefix("buffer.explorer_input.")
+        for name in required_columns(asked_columns(one, explorer, place)) if generator and one.path is None else ():
+            found[name] = Problem(key, f"a function of the set takes the column '{name}', and rows of the generator "
+                                  f"{generator} have no columns.", "Give its parameter a default, or a value in "
+                                  "reward_fn_args or workflow_args.")
+    return [*found.values(), *(
+        Problem(f"{key}.reward_fn_args.{argument}", f"is a column, and {name} takes no column.",
+                "Needed a value, or a function of yours.", found=value)
+        for key, one in _answered(config) for argument, value in one.reward_fn_args.items() if column_of(value)
+        for name in reward_functions(one, explorer) if name in declared.REWARDS
+        and argument in declared.REWARDS[name].names())]
 
 
 def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
@@ -120,7 +133,7 @@ def _named(config: Config, functions: Functions) -> Iterator[tuple[str, str, lis
         yield f"{REPLAY}.priority_fn_args", replay.priority_fn, [taker], replay.priority_fn_args
     for key, taskset, workflow in _attempted(config):
         names = reward_functions(taskset, explorer)
-        takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
+        takers = [reward_taker(name, functions) for name in names]
         takers += declared.REWARDS.values() if _by_row(config, taskset, "reward_fn_key") else ()
         yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset.reward_fn_args
         more = declared.WORKFLOWS.values() if _by_row(config, taskset, "workflow_key") else ()
@@ -291,18 +304,13 @@ def reward_taker(name: str, functions: Functions) -> Taker | None:
     if not own:
         return declared.REWARDS.get(name)
     bound = bind_reward(own, {})
-    return own.without(*bound.by_position, *bound.reserved)
-
-
-def _optional(taker: Taker | None) -> Taker | None:
-    """Returns a user's function with all its parameters optional."""
-    return replace(taker, required=(), optional=taker.names()) if isinstance(taker, Signature) else taker
+    return own.without(*bound.by_position, *bound.reserved).relaxed()
 
 
 def workflow_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a workflow's parameters except the prompt and the task, which its caller supplies."""
     own = functions.get(name)
-    return own.without(*provided(own)) if own else declared.WORKFLOWS.get(name)
+    return own.without(*provided(own)).relaxed() if own else declared.WORKFLOWS.get(name)
 
 
 SINGLE = "simple_workflow"

@@ -12,10 +12,9 @@ from ouroboros.pipeline.store.signatures import parameters_of
 def asked_columns(taskset: Taskset, source: ExplorerInput, place: str) -> list[str]:
     """Returns the columns that a set keeps of its records, sorted: those of `columns`, and what its reward functions
     and its workflow take by name; binding.EVERY for all. place: as in workflow_of."""
-    found = {*taskset.columns}
-    for name in reward_functions(taskset, source):
-        found |= {*getattr(REWARDS.get(name), "columns", ())}
-    for name in _own(reward_functions(taskset, source)):
+    named = reward_functions(taskset, source)
+    found = {*taskset.columns} | {one for name in named if name in REWARDS for one in REWARDS[name].columns}
+    for name in _own(named):
         found |= {*bind_reward(_signature(name), taskset.reward_fn_args).asked()}
     for name in _own([workflow_of(taskset, source, place)]):
         own = _signature(name)

@@ -12,6 +12,7 @@ import pytest
 
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.workflows import code_reward as judge
+from ouroboros.workflows.attempts.user_reward import Rule
 from ouroboros.workflows.code_reward import code_reward
 from ouroboros.workflows.environments import confinement, programs
 
@@ -106,6 +107,13 @@ def test_any_command_of_the_row():
     assert accuracy("```sh\nread a b; echo $((a - b))\n```", json.dumps(SUMS), command='bash "$1"') == 0
     with pytest.raises(ConfigError):
         accuracy("true", json.dumps(SUMS), command='bash "$1"', isolation="landlock")
+
+
+def test_columns_of_the_record_reach_it():
+    row = {name: CHECK[name] for name in ("prompt", "entry_point", "test")}
+    rule, turn = Rule(code_reward, {"tests_score": 0.5}, retries=0), [{"role": "user", "content": PROMPT}]
+    assert rule([turn] * 2, [BODY, "    return 3\n"], ["", ""], [None] * 2, columns=[row] * 2) == [
+        {"accuracy": 1.0, "tests": 0.5}, {"accuracy": 0.0, "tests": pytest.approx(0.1)}]
 
 
 @pytest.mark.parametrize(("value", "same", "other"), [

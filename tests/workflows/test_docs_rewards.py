@@ -1,7 +1,6 @@
 """The functions of docs/rewards.md, copied from the page and called as a run calls them."""
 
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -23,25 +22,20 @@ def of_page(name: str):
     return names[name]
 
 
-@pytest.fixture(autouse=True)
-def verl(monkeypatch):
-    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-        return {"score": 2.0 * (solution_str == ground_truth), "acc": 1.0, "source": data_source}
-
-    monkeypatch.setitem(sys.modules, "my_verl_reward", SimpleNamespace(compute_score=compute_score))
-
-
 @pytest.mark.parametrize(("name", "rewards"), [
     ("shorter_than_the_mean", [1.0, 0.0]),  # 1 and 4 characters
-    ("judged", [0.5, 0.5]), ("score", [2.0, 0.0]),  # that of veRL
-    ("reward_func", [1.0, 0.0])])
+    ("judged", [0.5, 0.5]), ("compute_score", [1.0, -1.0]), ("reward_func", [1.0, 0.0])])
 def test_a_function_of_the_page_is_a_reward(name, rewards):
-    found = Rule(of_page(name), {}, 0)([[], []], ["4", "five"], ["4", "6"], [1, 4])
+    found = Rule(of_page(name), {}, 0)([[], []], ["4", "five"], ["4", "6"], [1, 4],
+                                       columns=[{"data_source": "sums"}] * 2)
     assert found == [{"reward": reward} for reward in rewards]
 
 
 def test_every_function_of_the_page_is_called():
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
+    passed = Rule(of_page("passed"), {"at_least": "${column:needed}"}, 0)
+    assert passed([[]], ["a b"], [""], [3], columns=[{"tests": ["a", "c"], "needed": 0.5}]) == [
+        {"accuracy": 1.0, "share": 0.5}]
     names: dict = {}
     exec(BLOCKS[0], names)
     assert Rule(names["score"], {}, 0)([[]], [" 4 "], ["4"], [1]) == [{"reward": 1.0}]

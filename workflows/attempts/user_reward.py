@@ -30,7 +30,6 @@ from ouroboros.pipeline.settings.arguments.binding import (
     constants,
 )
 from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature
-from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.foreign_text import is_encodable
 from ouroboros.pipeline.store.user_errors import brief
 from ouroboros.workflows.attempts.apart import Failed
@@ -128,13 +127,7 @@ class Rule:
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """What the function takes of a record; of veRL's `extra_info` as a dict, empty where there is none."""
-        try:
-            found = self.binding.taken(row)
-        except KeyError as error:
-            raise ConfigError(f"the reward function {self.name} takes the column {error}, and the tasks were read "
-                              "without it: a parameter without a default is a column. Name it under `columns` of the "
-                              "set, or give the parameter a default or an entry of reward_fn_args.") from error
-        extra = SAID_TO_VERL[1]
+        found, extra = self.binding.taken(row, f"the reward function {self.name}"), SAID_TO_VERL[1]
         if self.binding.way == VERL and (extra in found or extra in self._own.required):
             said = found.get(extra) or {}
             found[extra] = json.loads(said) if isinstance(said, str) else said

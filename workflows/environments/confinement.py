@@ -52,6 +52,7 @@ def confine(cpu: int, memory: int, readable: Sequence[str] | None, filters: bool
     cpu: seconds. memory: bytes of addresses. readable: files and directories that may be read, all else of the file
     system being out of reach; None: no Landlock. filters: whether to have the filter of system calls. Raises OSError.
     """
+    LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: a filter keeps it
     for what, most in ((resource.RLIMIT_CPU, cpu), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]
         resource.setrlimit(what, (min(most, hard) if hard >= 0 else most,) * 2)

@@ -1,27 +1,29 @@
 """What runs in a sandbox: the program of a reply, or the tests that judge it, each in a process of its own.
 
 Lines of JSON go in and come out (workflows/environments/programs.py). The program answers calls with plain values, and
-inputs with what it prints; it is never sent what is expected of it. The tests call it through `Remote`; only what they
-pass that is no plain value makes them run with the program. Imports the standard library and confinement.py alone.
+inputs with what it prints; it is never sent what is expected of it, unless its tests are weak (assertions.py). Imports
+the standard library, assertions.py and confinement.py alone.
 """
 
 import ast
+import atexit
 import builtins
 import contextlib
 import json
 import os
-import random
 import re
 import resource
+import signal
 import site
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import IO, Any
 
-from ouroboros.workflows.environments.confinement import confine
+from ouroboros.workflows.environments.assertions import Gone, Weak, parses, verdict
+from ouroboros.workflows.environments.confinement import LIBC, confine
 
 LARGEST = 1 << 22  # bytes of an answer
 READY, ENDED = b"ready\n", b"ended\n"
@@ -30,17 +32,9 @@ BEGINS = re.compile(r"(?:def|class|import|from|async def|if __name__)\b|@|\w+ *=
 SEVERAL = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
 
 
-class Weak(BaseException):
-    """The tests hand the program something that is no plain value."""
-
-
-class Gone(BaseException):
-    """The other process ended."""
-
-
 def encoded(value: Any) -> Any:
-    """Returns a plain value as JSON that keeps its type; those derived from plain types count as these. Raises
-    TypeError."""
+    """Returns a plain value as JSON that keeps its type; those derived from plain types count as these, others of
+    which there are several as iterators. Raises TypeError."""
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -55,7 +49,7 @@ def encoded(value: Any) -> Any:
         return {"bytes": bytes(value).decode("latin1")}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
-    if isinstance(value, Iterator):
+    if isinstance(value, Iterable):
         return {"iterator": [encoded(one) for one in value]}
     raise TypeError(f"{type(value).__name__} is no plain value")
 
@@ -80,24 +74,17 @@ def chosen(reply: str, prompt: str, names: list[str]) -> str:
     its last block; without blocks its code between prose. An indented text goes on from the prompt."""
     raw = [code for _, language, code in FENCE.findall(reply) if language.lower() in ("", "python", "python3", "py")]
     blocks = [textwrap.dedent(code) for code in raw]
-    defines = re.compile(rf"\b(?:def|class) +(?:{'|'.join(names)})\b")
+    defines = re.compile(rf"\b(?:def|class) +(?:{'|'.join(map(re.escape, names))})\b")
     if names and (has := [at for at, block in enumerate(blocks) if defines.search(block)]):
-        return "\n".join([*filter(_parses, blocks[:has[-1]]), blocks[has[-1]]])
+        return "\n".join([*filter(parses, blocks[:has[-1]]), blocks[has[-1]]])
     text = (raw or [reply])[-1]
     if prompt and re.match(r"\s*\n[ \t]+\S|[ \t]+\S", text):
         return _longest(prompt + text)
-    if blocks or _parses(reply):
+    if blocks or parses(reply):
         return (blocks or [reply])[-1]
     lines = reply.splitlines()
     found = (_longest("\n".join(lines[at:])) for at, line in enumerate(lines) if BEGINS.match(line))
     return max(found, key=len, default="")
-
-
-def _parses(text: str) -> bool:
-    try:
-        return bool(ast.parse(text).body)
-    except (SyntaxError, ValueError):
-        return False
 
 
 def _longest(text: str) -> str:
@@ -125,7 +112,7 @@ class Program:
         about, self._module = self._about, ModuleType(name)
         sys.modules[name] = self._module
         prompt, space = about["prompt"], self._module.__dict__
-        if _parses(prompt):  # imports, helpers, and the function without its body
+        if parses(prompt):  # imports, helpers, and the function without its body
             exec(compile(prompt, "prompt", "exec"), space)
             space.pop(*about["names"], None)
         exec(compile(chosen(about["reply"], prompt, about["names"]), "program", "exec"), space)
@@ -197,102 +184,18 @@ def _run(about: dict, limits: dict) -> None:
         confine(**limits)
         sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, range(3), "rww")
         Program(about).load("__main__")
-        threading._shutdown()  # a program may leave it to Python to wait for its threads
+        threading._shutdown()  # programs leave it to Python to wait for their threads, and to call these
+        atexit._run_exitfuncs()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     finally:
-        sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
         os._exit(code & 255)
 
 
 # ------------------------------------------------------------------------------------------------------- the tests
-
-
-class Assertions(ast.NodeTransformer):
-    """Every assertion goes on to the next, and is counted; those in a `try` are left to it."""
-
-    WITH = ast.parse("with __assertion__:\n  pass").body[0]
-
-    def visit_Try(self, node: ast.Try) -> ast.Try:
-        return node
-
-    def visit_Assert(self, node: ast.Assert) -> ast.With:
-        return ast.copy_location(ast.With(self.WITH.items, [node]), node)
-
-
-class Count:
-    """How many assertions there were, and how many of them held."""
-
-    passed = total = called = 0
-
-    def __enter__(self) -> None:
-        self.total += 1
-
-    def __exit__(self, kind: type | None, *error: Any) -> bool:
-        self.passed += kind is None
-        return kind is not None and issubclass(kind, Exception) and not issubclass(kind, ImportError)
-
-
-def verdict(about: dict, lookup: Callable[[str], Any], is_inside: bool = False) -> dict:
-    """Runs tests. about: `tests` and `prompt`, texts of Python, and `entry`, the name of the function that a `check` of
-    the tests is given. lookup: the function of the program that has a name. is_inside: in the program's process.
-
-    Returns how many assertions held of how many, or a `problem` of the tests. Raises Weak where they must be inside.
-    """
-    count, space, entry = Count(), {"__name__": "tests"}, about["entry"]
-    try:
-        tree = ast.parse(about["tests"])
-        if _parses(about["prompt"]):  # helpers that tests use
-            exec(compile(about["prompt"], "prompt", "exec"), space)
-        names, weak = called(tree, set(space) - {entry})
-    except Exception as error:
-        return {"problem": f"{type(error).__name__}: {error}"}
-    if weak and not is_inside:
-        raise Weak(weak)
-
-    def program(name: str) -> Callable:
-        def call(*given, **named):
-            count.called += 1
-            return lookup(name)(*given, **named)
-        return call
-
-    random.seed(0)
-    count.called = int(is_inside)
-    try:
-        with count:
-            space |= {name: (lookup if is_inside else program)(name) for name in dict.fromkeys([*names, entry]) if name}
-            space["__assertion__"] = count
-            exec(compile(ast.fix_missing_locations(Assertions().visit(tree)), "tests", "exec"), space)
-            if entry and callable(space.get("check")) and (is_inside or not count.called):
-                space["check"](space[entry])
-            count.total -= 1  # where it came so far, assertions alone count
-            count.passed -= 1
-    except ImportError as error:
-        return {"problem": str(error)}
-    except Gone:
-        pass
-    if not count.called:
-        return {"problem": "they never call the program"}
-    return {"passed": count.passed if count.total else 1, "total": count.total or 1}
-
-
-def called(tree: ast.Module, known: set[str]) -> tuple[list[str], str]:
-    """Returns the names in tests that only the program can have, and the one that is more to them than a function which
-    they call: a class whose objects they use, or a value; empty for none."""
-    nodes = list(ast.walk(tree))
-    stored = {one.id for one in nodes if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)} | known
-    stored |= {one.name for one in nodes if isinstance(one, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef))}
-    stored |= {one.arg for one in nodes if isinstance(one, ast.arg)} | set(dir(builtins))
-    stored |= {(one.asname or one.name).partition(".")[0] for one in nodes if isinstance(one, ast.alias)}
-    stored |= {one.name for one in nodes if isinstance(one, ast.ExceptHandler) and one.name}
-    free = [one for one in nodes if isinstance(one, ast.Name) and one.id not in stored]
-    plain = {id(each) for one in nodes if isinstance(one, ast.Call)
-             for each in (one.func, *one.args, *(word.value for word in one.keywords))}
-    made = {id(one.value.func) for one in nodes
-            if isinstance(one, (ast.Attribute, ast.Assign)) and isinstance(one.value, ast.Call)}
-    weak = [one.id for one in free if id(one) not in plain or (id(one) in made and one.id[0].isupper())]
-    return list(dict.fromkeys(one.id for one in free)), (weak or [""])[0]
 
 
 def tests(requests: IO[str], replies: IO[str], about: dict, limits: dict) -> None:
@@ -336,6 +239,7 @@ ROLES = {"calls": calls, "inputs": inputs, "tests": tests}
 
 
 def main(role: str, limits: str) -> None:
+    LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)  # ends with its parent
     site.setquit()
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDWR)

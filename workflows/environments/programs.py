@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.errors import ConfigError, StageError
-from ouroboros.workflows.environments import confinement, inside
-from ouroboros.workflows.environments.sandbox import Sandbox
+from ouroboros.workflows.environments import assertions, confinement, inside
+from ouroboros.workflows.environments.sandbox import READ_ONLY, Sandbox
 
 WALL = 10  # seconds for each CPU second: what another program on the machine takes away decides nothing
 SCRATCH_MB = 64  # of files of a program
+SEEN = (*(path for path in READ_ONLY if path not in ("/etc", "/opt")), "/etc/alternatives", "/etc/ld.so.cache")
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 PYTHON, PREFIX, STANDARD = (Path(os.path.realpath(sys._base_executable)), Path(os.path.realpath(sys.base_prefix)),
                             Path(os.path.realpath(sysconfig.get_path("stdlib"))))
@@ -35,17 +36,28 @@ for name, text in zip(sys.argv[3::2], sys.argv[4::2]):
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(text, name, "exec"), module.__dict__)
 module.main(*sys.argv[1:3])"""
-MODULES = [word for one in (confinement, inside) for word in (one.__name__, Path(one.__file__).read_text())]
+MODULES = [word for one in (confinement, assertions, inside) for word in (one.__name__, Path(one.__file__).read_text())]
+
+
+class Cell(Sandbox):
+    """A sandbox of single processes, which see Python without packages, and a /tmp of their own: nothing is kept."""
+
+    def _files(self, verifies: bool) -> list[str]:
+        seen = [word for path in SEEN if os.path.exists(path) for word in ("--ro-bind", path, path)]
+        shown = ["--ro-bind", "/sys/layers/0", str(PREFIX)] * (not PREFIX.is_relative_to("/usr"))
+        hidden = [word for path in _packages() for word in ("--ro-bind", "/sys/none", str(path))]
+        return [*seen, *shown, *hidden, "--perms", "1777", "--size", str(SCRATCH_MB * 2**20), "--tmpfs", "/tmp",
+                "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 class Unconfined:
     """Commands of this user, without a sandbox around them."""
 
     @contextlib.contextmanager
-    def started(self, command: Sequence[str], seconds: float, variables: dict[str, str],
+    def started(self, command: Sequence[str], seconds: float, cwd: str, variables: dict[str, str], verifies: bool,
                 stdin: int) -> Iterator[tuple[subprocess.Popen, None]]:
         with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables,
-                              cwd="/", start_new_session=True) as process:
+                              cwd=cwd, start_new_session=True) as process:
             try:
                 yield process, None
             finally:
@@ -84,14 +96,13 @@ class Peer:
 
 
 @cache
-def cell(isolation: str, memory_mb: int) -> Sandbox | Unconfined:
+def cell(isolation: str, memory_mb: int) -> Cell | Unconfined:
     """What starts processes. Raises ConfigError where this machine does not isolate so."""
     if isolation == "none":
         return Unconfined()
     if isolation in ("auto", "namespaces"):
         try:
-            shown = [] if PREFIX.is_relative_to("/usr") else [PREFIX]
-            one = Sandbox(SCRATCH_MB, memory_mb, shown=shown, hidden=_packages(), cpus=1.0)
+            one = Cell(SCRATCH_MB, memory_mb, shown=[PREFIX])
             atexit.register(one.close)
             return one
         except ConfigError as error:
@@ -107,6 +118,7 @@ def cell(isolation: str, memory_mb: int) -> Sandbox | Unconfined:
                       "all that you may, set reward_fn_args: {isolation: none}.")
 
 
+@cache
 def _packages() -> list[Path]:
     """Directories of packages, which may have tests and solutions."""
     places = {STANDARD, Path("/usr/lib/python3"), *Path("/usr/local/lib").glob("python3*")}
@@ -129,7 +141,7 @@ def peer(role: str, about: dict, cpu: int, memory_mb: int, isolation: str) -> It
     limits = {"cpu": cpu, "memory": memory_mb * 2**20, "filters": isolation != "none",
               "readable": _readable() if isinstance(starts, Unconfined) and isolation != "none" else None}
     command = [str(PYTHON), "-s", "-S", "-P", "-c", LOADED, role, json.dumps(limits), *MODULES]
-    with starts.started(command, WALL * cpu, variables=VARIABLES, stdin=subprocess.PIPE) as (process, _):
+    with starts.started(command, WALL * cpu, "/", VARIABLES, False, subprocess.PIPE) as (process, _):
         one = Peer(process, time.monotonic() + WALL * cpu)
         if (said := one.ask(json.dumps(about).encode() + b"\n")) != inside.READY:
             raise StageError(f"a process for a program did not start: {said.decode(errors='replace')}")

@@ -18,21 +18,18 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.images import OWNER
 from ouroboros.workflows.environments import memory
 
 TOOLS = ("bwrap", "unshare", "nsenter", "prlimit")
-NEEDED = ("Harbor tasks need Linux with user namespaces, bubblewrap (`apt-get install bubblewrap`) and util-linux: "
-          "their commands run in no other way.")
+NEEDED = "Sandboxes need Linux with user namespaces, bubblewrap (`apt-get install bubblewrap`) and util-linux."
 READ_ONLY = ("/usr", "/etc", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-PROGRAMS = (*(path for path in READ_ONLY if path not in ("/etc", "/opt")), "/etc/alternatives", "/etc/ld.so.cache")
 NOBODY = str(OWNER)
 FILES, PROCESSES = 100_000, 512  # of an attempt
 OF_TESTS, DEVICES, LINKS = ("tests", "logs", "proc"), ("null", "zero", "full", "random", "urandom", "shm"), 40
@@ -105,23 +102,17 @@ class Sandbox:
     """The files of one attempt, and commands that see them."""
 
     def __init__(self, storage_mb: float, memory_mb: float | None = None, cpus: float = 1.0,
-                 layers: Sequence[Path] = (), user: int = 0, shown: Sequence[Path] | None = None,
-                 hidden: Sequence[Path] = ()):
+                 layers: Sequence[Path] = (), user: int = 0, shown: Sequence[Path] = ()):
         """storage_mb: of all files. memory_mb: of all processes of a command together, if that is below the limit of
         this one. cpus: CPU seconds of a process, as a multiple of its command's time. layers: directories of an image,
-        the topmost last. user: number that commands see as theirs. shown: without an image, directories that commands
-        see in place of /etc and /opt, but for those hidden; each command then has a /tmp of its own of storage_mb, and
-        nothing is kept. Raises ConfigError where this machine forbids it."""
+        the topmost last. user: number that commands see as theirs. shown: without an image, what the holder has below
+        /sys/layers. Raises ConfigError where this machine forbids it."""
         self._memory, self._cpus, self._as, self._user, self._layers = memory_mb, cpus, rights(), user, len(layers)
         self._read_only: list[str] = []
-        self._alone = None if shown is None else [
-            "--perms", "1777", "--size", str(int(storage_mb * 2**20)), "--tmpfs", "/tmp",
-            *(word for place, path in enumerate(shown) for word in ("--ro-bind", f"/sys/layers/{place}", str(path))),
-            *(word for path in hidden if path.is_dir() for word in ("--ro-bind", "/sys/none", str(path)))]
         if missing := [name for name in TOOLS if not shutil.which(name)]:
             raise ConfigError(f"there is no {missing[0]} on PATH. {NEEDED}")
         self._holder = subprocess.Popen(
-            [*apart(shown or layers), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES), self._overlay()],
+            [*apart([*shown, *layers]), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES), self._overlay()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # its end is that of the holder
         found = _drain(self._holder.stdout, START_SECONDS, until=b"\n").strip()
         if found != b"ready":
@@ -134,12 +125,11 @@ class Sandbox:
     def run(self, command: Sequence[str], seconds: float, cwd: str = "/", variables: Mapping[str, str] | None = None,
             verifies: bool = False, stdin: IO | int = subprocess.DEVNULL) -> Ended:
         """Runs a command and ends everything that it started. verifies: whether it sees /tests and /logs."""
-        begin = time.monotonic()
-        with self.started(command, seconds, cwd, variables, verifies, stdin) as (process, beyond):
-            output = _drain(process.stdout, seconds)
+        end = time.monotonic() + seconds
+        with self.started(command, seconds, cwd, variables or {}, verifies, stdin) as (process, beyond):
+            output, code = _drain(process.stdout, seconds), None
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(begin + seconds - time.monotonic(), 0))
-            code = process.poll()
+                code = process.wait(max(end - time.monotonic(), 0))
         why = "" if code is not None else f"timed out after {seconds:g} s"
         if held := beyond.result():
             code, why = None, (f"had {held / 2**20:.0f} MiB of memory, all processes together, beyond the limit of "
@@ -147,13 +137,12 @@ class Sandbox:
         return Ended(code, output.decode(errors="replace"), why)
 
     @contextlib.contextmanager
-    def started(self, command: Sequence[str], seconds: float, cwd: str = "/",
-                variables: Mapping[str, str] | None = None, verifies: bool = False,
-                stdin: IO | int = subprocess.DEVNULL) -> Iterator[tuple[subprocess.Popen, Future]]:
+    def started(self, command: Sequence[str], seconds: float, cwd: str, variables: Mapping[str, str], verifies: bool,
+                stdin: IO | int) -> Iterator[tuple[subprocess.Popen, Any]]:
         """A command of `run` while the block runs, and what `memory.Namespace.watched` yields."""
         about, write = os.pipe()
         with open(about) as about, subprocess.Popen(
-                [*self._inside(), *self._confined(variables or {}, verifies), "--info-fd", str(write), "--", *INIT, cwd,
+                [*self._inside(), *self._confined(variables, verifies), "--info-fd", str(write), "--", *INIT, cwd,
                  *self._limited(seconds), *command],
                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[write]) as process:
             os.close(write)
@@ -208,23 +197,20 @@ class Sandbox:
 
     def close(self) -> None:
         """Frees the files."""
-        self._holder.stdin.close()
         self._holder.kill()
-        self._holder.wait()
-        self._holder.stdout.close()
+        self._holder.communicate()
+
+    def _files(self, verifies: bool) -> list[str]:
+        seen = self._read_only if self._layers else [
+            word for path in READ_ONLY if os.path.exists(path) for word in ("--ro-bind", path, path)]
+        return ["--bind", "/sys/root", "/", *seen, "--proc", "/proc", "--dev", "/dev",
+                "--bind", "/sys/own/shm", "/dev/shm", "--remount-ro", "/dev", *(VERIFIER if verifies else AGENT)]
 
     def _confined(self, variables: Mapping[str, str], verifies: bool) -> list[str]:
-        seen = self._read_only if self._layers else [
-            word for path in (READ_ONLY if self._alone is None else PROGRAMS) if os.path.exists(path)
-            for word in ("--ro-bind", path, path)]
         user = "0" if verifies else str(self._user)
-        known = [word for pair in variables.items() for word in ("--setenv", *pair)]
-        files = ["--bind", "/sys/root", "/", *seen] if self._alone is None else [*seen, *self._alone]
-        kept = ["--bind", "/sys/own/shm", "/dev/shm"] * (self._alone is None)
-        ends = ["--remount-ro", "/"] if self._alone else VERIFIER if verifies else AGENT
         return ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-                "--uid", user, "--gid", user, "--hostname", "task", *files, "--proc", "/proc", "--dev", "/dev", *kept,
-                "--remount-ro", "/dev", *ends, "--chdir", "/", "--clearenv", *known]
+                "--uid", user, "--gid", user, "--hostname", "task", *self._files(verifies), "--chdir", "/",
+                "--clearenv", *(word for pair in variables.items() for word in ("--setenv", *pair))]
 
     def _limited(self, seconds: float) -> list[str]:
         most = self._most()

@@ -69,7 +69,7 @@ class CodeReward(Reward):
     cpu_seconds: int = Field(5, ge=1, le=3600, description=(
         "CPU seconds of a program: of all calls of its function together, or of one input; beyond them the rest of its "
         "tests fail, and after ten times as many of wall time the row has failed"))
-    memory_mb: int = Field(1024, ge=64, description="memory of a program")
+    memory_mb: int = Field(1024, ge=128, description="memory of a program")
     tests_score: float = Field(0.0, ge=0, description="factor of the share of tests that pass")
     isolation: Literal["auto", "namespaces", "landlock", "none"] = Field("auto", description=(
         "what is around a program: namespaces of bubblewrap, or Landlock and seccomp alone; auto: the first of these "

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature, column_of, constants
+from ouroboros.pipeline.store.errors import ConfigError
 
 EVERY = "*"  # in a list of columns: all of the record
 TRUTH = "ground_truth"  # of a reward function; among columns the truth itself, where it is no text
@@ -42,16 +43,19 @@ class Binding:
         return [*([EVERY] if self.takes_all else []), *dict.fromkeys(self.columns.values()),
                 *([TRUTH] if TRUTH in self.reserved else [])]
 
-    def taken(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the columns of a row by parameter. Raises KeyError for one that the row lacks."""
+    def taken(self, row: Mapping[str, Any], what: str) -> dict[str, Any]:
+        """Returns the columns of a row by parameter. what: the function. Raises ConfigError for one that it lacks."""
         others = {name: value for name, value in row.items() if name not in self.excluded} if self.takes_all else {}
-        return others | {name: row[column] for name, column in self.columns.items()
-                         if column in row or name not in self.optional}
+        named = {name: column for name, column in self.columns.items() if column in row or name not in self.optional}
+        if lacking := next((column for column in named.values() if column not in row), None):
+            raise ConfigError(f"{what} takes the column '{lacking}', and the tasks were read without it: a parameter "
+                              "without a default is a column. Name it under `columns` of the set, or give the "
+                              "parameter a default, or a value in the arguments of the set.")
+        return others | {name: row[column] for name, column in named.items()}
 
     def lines(self, row: Mapping[str, Any]) -> str:
         """Returns `parameter <- column` of a row's columns."""
-        named = {name: self.columns.get(name, name) for name in self.taken(row)}
-        return ", ".join(f"{name} <- {column}" for name, column in named.items())
+        return ", ".join(f"{name} <- {self.columns.get(name, name)}" for name in self.taken(row, "it"))
 
 
 def required_columns(asked: Iterable[str]) -> list[str]:

@@ -98,6 +98,10 @@ class Signature:
         return replace(self, required=[name for name in self.required if name not in given],
                        optional=[name for name in self.optional if name not in given])
 
+    def relaxed(self) -> Self:
+        """Returns the signature with all parameters optional: what is required may be a column of the record."""
+        return replace(self, required=(), optional=self.names())
+
 
 def column_of(value: Any) -> str | None:
     """Returns NAME of an argument `${column:NAME}`, None for any other."""
