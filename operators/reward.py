@@ -8,12 +8,14 @@ the same as a wrong answer.
 import json
 import math
 import re
+import string
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
 from ouroboros.operators.answers import LONGEST_ANSWER, compared, marked, spoken, tidy, truth_answer, verdict
+from ouroboros.operators.calls import calls_in, solves
 from ouroboros.operators.formula_worker import DIFFERENT, EQUAL, LIMIT, UNREADABLE
 from ouroboros.operators.prose import unmarked
 from ouroboros.pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
@@ -177,14 +179,14 @@ def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout
     operators/answers.py, or that needs more CPU time than timeout_seconds, or too much memory, is 0 with the note
     `limit`. Raises DataError when the truth holds no answer.
     """
-    found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
+    found, truth, evaluates = final_answers(response, answer, allow_unevaluated)
     how = verdict(found, truth, timeout_seconds, evaluates) if found else DIFFERENT
     if how == UNREADABLE:
         raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
     return Judgement({"accuracy": float(how == EQUAL)}, {"accuracy": LIMIT} if how == LIMIT else None)
 
 
-def _final_answers(response: str, answer: str, allow_unevaluated: bool) -> tuple[str, str, bool]:
+def final_answers(response: str, answer: str, allow_unevaluated: bool) -> tuple[str, str, bool]:
     """The answers of a response and of its truth, and whether the first may leave an operation to carry out."""
     truth, text = truth_answer(answer), spoken(response)
     if not truth:
@@ -210,7 +212,7 @@ def _begin(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds,
            allow_unevaluated=ACCURACY.allow_unevaluated) -> None:
     """Begins a comparison, so that those of a step are made at the same time."""
     with suppress(DataError):
-        found, truth, evaluates = _final_answers(response, answer, allow_unevaluated)
+        found, truth, evaluates = final_answers(response, answer, allow_unevaluated)
         compared(found, truth, timeout_seconds, evaluates)
 
 
@@ -227,6 +229,43 @@ def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORM
 
 
 format_reward.counts_opened = True  # workflows/protocol/outcomes.py puts the tag before the response
+
+
+# ------------------------------------------------------------------------------------------- texts and function calls
+
+
+def evals_reward(response: str, answer: str) -> dict[str, float]:
+    """1 where a reply is right by the rule of its set of OpenAI's evals, else 0.
+
+    answer: JSON of `ideal`, texts of which one suffices, and `match`. Match: what is behind the thoughts of a response,
+    or in its last <answer>, begins with one; Includes: it has one in it (ignore_case); FuzzyMatch: one is in the other,
+    both without case, punctuation and articles.
+    """
+    try:
+        truth = json.loads(answer)
+        rule, ideal = MATCHES[truth["match"]], list(truth["ideal"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"truth {answer[:80]!r} has no match of {', '.join(MATCHES)} and no list ideal.") from error
+    text = spoken(response).strip()
+    if truth.get("ignore_case"):
+        text, ideal = text.lower(), [one.lower() for one in ideal]
+    return {"accuracy": float(any(rule(text, one) for one in ideal))}
+
+
+def _is_alike(text: str, ideal: str) -> bool:
+    one, other = (" ".join(re.sub(r"\b(a|an|the)\b", " ", side.lower().translate(
+        str.maketrans("", "", string.punctuation))).split()) for side in (text, ideal))
+    return one == other if not one or not other else one in other or other in one
+
+
+MATCHES = {"Match": str.startswith, "Includes": str.__contains__, "FuzzyMatch": _is_alike}
+
+
+def calls_reward(response: str, answer: str) -> dict[str, float]:
+    """1 where a reply is the function calls that the truth allows, by the rules of the Berkeley Function-Calling
+    Leaderboard (operators/calls.py), else 0."""
+    calls = calls_in(spoken(response))
+    return {"accuracy": float(solves(calls or [], answer) and calls is not None)}
 
 
 def load_reward(name: str) -> Callable[..., dict[str, float]]:
@@ -246,4 +285,6 @@ REWARDS = {
     "countdown_reward": countdown_reward,
     "accuracy_reward": accuracy_reward,
     "format_reward": format_reward,
+    "evals_reward": evals_reward,
+    "calls_reward": calls_reward,
 }

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ouroboros.operators.reward import REWARDS, countdown_reward, unmatched
+from ouroboros.operators.reward import REWARDS, calls_reward, countdown_reward, evals_reward, unmatched
 from ouroboros.pipeline.check.reading import Sample
 from ouroboros.pipeline.settings.arguments.judging import rubric_of
 from ouroboros.pipeline.store.errors import DataError
@@ -83,6 +83,14 @@ def _countdown(truth: str, arguments: dict[str, Any]) -> None:
     countdown_reward("", truth)
 
 
+def _evals(truth: str, arguments: dict[str, Any]) -> None:
+    evals_reward("", truth)
+
+
+def _calls(truth: str, arguments: dict[str, Any]) -> None:
+    calls_reward("[]", truth)
+
+
 def _judge(truth: str, arguments: dict[str, Any]) -> None:
     if arguments.get("rubric") is None and not arguments.get("compare"):
         try:
@@ -92,4 +100,5 @@ def _judge(truth: str, arguments: dict[str, Any]) -> None:
 
 
 TRIED: dict[str, Callable[[str, dict[str, Any]], str | None]] = {
-    "accuracy_reward": _accuracy, "countdown_reward": _countdown, "judge_reward": _judge}
+    "accuracy_reward": _accuracy, "countdown_reward": _countdown, "judge_reward": _judge,
+    "evals_reward": _evals, "calls_reward": _calls}

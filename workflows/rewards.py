@@ -29,6 +29,7 @@ from ouroboros.workflows.attempts.time_limit import limited
 from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
 from ouroboros.workflows.code_reward import code_reward
 from ouroboros.workflows.judge import Policy, judge_reward
+from ouroboros.workflows.packaged_rewards import reasoning_gym_reward
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
 from ouroboros.workflows.protocol.prompts import choices_of, columns_of, task_turns
@@ -215,6 +216,6 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
 
 
 # functions like those of operators/reward.py, with processes of their own
-ISOLATING = {"code_reward": code_reward}
+ISOLATING = {"code_reward": code_reward, "reasoning_gym_reward": reasoning_gym_reward}
 # opened once, with the settings; all other functions are called with a response and its truth
 OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}

@@ -39,7 +39,7 @@ from ouroboros.pipeline.check.user_code import Functions
 from ouroboros.pipeline.compose.origins import located
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.devices import Gpus, gpus_by_stage
-from ouroboros.pipeline.plan import hub
+from ouroboros.pipeline.plan import hub, packaged_tasks
 from ouroboros.pipeline.plan.identity import is_below
 from ouroboros.pipeline.plan.plan import Plan, make_plan
 from ouroboros.pipeline.plan.repositories import NO_ID
@@ -142,6 +142,7 @@ def check(config: Config, elsewhere=False, data: bool | None = False, code=False
     malformed = [line for line in unlocated if NO_ID in line]  # invalid whatever the hub answers
     report.add("", malformed)
     report.add("", [one for one in unlocated if one not in malformed], missing_is if ask else "unjudged")
+    report.facts += [("tasks", found)] if (found := list(packaged_tasks.facts(config))) else []
     recipe = Recipe.of(config)
     stages, absent = workload.counted(recipe), absent_files(recipe)
     gpus = gpus_by_stage(stages, here=not elsewhere)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.plan.identity import Stage
+from ouroboros.pipeline.plan.packaged_tasks import with_tasks
 from ouroboros.pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.kinds import PATHS, TASKS
@@ -21,6 +22,7 @@ from ouroboros.pipeline.settings.setting import Section, at, values_of
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import HubPath, resolve
 from ouroboros.pipeline.store.errors import OuroError, StageError
+from ouroboros.pipeline.store.packages import package_of
 
 PINS = "OURO_HUB_PINS"  # variable by which `ouro run` passes its pins to snakemake: run -> id -> commit
 MODELS = ("model.model_path", "model.critic_model_path", "model.teacher_model_path",
@@ -34,7 +36,8 @@ SIBLINGS: dict[str, str] = {}  # id -> commit pinned by a point of the sweep, re
 
 
 def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Config, list[str]]:
-    """Returns the configuration with snapshot paths for hub ids, and one line for each id that has none.
+    """Returns the configuration with snapshot paths for hub ids, and files for tasks of packages; one line for each
+    that has none.
 
     ask: whether to query the hub for what the cache lacks. update: query again for what the run has pinned, too.
     """
@@ -54,7 +57,8 @@ def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Con
             failed[value] = f"{key}={value}: {error}"
             return value
 
-    return _each(config, place), list(failed.values())
+    config, problems = with_tasks(_each(config, place))
+    return config, [*failed.values(), *problems]
 
 
 def is_id(value: Any, key: str) -> bool:
@@ -66,7 +70,8 @@ def is_id(value: Any, key: str) -> bool:
 
 def about_paths(config: Config, lines: Iterable[str]) -> list[str]:
     """Lists problems of paths only, each once: `located` reports an id without a path."""
-    about = [words for key, name in named(config) if is_id(name, key) for words in (f"={name}: ", f": {name} ")]
+    about = [words for key, name in named(config) if is_id(name, key) or package_of(name)
+             for words in (f"={name}: ", f": {name} ")]
     return [line for line in dict.fromkeys(lines) if not any(words in line for words in about)]
 
 

@@ -17,7 +17,7 @@ COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  #
 INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
 SHOWN, EXPERTS = "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers"
 PATH = ("jsonl or parquet file, a list of them, a directory of them, a dataset of save_to_disk, or one of the Hugging "
-        "Face hub, hf://datasets/org/name[@revision][/file or pattern]")
+        "Face hub, hf://datasets/org/name[@revision][/file or pattern], or tasks of a package, PACKAGE://tasks")
 
 
 class Format(Section):
@@ -151,9 +151,12 @@ class Rows(Section):
     """A source of rows."""
 
     path: Any = setting(None, PATH)
+    source_args: dict[str, Any] = setting({}, "of a path PACKAGE://tasks: size (number of different tasks; null: all), "
+                                              "seed, and arguments of the generator (docs/tasks.md)")
     storage_type: str = setting("file", "how the rows are stored", choices=("file",))
     subset_name: str | None = setting(None, "sub-directory of path")
-    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
+    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole; of "
+                                  "tasks of a package: train, test (one in ten, by its question) or all")
     format: Format = section(Format)
 
     @rule
@@ -163,7 +166,7 @@ class Rows(Section):
             standard = type(self).model_fields["format"].annotation()
             own = [f"format.{name}" for name, value in self.format
                    if value != getattr(standard, name) and not name.startswith("enable_")]
-            for name in own + ["subset_name"] * bool(self.subset_name):
+            for name in own + [one for one in ("subset_name", "source_args") if getattr(self, one)]:
                 yield Problem(name, f"read only with a path; without one the rows are those of {PIPELINE}, whose "
                               f"format is {PIPELINE}.format.")
         elif not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
@@ -177,7 +180,8 @@ class Taskset(Rows):
     name: str = setting("taskset", "name of the set in tables and metrics")
     path: Any = setting(None, f"{PATH}; null: the curated rows of data_processor.task_pipeline, of its split")
     split: str = setting("train", "split to read; with a path: where directories tell splits apart (a file is read "
-                                  "whole); without: train or test")
+                                  "whole), of tasks of a package train, test (one in ten, by its question) or all; "
+                                  "without: train or test")
     format: TaskFormat = section(TaskFormat)
     repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
     limit: int | None = setting(None, "number of tasks to use, the first ones; null: all", ge=1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ouroboros.pipeline.settings.arguments.answers import REWARDS
-from ouroboros.pipeline.settings.arguments.binding import EVERY, bind_reward, bind_workflow
+from ouroboros.pipeline.settings.arguments.binding import bind_reward, bind_workflow
 from ouroboros.pipeline.settings.arguments.users import Signature, provided
 from ouroboros.pipeline.settings.data import ExplorerInput, Taskset, reward_functions, workflow_of
 from ouroboros.pipeline.store.signatures import parameters_of
@@ -13,7 +13,7 @@ def asked_columns(taskset: Taskset, source: ExplorerInput, place: str) -> list[s
     """Returns the columns that a set keeps of its records, sorted: those of `columns`, and what its reward functions
     and its workflow take by name; binding.EVERY for all. place: as in workflow_of."""
     named = reward_functions(taskset, source)
-    found = {*taskset.columns} | {EVERY for name in named if name in REWARDS and REWARDS[name].takes_rows}
+    found = {*taskset.columns} | {one for name in named if name in REWARDS for one in REWARDS[name].columns}
     for name in _own(named):
         found |= {*bind_reward(_signature(name), taskset.reward_fn_args).asked()}
     for name in _own([workflow_of(taskset, source, place)]):

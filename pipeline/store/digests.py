@@ -34,6 +34,17 @@ class HubPath(str):
         return made
 
 
+class PackagePath(str):
+    """The file of tasks of a package (pipeline/plan/task_sources.py). pinned: the path as the user wrote it."""
+
+    pinned: str
+
+    def __new__(cls, path: str, pinned: str = ""):
+        made = super().__new__(cls, path)
+        made.pinned = pinned
+        return made
+
+
 class StageModel(str):
     """A stage of the run as the model of another one: its name, in a plan its directory.
 

@@ -6,7 +6,9 @@ import pytest
 from ouroboros.operators.reward import (
     NotAnExpression,
     accuracy_reward,
+    calls_reward,
     countdown_reward,
+    evals_reward,
     format_reward,
     load_reward,
     parse_arithmetic,
@@ -152,3 +154,35 @@ def test_rewards_by_name_and_by_dotted_path():
 def test_unknown_rewards(name, message):
     with refuses(ConfigError, message):
         load_reward(name)
+
+
+@pytest.mark.parametrize(("match", "ideal", "response", "solved"), [
+    ("Match", ["C"], "C, as 3 > 2", 1), ("Match", ["C"], "It is C", 0), ("Match", ["C"], "<answer> C </answer>", 1),
+    ("Match", ["no", "No"], "No.", 1), ("Includes", ["17"], "x is 17.", 1), ("Includes", ["Paris"], "paris", 0),
+    ("FuzzyMatch", ["The Nile!"], "it is the nile", 1), ("FuzzyMatch", ["a b c"], "b", 1),
+    ("FuzzyMatch", ["Nile"], "the", 0)])
+def test_an_eval_is_solved_by_the_rule_of_its_set(match, ideal, response, solved):
+    assert evals_reward(response, json.dumps({"match": match, "ideal": ideal})) == {"accuracy": solved}
+
+
+def test_letters_of_an_eval_may_be_of_either_case():
+    assert evals_reward("PARIS", '{"match": "Includes", "ideal": ["Paris"], "ignore_case": true}')["accuracy"] == 1
+
+
+@pytest.mark.parametrize("truth", ["Paris", '{"ideal": ["Paris"]}', '{"match": "Model", "ideal": ["Paris"]}'])
+def test_a_truth_that_is_no_eval_is_named(truth):
+    with refuses(DataError, "FuzzyMatch"):
+        evals_reward("Paris", truth)
+
+
+def test_calls_behind_a_thought_are_compared():
+    truth = {"functions": [{"name": "area", "parameters": {
+        "properties": {"base": {"type": "float"}, "unit": {"type": "string"}}, "required": ["base"]}}],
+        "calls": [{"area": {"base": [2.5], "unit": ["cm", ""]}}]}
+    reply = '<think>area(base=1)</think><tool_call>{"name": "area", "arguments": {"base": 2.5}}</tool_call>'
+    assert calls_reward(reply, json.dumps(truth)) == {"accuracy": 1}
+    assert calls_reward("area", json.dumps(truth)) == {"accuracy": 0}
+    assert calls_reward("[]", json.dumps(truth | {"calls": []})) == {"accuracy": 1}
+    assert calls_reward("none", json.dumps(truth | {"calls": []})) == {"accuracy": 0}
+    with refuses(DataError, "functions"):
+        calls_reward("", '{"calls": []}')

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from ouroboros.pipeline.settings.arguments.base import LONGEST, Reward, Workflow, described
+from ouroboros.pipeline.settings.arguments.binding import EVERY
 from ouroboros.pipeline.settings.arguments.judging import JudgeReward
 from ouroboros.pipeline.settings.arguments.mcp import McpServer, servers_of
 
@@ -30,6 +31,15 @@ class AccuracyReward(Reward):
         "count a marked answer that leaves an operation to carry out, such as \\boxed{34 + 50} where the truth is 84"))
 
 
+class ReasoningGymReward(Reward):
+    """1 where the scorer of a task of reasoning-gym gives the answer 1."""
+    reports_accuracy = True
+    components = ("accuracy", "partial_credit")
+    columns = ("metadata",)
+    partial_credit: float = Field(0.0, ge=0, le=1, description=(
+        "weight of a score below 1, which the package gives for parts of an answer and for its form"))
+
+
 class FormatReward(Reward):
     """score where the whole response matches a pattern, else -score."""
     components = ("format_score",)
@@ -37,11 +47,25 @@ class FormatReward(Reward):
     score: float = Field(0.1, description="score of a response that matches")
 
 
+class EvalsReward(Reward):
+    """1 where a reply is right by the rule of its set of OpenAI's evals."""
+    reads_truths = True
+    reports_accuracy = True
+    components = ("accuracy",)
+
+
+class CallsReward(Reward):
+    """1 where a reply is the function calls that are asked for, by the rules of BFCL."""
+    reads_truths = True
+    reports_accuracy = True
+    components = ("accuracy",)
+
+
 class CodeReward(Reward):
     """1 where the program of a reply passes the tests of its row, which run outside of its process."""
     reports_accuracy = True
-    takes_rows = True
     components = ("accuracy", "tests")
+    columns = (EVERY,)
     cpu_seconds: int = Field(5, ge=1, le=3600, description=(
         "CPU seconds of a program: of all calls of its function together, or of one input; beyond them the rest of its "
         "tests fail, and after ten times as many of wall time the row has failed"))
@@ -129,6 +153,7 @@ class TerminalAgent(ToolWorkflow):
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
     "code_reward": CodeReward, "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
+    "reasoning_gym_reward": ReasoningGymReward, "evals_reward": EvalsReward, "calls_reward": CallsReward,
     "judge_reward": JudgeReward,
 }
 WORKFLOWS = {

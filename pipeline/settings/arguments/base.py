@@ -119,13 +119,13 @@ class Advantage(Arguments):
 
 class Reward(Arguments):
     """A reward function. reads_truths: it judges only what has a truth of its form. reports_accuracy: it says whether a
-    task is solved. takes_rows: it is given all columns of records. components: the names of what it adds up, () where
-    arguments decide."""
+    task is solved. components: the names of what it adds up, () where arguments decide. columns: of the record that
+    it takes; `*`: all."""
 
     reads_truths: ClassVar[bool] = False
     reports_accuracy: ClassVar[bool] = False
-    takes_rows: ClassVar[bool] = False
     components: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[tuple[str, ...]] = ()
 
 
 class Workflow(Arguments):

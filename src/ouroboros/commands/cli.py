@@ -14,7 +14,7 @@ from ouroboros.commands.agent_commands import debug, serve
 from ouroboros.commands.config_commands import OVERRIDES, PATH, config, import_, stages
 from ouroboros.commands.process_commands import logs, status, stop, timeline
 from ouroboros.commands.result_commands import compare, replay, report, sql
-from ouroboros.commands.store_commands import evaluate, export, gc, studio, verify, view, weights
+from ouroboros.commands.store_commands import evaluate, export, fetch, gc, studio, verify, view, weights
 from ouroboros.pipeline.store.errors import OuroError, message, shortened
 from ouroboros.pipeline.store.secret_names import conceal_secrets
 
@@ -213,7 +213,7 @@ def completion(shell):
 
 
 for command in (init, studio, run, status, logs, stop, view, sql, report, timeline, compare, replay, weights, export,
-                evaluate, serve, debug, verify, gc, config, import_, stages, completion):
+                evaluate, serve, debug, verify, fetch, gc, config, import_, stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 

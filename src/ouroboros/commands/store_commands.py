@@ -1,4 +1,4 @@
-"""The commands of `ouro` about what a run has stored: view, studio, verify, gc, weights, export, evaluate."""
+"""The commands of `ouro` about what a run has stored: view, studio, verify, fetch, gc, weights, export, evaluate."""
 
 import click
 
@@ -72,6 +72,18 @@ def verify(name, root):
     found = verification.verify(sweep_view.find(root, name))
     print(verification.report(found))
     return int(any(verdict.problems for verdict in found))
+
+
+@click.command()
+@click.argument("package", metavar="PACKAGE")
+def fetch(package):
+    """Install a package of tasks beside the project, in .packages/: chosen versions, with their hashes.
+
+    PACKAGE is the first word of a path such as reasoning-gym://gsm_symbolic (docs/tasks.md).
+    """
+    from ouroboros.pipeline.store import packages
+
+    print(packages.fetch(package))
 
 
 @click.command()

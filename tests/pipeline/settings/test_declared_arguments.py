@@ -20,7 +20,7 @@ from tests.golden.messages import wording
 FUNCTIONS = {
     "sample_strategy": (sampling.SAMPLE_STRATEGIES, 2), "entropy_loss_fn": (entropy.ENTROPY_LOSSES, None),
     "priority_fn": (priority.PRIORITIES, 0), "generator": (generate.GENERATORS, 1),
-    "default_reward_fn_type": (reward.REWARDS | rewards.OPENED, 2),
+    "default_reward_fn_type": (reward.REWARDS | rewards.OPENED | rewards.ISOLATING, 2),
     "default_workflow_type": (single_turn.WORKFLOWS, 1)}
 PAIRS = [(part, name) for part, (functions, _) in FUNCTIONS.items() for name in functions]
 
@@ -40,7 +40,8 @@ def test_a_function_takes_what_is_declared_with_the_declared_defaults(part, name
         given = len(model.columns)
         assert tuple(p.name for p in parameters[:given]) == model.columns
     given = 1 if name in rewards.OPENED else given
-    own = {p.name: p.default for p in parameters[given:] if p.name not in ("task", "endpoint", "toolbox")}
+    by_caller = ("task", "endpoint", "toolbox", "columns", *getattr(model, "columns", ()))
+    own = {p.name: p.default for p in parameters[given:] if p.name not in by_caller}
     takes_tools = "toolbox" in [p.name for p in parameters]  # whose arguments are not the function's own
     fields = {k: v for k, v in model.model_fields.items() if not (takes_tools and k in ToolArguments.model_fields)}
     assert set(own) == set(fields)

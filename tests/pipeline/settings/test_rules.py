@@ -10,7 +10,7 @@ from ouroboros.pipeline.settings.config import REWARDS as REWARD_NAMES
 from ouroboros.pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
 from ouroboros.pipeline.settings.config import walk
 from ouroboros.pipeline.settings.setting import about
-from ouroboros.workflows.rewards import OPENED
+from ouroboros.workflows.rewards import ISOLATING, OPENED
 from ouroboros.workflows.single_turn import WORKFLOWS
 from tests.configs import changed, check, composed, places
 
@@ -96,7 +96,7 @@ def test_of_two_settings_the_one_to_change_is_named():
 def test_names_that_are_checked_early_are_those_that_there_are():
     """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
     leaves = dict(walk())
-    assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED)
+    assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED) | set(ISOLATING)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
     for key, table, kind in (("algorithm.kl_loss_fn", KL_ESTIMATORS, "names"),
                              ("algorithm.kl_penalty_fn", KL_ESTIMATORS, "names"),
