@@ -38,7 +38,7 @@ def test_a_package_of_the_user_may_have_any_of_our_names(project, name):
     package = mine.parent.name if "/" in name else mine.stem
     code = (f"import {package}, ouroboros.{package}, sys; print({package}.__file__, ouroboros.{package}.__file__)")
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True,
-                          env=os.environ | {"PYTHONPATH": launch.python_path()})
+                          env=launch.environment())
     users, ours = map(Path, done.stdout.split())
     assert users == mine
     assert ours.resolve() == files.HOME / package / "__init__.py"
@@ -48,7 +48,7 @@ def test_a_package_of_the_user_may_have_any_of_our_names(project, name):
 @pytest.mark.parametrize("package", ["pipeline", "stages", "operators", "workflows"])
 def test_no_other_name_of_ours_stands_on_the_path_of_a_program(project, package):
     done = subprocess.run([sys.executable, "-P", "-c", f"import ouroboros, {package}"], capture_output=True, text=True,
-                          check=False, env=os.environ | {"PYTHONPATH": launch.python_path()})
+                          check=False, env=launch.environment())
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: No module named '{package}'"
 
 
