@@ -21,13 +21,10 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_project_comes_first(project):
-    assert launch.python_path().split(os.pathsep) == [str(project / "here"), str(project / "there")]
-
-
-def test_a_path_that_is_handed_on_does_not_grow(project, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", launch.python_path())
-    assert launch.python_path().count(os.pathsep) == 1
+def test_the_project_comes_first_and_a_path_that_is_handed_on_does_not_grow(project, monkeypatch):
+    for _ in range(2):
+        assert launch.python_path().split(os.pathsep) == [str(project / "here"), str(project / "there")]
+        monkeypatch.setenv("PYTHONPATH", launch.python_path())
 
 
 @pytest.mark.parametrize("name", ["pipeline.py", "stages.py", "operators.py", "workflows/__init__.py"])
