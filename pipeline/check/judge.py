@@ -40,10 +40,11 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     read, said = guide.split_always(whole)
     config, unread = schema.read(read, Config)
     config, misplaced = with_stages(config)
-    names, written, config = stage_names(whole["stages"]), plain(config), config.saying(said)
+    names, written = stage_names(whole["stages"]), plain(config)
     problems = [_by_name(problem, names) for problem in [*unresolved, *unread, *misplaced]]
     if undefined := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *undefined], written)]
+    config = config.saying(said)
     recipe = Recipe.of(config)
     problems += broken_rules(recipe, problems)
     problems += secrets.problems_of(written)

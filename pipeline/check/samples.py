@@ -1,7 +1,6 @@
 """Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,7 +96,7 @@ def ask(request: dict[str, Any], module: str = "ouroboros.stages.preview") -> di
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
         done = subprocess.run(launch.command(module, str(asked), str(answer)), capture_output=True, text=True,
-                              env=os.environ | {"PYTHONPATH": launch.python_path()}, check=False)
+                              env=launch.environment(), check=False)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")

@@ -173,7 +173,7 @@ def unread(recipe: Recipe) -> list[Problem]:
     default are not listed.
     """
     config, said, standard = recipe.run, recipe.run.said, Config()
-    problems = [*_always_so(said, [entry["stage_name"] for entry in recipe.entries])]
+    problems = list(_always_so(said, [entry["stage_name"] for entry in recipe.entries]))
     for entry in recipe.entries:
         name = entry["stage_name"]
         lost = _lost([key for key in _decisive() if sets(entry, key)], recipe.kinds[name], recipe.settings[name])

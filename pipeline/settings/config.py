@@ -7,9 +7,10 @@ enter the stage's identity, so changing it re-runs nothing.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, Self
 
 from pydantic.fields import FieldInfo
 
@@ -99,6 +100,9 @@ class Sweep(Section):
 
 
 class Config(Section):
+    _said: tuple[str, ...] = ()
+    said = property(attrgetter("_said"), doc="keys of the recipe that are no settings, and hold in any case (guide.py)")
+
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
     mode: str = setting("both", f"what a stage does; {WHAT_MODES_DO}", choices=tuple(MODES), how=True)
@@ -133,6 +137,12 @@ class Config(Section):
     stages: list[dict[str, Any]] = setting(
         [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
             "none: one stage")
+
+    def saying(self, keys: Iterable[str]) -> Self:
+        """Returns a copy whose recipe has these keys."""
+        made = self.model_copy()
+        made._said = tuple(keys)
+        return made
 
     @property
     def kind(self) -> Kind:

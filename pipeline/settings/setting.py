@@ -25,7 +25,6 @@ class Section(BaseModel):
     text as a number, whose letters are kept where it is read. A boolean is no number."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, protected_namespaces=())
-    _said: tuple[str, ...] = ()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -45,17 +44,6 @@ class Section(BaseModel):
         fields = cls.model_fields
         return _empty(cls).model_copy(update={
             name: built(fields[name].annotation if name in fields else None, value) for name, value in given.items()})
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """Returns the dotted keys of a recipe that are no settings, and say what holds in any case (guide.py)."""
-        return self._said
-
-    def saying(self, keys: Iterable[str]) -> Self:
-        """Returns a copy whose recipe has these keys."""
-        made = self.model_copy()
-        made._said = tuple(keys)
-        return made
 
     def but(self, key: str, value: Any) -> Self:
         """Returns a copy with another value of a dotted key; what does not change is shared."""

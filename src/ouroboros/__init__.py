@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
     from ouroboros.pipeline.check.report import Report
 
-__all__ = ["HOME", "Reward", "Tables", "check", "reward", "run", "runs", "tables"]
-
-_HERE = Path(__file__).resolve().parent
-HOME = _HERE if (_HERE / "Snakefile").is_file() else _HERE.parents[1]  # installed, or in a checkout
+__all__ = ["Reward", "Tables", "check", "reward", "run", "runs", "tables"]
 
 
 class Tables(Mapping):

@@ -90,9 +90,11 @@ def test_what_a_layer_deletes_is_marked_as_overlayfs_reads_it(layer):
 @pytest.mark.parametrize(("line", "named"), [
     ("bob:x::1::/home/bob:/bin/sh", "bob"), ("bob:x:4294967296:1::/home/bob:/bin/sh", "bob"), ("", "4294967296"),
     ("bob:x:7", "bob"), ("", "bob")])
-def test_a_user_without_a_usable_number_is_not_built(line, named):
+def test_a_user_without_a_usable_number_is_not_built(tmp_path, line, named):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "passwd").write_text(f"{line}\n")
     with pytest.raises(NotBuilt, match=f"USER {named}"):
-        _user(named, [line.split(":")] if line.count(":") > 4 else [])
+        _user(named, _users([tmp_path]))
 
 
 def test_a_user_is_that_of_the_topmost_layer_with_a_file(tmp_path):

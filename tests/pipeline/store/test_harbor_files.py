@@ -203,26 +203,17 @@ def test_names_that_are_no_utf8_are_names(tmp_path):
     assert len(set(digests)) == 2
 
 
-def test_the_digest_is_of_names_contents_and_rights(two):
-    digests = [read_task(two / "one").digest]
-    (two / "one" / "tests" / "test.sh").chmod(0o755)
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "expected").rename(two / "one" / "tests" / "expecte")
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "expecte").chmod(0o440)  # its owner may not write
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "empty").mkdir()
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "empty").chmod(0o500)
-    digests.append(read_task(two / "one").digest)
-    assert len(set(digests)) == 6
-
-
-def test_a_umask_does_not_change_the_digest(two):
-    before = read_task(two / "one").digest
+def test_the_digest_is_of_names_contents_and_rights_and_not_of_the_umask(two):
+    tests, digests = two / "one" / "tests", [read_task(two / "one").digest]
     for path in (two / "one").rglob("*"):
         path.chmod(path.stat().st_mode & 0o700)
-    assert read_task(two / "one").digest == before
+    assert read_task(two / "one").digest == digests[0]
+    for change in (lambda: (tests / "test.sh").chmod(0o755), lambda: (tests / "expected").rename(tests / "expecte"),
+                   lambda: (tests / "expecte").chmod(0o440),  # its owner may not write
+                   (tests / "empty").mkdir, lambda: (tests / "empty").chmod(0o500)):
+        change()
+        digests.append(read_task(two / "one").digest)
+    assert len(set(digests)) == 6
 
 
 def test_tasks_are_directories_with_an_instruction(two):
