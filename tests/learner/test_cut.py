@@ -19,6 +19,7 @@ from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import Fill, pack
 from ouroboros.stages.learner.objective import Objective
 from tests.configs import overridden
+from tests.operators.test_loss import VARIANTS
 
 WORDS = 11
 CUTS = st.tuples(st.integers(1, 13), st.integers(24, 90))  # ranks, of 13 one has no row; tokens of a micro-batch
@@ -72,14 +73,16 @@ def algorithm():
     return overridden(*PARTS)
 
 
-@pytest.mark.parametrize("name", POLICY_LOSSES)
-@settings(max_examples=4, deadline=None, derandomize=True)
+@pytest.mark.parametrize(("name", "extra"), VARIANTS)
+@settings(max_examples=3, deadline=None)  # the first is the plain cut
 @given(st.integers(0, 99), st.sampled_from([None, *AGGREGATIONS]), st.sampled_from(Fill), CUTS,
        st.permutations(range(6)))
-def test_no_cut_changes_loss_or_gradient(algorithm, name, seed, mode, fill, cut, order):
-    own = {"algorithm_type": name if name in PAIR_TYPES else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
+def test_no_cut_changes_loss_or_gradient(algorithm, name, extra, seed, mode, fill, cut, order):
+    masks = any(key.startswith("enable_") and key.endswith(("clip", "masking")) for key in extra)
+    own = {"algorithm_type": name if name in PAIR_TYPES else "grpo", "policy_loss_fn": name,
+           "policy_loss_fn_args": extra, "loss_agg_mode": mode, "bypass_old_logprobs": masks,
            "entropy_loss_fn": "mix" if name in MIXED_LOSSES else "default"}
-    if "rollout_logprobs" in POLICY_LOSSES[name].columns:  # its ratio is the correction
+    if masks or "rollout_logprobs" in POLICY_LOSSES[name].columns:  # its ratio is the correction
         own["rollout_correction"] = {"level": "none"}
     objective, some = Objective(algorithm.merged({"algorithm": own})), rows(seed)
     loss, gradient = learnt(objective, some, 1, 1000, Fill.FLAT)

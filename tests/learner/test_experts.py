@@ -15,7 +15,6 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 from ouroboros.stages.learner.engine.batch import Row
-from ouroboros.stages.learner.engine.packing import Aggregation, pack
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.learner.record import trained_rows
 from tests.configs import TINY, element
@@ -83,18 +82,6 @@ def mixed_rows():
     columns = {"advantages": 1.0, "old_logprobs": -0.5, "rollout_logprobs": -0.5, "ref_logprobs": -0.5}
     return [Row(f"r{i}", [5] * (2 + n), 2, [1] * n, {**columns, "is_expert": i > 1})
             for i, n in enumerate((1, 3, 2, 2))]
-
-
-def test_kinds_are_averaged_apart_over_the_whole_batch_whatever_the_micro_batches():
-    """4 tokens of rollouts weigh 1/4 each, 4 of experts too, in any cut; the plain mean would be 1/8."""
-    for budget in (5, 100):
-        made = pack(mixed_rows(), budget, 0, 1, ("is_expert",), Aggregation(by_kind=True))
-        weights = np.concatenate([m.weights for m in made])
-        assert weights.tolist() == [0.25] * 8
-        assert np.concatenate([m.shares for m in made]).tolist() == [0.25] * 8
-        assert {m.columns["is_expert"].dtype for m in made} == {np.dtype(bool)}
-    uneven = pack(mixed_rows()[:3], 100, 0, 1, (), Aggregation(by_kind=True))[0]
-    assert uneven.weights.tolist() == [0.25] * 4 + [0.5] * 2
 
 
 def test_a_kl_loss_is_taken_on_rollouts_alone(settings):

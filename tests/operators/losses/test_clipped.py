@@ -37,8 +37,7 @@ ROWS = (ppo, gmpo, gspo, gspo_token, m2po)
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped", "bounded"), [
-    (1.0, 2.0, -2.0, 0, 0),
-    (1.1, 1.0, -1.1, 0, 0),
+    (1.0, 2.0, -2.0, 0, 0), (1.1, 1.0, -1.1, 0, 0),
     (1.5, 1.0, -1.2, 1, 0),   # max(-1.5, -1.2): a better token may gain no more
     (0.5, 1.0, -0.5, 0, 0),   # max(-0.5, -0.8): on its way back it is not held
     (0.5, -1.0, 0.8, 1, 0),   # max(0.5, 0.8): a worse token may lose no more
@@ -46,8 +45,7 @@ ROWS = (ppo, gmpo, gspo, gspo_token, m2po)
     (5.0, -1.0, 3.0, 0, 1),   # dual clip: max(5, 1.2) = 5, at most 3
     (5.0, -2.0, 6.0, 0, 1),
     (5.0, 1.0, -1.2, 1, 0),   # no dual clip where the advantage is positive
-    (2.0, 0.0, 0.0, 0, 0),
-])
+    (2.0, 0.0, 0.0, 0, 0)])
 def test_ppo_clips_both_sides(ratio, advantage, loss, clipped, bounded):
     found, statistics = tokens(ppo, [ratio], [advantage])
     assert found == pytest.approx([loss])
@@ -219,8 +217,7 @@ def test_ppo_without_the_dual_clip():
     (dppo_tv, 3.0, -1.0, 3.0),   # away from where A points it may be anywhere
     (dppo_kl, 2.0, 1.0, -2.0),   # 0.1 ln(1/2) + 0.9 ln(9/8) = 0.0367 nats
     (dppo_kl, 3.0, 1.0, 0.0),    # 0.1 ln(1/3) + 0.9 ln(9/7) = 0.1163
-    (dppo_kl, 0.1, -1.0, 0.1),   # 0.1 to 0.01: 0.1 ln 10 + 0.9 ln(0.9 / 0.99) = 0.1445 is beyond
-])
+    (dppo_kl, 0.1, -1.0, 0.1)])  # 0.1 to 0.01: 0.1 ln 10 + 0.9 ln(0.9 / 0.99) = 0.1445 is beyond
 def test_dppo_bounds_a_divergence(function, ratio, advantage, loss):
     """The loss is -A ratio log pi; log pi is ln 0.1 + ln ratio."""
     beyond = loss == 0.0 or (function is dppo_kl and ratio == 0.1)

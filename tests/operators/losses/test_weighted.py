@@ -74,11 +74,9 @@ RATIOS, SIGNS = [0.3, 0.7, 1.0, 1.5, 4.0], [1, -1]
 
 
 @pytest.mark.parametrize(("mode", "positive", "negative"), [
-    ("none", [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]),
-    ("two-side", [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]),
+    ("none", [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]), ("two-side", [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]),
     ("one-side", [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]),
-    ("ring", [1, 0, 1, 0, 0], [0, 0, 1, 0, 1]),  # 0.3 <= 1 - 0.6 and A > 0; 4 >= 1 + 2 and A < 0
-])
+    ("ring", [1, 0, 1, 0, 0], [0, 0, 1, 0, 1])])  # 0.3 <= 1 - 0.6 and A > 0; 4 >= 1 + 2 and A < 0
 def test_rec_indicators(mode, positive, negative):
     assert scores(rec, RATIOS, [1] * 5, clip_mode=mode)[0] == positive
     assert scores(rec, RATIOS, [-1] * 5, clip_mode=mode)[0] == [-x for x in negative]
