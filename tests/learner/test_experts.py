@@ -15,6 +15,7 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Aggregation, pack
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.learner.record import trained_rows
 from tests.configs import TINY, element
@@ -82,6 +83,13 @@ def mixed_rows():
     columns = {"advantages": 1.0, "old_logprobs": -0.5, "rollout_logprobs": -0.5, "ref_logprobs": -0.5}
     return [Row(f"r{i}", [5] * (2 + n), 2, [1] * n, {**columns, "is_expert": i > 1})
             for i, n in enumerate((1, 3, 2, 2))]
+
+
+def test_kinds_are_averaged_apart():
+    """Four tokens of rollouts and two of an expert; in the plain mean each would weigh 1/6."""
+    (micro,) = pack(mixed_rows()[:3], 100, 0, 1, ("is_expert",), Aggregation(by_kind=True))
+    assert micro.weights.tolist() == micro.shares.tolist() == [0.25] * 4 + [0.5] * 2
+    assert micro.columns["is_expert"].dtype == bool
 
 
 def test_a_kl_loss_is_taken_on_rollouts_alone(settings):
