@@ -47,11 +47,13 @@ def explore(context, step, rewards, version=None, temperature=1.0):
 def batch_of(source, step):
     return source.with_advantages(source.cut(step))
 
+
 def edit(context, change, step=1):
     """Writes an explorer step again, each row as change(place, row)."""
     path = tables.step_file(context.directory, "experience", step)
     rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
     tables.write(path, records.Experience, [change(place, one) for place, one in enumerate(rows)])
+
 
 def test_rows_of_several_versions_are_trained_by_their_log_probs_alone(stage):
     """The same rows with a version for every token: only the oldest one counts, for staleness."""

@@ -207,6 +207,7 @@ def test_a_prompt_is_measured_with_all_that_stages_put_around_it(previewed, prom
     wording(fact, f"{tokens} to", f"{tokens} tokens")
     assert not [line for line in found["warnings"] if "system_prompt" in line]
 
+
 def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
     """20 letters and ':' are within 24 prompt tokens; with a response of 11 and ':', 33, they are not."""
     turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b" * 11}]

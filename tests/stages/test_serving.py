@@ -295,6 +295,7 @@ def test_without_a_token_other_hosts_are_not_listened_to(opened):
     with refuses(ConfigError, "--token"):
         server._listener(server.Options("0.0.0.0", 0, None, None, 1, 1.0, True))
 
+
 @pytest.mark.parametrize(("headers", "status"), [
     (PAGE, 403), ({"origin": "null"}, 403), ({"origin": "http://127.0.0.1:81"}, 403), ({"sec-fetch-site": "none"}, 404),
     ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "same-site"}, 403), (OWN, 404),
@@ -310,6 +311,8 @@ def test_pages_of_other_sites_are_refused(opened, headers, status):
 def test_headers_that_decide_are_there_once(opened, header):
     twice = [(header[0], {"host": "127.0.0.1", "content-type": "application/json"}.get(header[0], header[1])), header]
     assert posted(opened(), ("/feedback", {}), declared=twice)[0].status_code == 400
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None,
                                   "text/plain; application/json"])
 def test_bodies_that_are_not_declared_as_json_are_refused(opened, kind):

@@ -201,6 +201,7 @@ def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
     found = with_cache(config, tmp_path).explorer.rollout_model.extra_engine_args
     assert found == given | ({"kv_cache_memory_bytes": expected} if expected else {})
 
+
 def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):
     config = _sharing(monkeypatch, settings, tmp_path, 10, 9)
     with refuses(ConfigError, "gpu_memory_utilization", "10.0 GiB"):

@@ -225,7 +225,6 @@ def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
     assert (bad.status, good.status) == ("workflow_failed", "ok")
     assert reason in bad.reason
     assert bad.trajectory is None
-    assert bad.trajectory is None
 
 
 def test_a_request_to_end_the_stage_is_no_failing_workflow():
