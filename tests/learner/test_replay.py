@@ -49,8 +49,7 @@ def test_the_first_step_has_nothing_to_replay_and_the_next_the_newest_and_least_
     1/0 -4: 2/0. Step 4: 3/0 2 - 2 = 0. So the newest always win, a group once each.
     """
     source = Rollouts(stage())
-    assert [again(source, step) for step in (1, 2, 3, 4)] == [
-        [], ["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]]
+    assert [again(source, step) for step in (1, 2, 3, 4)] == [[], ["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]]
     batch = batch_of(source, 4)
     assert len(batch.rows) == 6
     assert batch.metrics.replayed_rows == 2
@@ -140,8 +139,7 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    (f"{REPLAY}.priority_fn=linear", "priority_fn 'linear'"),
-    (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay'"),
+    (f"{REPLAY}.priority_fn=linear", "priority_fn 'linear'"), (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay'"),
     (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay"),
     ("algorithm.advantage_fn=grop", "algorithm.advantage_fn 'grop'"),
     ("algorithm.advantage_fn_args.epsilom=1", "'epsilom'"), ("algorithm.advantage_fn_args.epsilon=0", "than 0")])

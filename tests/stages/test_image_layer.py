@@ -37,17 +37,11 @@ def layer(tmp_path):
 
 
 @pytest.mark.parametrize("entries", [
-    [("h", HARD, "{victim}/secret")],
-    [("h", HARD, "../victim/secret")],
-    [("a", LINK, "{victim}"), ("h", HARD, "a/secret")],
-    [("s", LINK, "{victim}/secret"), ("h", HARD, "s")],
-    [("a", LINK, "{victim}"), ("a/new", FILE, "")],
-    [("a", LINK, "{victim}"), ("a/.wh.secret", FILE, "")],
-    [("a", LINK, "{victim}"), ("a/.wh..wh..opq", FILE, "")],
-    [("a", LINK, "../victim"), ("a/.wh.new", FILE, "")],
-    [("../victim/.wh.new", FILE, "")],
-    [("../victim/new", FILE, "")],
-    [("/victim/new", FILE, "")]])
+    [("h", HARD, "{victim}/secret")], [("h", HARD, "../victim/secret")],
+    [("a", LINK, "{victim}"), ("h", HARD, "a/secret")], [("s", LINK, "{victim}/secret"), ("h", HARD, "s")],
+    [("a", LINK, "{victim}"), ("a/new", FILE, "")], [("a", LINK, "{victim}"), ("a/.wh.secret", FILE, "")],
+    [("a", LINK, "{victim}"), ("a/.wh..wh..opq", FILE, "")], [("a", LINK, "../victim"), ("a/.wh.new", FILE, "")],
+    [("../victim/.wh.new", FILE, "")], [("../victim/new", FILE, "")], [("/victim/new", FILE, "")]])
 def test_a_layer_changes_nothing_of_the_host(layer, entries):
     before = os.lstat(layer.victim / "secret")
     with contextlib.suppress(NotBuilt):
