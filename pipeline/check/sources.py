@@ -12,7 +12,6 @@ from ouroboros.pipeline.settings.curation import TaskPipeline
 from ouroboros.pipeline.settings.data import (
     EXPERTS,
     SHOWN,
-    ExplorerInput,
     Format,
     Rows,
     Taskset,
@@ -79,15 +78,14 @@ def sources(config: Config) -> list[Source]:
     key, settings = "data_processor.task_pipeline", config.data_processor.task_pipeline
     given = config.buffer.trainer_input
     unread = [one for _, one in train_places(config.buffer.explorer_input) if one.path is None]
-    source = config.buffer.explorer_input
     columns = _columns(settings.format) + _features(unread) + _kept(
-        source, [one for one in tasksets(config) if one[1].path is None])
+        config, [one for one in tasksets(config) if one[1].path is None])
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
                    _prompt_setting(settings.format), form=_form(settings.format), alone=len(settings.inputs) == 1)
             for index, path in enumerate(settings.inputs)]
     sets = [(f"buffer.explorer_input.{place}", one,
-             _columns(one.format) + _features([one]) + _kept(source, [(place, one)]))
+             _columns(one.format) + _features([one]) + _kept(config, [(place, one)]))
             for place, one in tasksets(config)]  # an evaluation set has no selector
     shown = given.experience_buffer
     if not config.kind.is_offline:  # which reads recorded experience there
@@ -108,8 +106,9 @@ def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
     return tuple((f"{RATE if key in rates else FEATURE}{index}", key) for index, key in enumerate(keys))
 
 
-def _kept(source: ExplorerInput, sets: list[tuple[str, Taskset]]) -> tuple[tuple[str, str], ...]:
+def _kept(config: Config, sets: list[tuple[str, Taskset]]) -> tuple[tuple[str, str], ...]:
     """Returns the columns that functions of sets, with their places, take of a record."""
+    source = config.buffer.explorer_input
     found = dict.fromkeys(name for place, one in sets for name in required_columns(asked_columns(one, source, place)))
     return tuple((f"{KEPT}{name}", name) for name in found)
 
