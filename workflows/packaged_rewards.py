@@ -19,7 +19,7 @@ from ouroboros.workflows.environments.programs import PREFIX, PYTHON, SCRATCH_MB
 DEFAULT = ReasoningGymReward()
 SCORER = "ouroboros.operators.reasoning_gym_scores"
 TOGETHER = 500  # answers of one process: a sandbox shows 16 KiB of what it prints
-START_SECONDS, ANSWER_SECONDS = 120.0, 1.0  # of a process; each answer has limits of its own
+START_SECONDS, ANSWER_SECONDS = 120.0, 10.0  # wall time of a process; each answer has a limit of CPU time
 MEGABYTES = 4096
 
 

@@ -15,6 +15,7 @@ from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.signatures import parameters_of
 
 # of our workflows, those with processes of their own
+ISOLATED = {"code_reward": "auto", "reasoning_gym_reward": "namespaces"}  # unless the argument isolation says how
 BY_THEMSELVES = tuple(name for name, one in WORKFLOWS.items() if one.acts_by_itself)
 
 # arguments of vllm.LLM that the product passes itself -> the setting to use in their place; None: there is none
@@ -266,10 +267,9 @@ def _rewarded(kind: Kind, config: Any) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def runs_programs(kind: Kind, config: Any) -> list[str] | None:
-    """Returns how code_reward isolates the programs of replies (its argument), in each set; None where it rewards none.
-    """
-    found = [given.get("isolation", "auto") for names, given in _rewarded(kind, config)
-             if "code_reward" in ([names] if isinstance(names, str) else names)]
+    """Returns how functions of ISOLATED isolate what replies run, in each set; None where they reward none."""
+    found = [given.get("isolation", ISOLATED[name]) for names, given in _rewarded(kind, config)
+             for name in ([names] if isinstance(names, str) else names) if name in ISOLATED]
     return found or None
 
 

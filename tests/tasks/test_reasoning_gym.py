@@ -30,11 +30,11 @@ def forms(answer: str) -> dict[str, str]:
             "after another": f"<answer>zzz</answer> No: <answer>{answer}</answer>"}
 
 
-def wrong(name: str, row: dict, others: list[str]) -> dict[str, str]:
-    """Replies that give another answer, or none."""
+def wrong(name: str, row: dict, others: list[str], hostile: bool) -> dict[str, str]:
+    """Replies that give another answer, or none; hostile: also such as would harm who evaluates them."""
     given = {"empty": "", "empty tags": "<answer></answer>", "words": "<answer>I cannot tell.</answer>",
              "an open thought": f"<think><answer>{own(name, row)}</answer>",
-             **{f"hostile {at}": f"<answer>{one}</answer>" for at, one in enumerate(HOSTILE)}}
+             **{f"hostile {at}": f"<answer>{one}</answer>" for at, one in enumerate(HOSTILE if hostile else ())}}
     different = next((one for one in others if one != own(name, row)), None)
     return given | ({"of another task": f"<answer>{different}</answer>"} if different else {})
 
@@ -48,7 +48,8 @@ def test_all_generators():
         for row in found:
             right = forms(own(name, row)) if name not in UNKNOWN else {}
             asked += [(name, "right", form, reply, row) for form, reply in right.items()]
-            asked += [(name, "wrong", form, reply, row) for form, reply in wrong(name, row, others).items()]
+            asked += [(name, "wrong", form, reply, row) for form, reply in wrong(
+                name, row, others, row is found[0]).items()]
             if name not in UNKNOWN:
                 asked.append((name, "bare", "bare", f"The answer is {own(name, row)}", row))
     found = reasoning_gym_reward([one[3] for one in asked], [one[4]["answer"] for one in asked],
