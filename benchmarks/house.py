@@ -29,7 +29,7 @@ LINKED = ("pipeline", "operators", "workflows", "stages")  # folders of the chec
 LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 152, "upward arrows": 0, "circles of rooms": 0,
           "circles of files": 0, "lines of Python, tests and benchmarks apart": 65418, "lines of tests": 57100,
           "files that name an algorithm (sapo)": 2, "stays of an override in composing": 92,
-          "climbs of an override in composing": 12, "stays of an override in `ouro run`": 314,
+          "climbs of an override in composing": 12, "stays of an override in `ouro run`": 313,
           "climbs of an override in `ouro run`": 79}
 GOALS = {"rooms": 22, "arrows between rooms": 95, "lines of Python, tests and benchmarks apart": 60000,
          "lines of tests": 46000, "files that name an algorithm (sapo)": 2, "stays of an override in composing": 70,
