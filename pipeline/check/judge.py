@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ouroboros.pipeline.check import batch, data, model, named_functions, stage
 from ouroboros.pipeline.compose import axes, own_algorithms
-from ouroboros.pipeline.compose.compose import TITLE, composition, stage_names
+from ouroboros.pipeline.compose.compose import TITLE, composition
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe, with_stages
 from ouroboros.pipeline.settings import guide, schema, secrets
@@ -40,11 +40,9 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     read, said = guide.split_always(whole)
     config, unread = schema.read(read, Config)
     config, misplaced = with_stages(config)
-    names, written = stage_names(whole["stages"]), plain(config)
-    problems = [_by_name(problem, names) for problem in [*unresolved, *unread, *misplaced]]
+    written, config, problems = plain(config), config.saying(said), [*unresolved, *unread, *misplaced]
     if undefined := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *undefined], written)]
-    config = config.saying(said)
     recipe = Recipe.of(config)
     problems += broken_rules(recipe, problems)
     problems += secrets.problems_of(written)
@@ -111,9 +109,3 @@ def _caused_by_none(problems: list[Problem], keys: list[str]) -> list[Problem]:
     """Drops the problems that name one of these settings, or one below it."""
     return [problem for problem in problems
             if not any(re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", problem) for key in keys)]
-
-
-def _by_name(problem: Problem, names: list[str]) -> Problem:
-    """Returns the problem of a stage's entry by the stage's name in place of its index."""
-    of_entry = re.fullmatch(r"stages\.(\d+)\.(.+)", problem.key)
-    return problem.but(key=of_entry[2], stages=[names[int(of_entry[1])]]) if of_entry else problem

@@ -25,7 +25,7 @@ from ouroboros.pipeline.compose.conf_files import (
     groups,
     search_path,
 )
-from ouroboros.pipeline.compose.interpolation import unreadable
+from ouroboros.pipeline.compose.interpolation import stage_names, unreadable
 from ouroboros.pipeline.settings import guide, schema, secrets
 from ouroboros.pipeline.settings.key_names import exists, letters_lost
 from ouroboros.pipeline.settings.setting import at
@@ -151,12 +151,6 @@ def _quoted(key: str, value: str) -> str:
     """Returns the override with its value quoted as text."""
     plain = re.sub("['\"]", "", value)
     return f"\"{key}='{plain}'\""
-
-
-def stage_names(stages: Any) -> list[str]:
-    """Returns the names of the entries of `stages`, whatever their type."""
-    return ([str(entry.get("stage_name") if isinstance(entry, dict) else entry) for entry in stages]
-            if isinstance(stages, list) else [])
 
 
 def _place(whole: dict[str, Any], override: Any) -> tuple[str | None, list[Problem]]:
