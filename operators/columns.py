@@ -48,10 +48,9 @@ def with_columns(row: RawTask, found: dict[str, Any]) -> RawTask:
     """The row with these columns; one whose columns cannot be stored cannot be used."""
     if row.problem is not None or not found:
         return row
-    texts = {name: _text(value) for name, value in found.items()}
-    if wrong := next((name for name, text in texts.items() if text is None), None):
+    if wrong := next((name for name, value in found.items() if _text(value) is None), None):
         return replace(row, problem=f"the column '{wrong}' holds bytes, or text that is no valid Unicode")
-    return replace(row, columns=f"{{{', '.join(f'{json.dumps(name)}: {text}' for name, text in texts.items())}}}")
+    return replace(row, columns=_text(found))
 
 
 def _text(value: Any) -> str | None:

@@ -163,10 +163,7 @@ def call(request: str, answer: str) -> None:
             "would take: needed one of both. Leave it out of reward_fn_args, or rename the parameter."])
     files.write_json(Path(answer), [])
     begin, system, first = time.monotonic(), question["system_prompt"], tasks[:CALLED]
-    try:
-        finding = next((found for task in first if (found := _finding(rule, task, system))), None)
-    except ConfigError as error:  # a column that the rows lack
-        finding = ["problems", str(error)]
+    finding = next((found for task in first if (found := _finding(rule, task, system))), None)
     if finding and finding[0] == "facts":
         finding += _unearned(rule, tasks[:REPEATED], system, begin)
     return files.write_json(Path(answer), finding or [
@@ -214,8 +211,8 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
     kind = "demonstration" if task.solution else "truth"
     if not read:
         return None
-    (nothing, *_) = rule.ask([prompt] * copies, [""] * copies, [task.answer] * copies, columns=columns)  # as a policy
-    if isinstance(failed := rule.read(nothing), str):
+    (nothing, *_) = rule.ask([prompt] * copies, [""] * copies, [task.answer] * copies, columns=columns)
+    if isinstance(failed := rule.read(nothing), str):  # as a policy may answer
         return ["warnings", f"{failed.removeprefix(rule.name).strip()}, for an empty response to {row}. A policy "
                 "writes anything; a response without a reward is a failed row."]
     bound = rule.binding.lines(columns[0])

@@ -19,7 +19,6 @@ from ouroboros.pipeline.job import own_process
 from ouroboros.pipeline.job.shares import auxiliary_gpus
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
 from ouroboros.pipeline.settings.arguments.base import unknown
-from ouroboros.pipeline.settings.arguments.binding import required_columns
 from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature
 from ouroboros.pipeline.store.checkpoints import model_directory
 from ouroboros.pipeline.store.digests import resolve
@@ -146,8 +145,6 @@ def of_texts(name: str, given: dict[str, Any]) -> Callable[[str, str], dict[str,
     if wrong:
         raise ConfigError(" ".join(map(str, wrong)))
     rule = Rule(function, taken_arguments(function, given), retries=0, title=name)
-    if lacking := required_columns(rule.binding.columns.values()):
-        raise ConfigError(f"{name} takes the column {lacking[0]} of a record, and here are texts alone. Give a value.")
 
     def rewarded(response: str, answer: str) -> dict[str, float]:
         if rule.names_tokens:

@@ -235,7 +235,8 @@ def _asks_models(taskset, source) -> bool:
     judged = "judge_reward" in functions and given.get("judge_model") and not given.get("judge_url")
     workflows = [taskset.default_workflow_type, source.default_workflow_type, source.default_eval_workflow_type]
     return bool("reward_model" in functions or judged or taskset.format.reward_fn_key or taskset.format.workflow_key
-                or any(":" in name and "auxiliary_models" in parameters_of(name).names for name in workflows if name))
+                or any(":" in name and "auxiliary_models" in parameters_of(name).names()
+                       for name in workflows if name))
 
 
 def _lost(keys: list[str], kind: Kind, settings: Config) -> list[str]:

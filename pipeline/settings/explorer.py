@@ -305,7 +305,7 @@ def asks_by_itself(workflow: str | None) -> bool:
     computed together depends on time, and with it the last bits of log-probs."""
     if not workflow or ":" not in workflow:
         return workflow in BY_THEMSELVES
-    return bool(parameters_of(workflow).names & {"model", "endpoint", "toolbox", "auxiliary_models"})
+    return not {"model", "endpoint", "toolbox", "auxiliary_models"}.isdisjoint(parameters_of(workflow).names())
 
 
 # environment variables that a stage sets for its explorer, and the alternative for each

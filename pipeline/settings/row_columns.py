@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ouroboros.pipeline.settings import data
 from ouroboros.pipeline.settings.arguments.answers import REWARDS
 from ouroboros.pipeline.settings.arguments.binding import bind_reward, bind_workflow
-from ouroboros.pipeline.settings.arguments.users import Signature, provided
+from ouroboros.pipeline.settings.arguments.users import provided
 from ouroboros.pipeline.store.signatures import parameters_of
 
 PLACES = (data.train_places, data.eval_places)
@@ -17,17 +17,12 @@ def asked_columns(taskset: data.Taskset, source: data.ExplorerInput, place: str)
     named = data.reward_functions(taskset, source)
     found = {*taskset.columns} | {one for name in named if name in REWARDS for one in REWARDS[name].columns}
     for name in _own(named):
-        found |= {*bind_reward(_signature(name), taskset.reward_fn_args).asked()}
+        found |= {*bind_reward(parameters_of(name), taskset.reward_fn_args).asked()}
     for name in _own([data.workflow_of(taskset, source, place)]):
-        own = _signature(name)
+        own = parameters_of(name)
         found |= {*bind_workflow(own, taskset.workflow_args, provided(own)).asked()}
     return sorted(found)
 
 
 def _own(names: Iterable[str]) -> list[str]:
     return [name for name in names if ":" in name]
-
-
-def _signature(name: str) -> Signature:
-    found = parameters_of(name)
-    return Signature(found.required, found.optional, found.positional, takes_anything=found.takes_anything)

@@ -18,9 +18,8 @@ class Parameters(NamedTuple):
     positional: tuple[str, ...] = ()
     takes_anything: bool = False
 
-    @property
-    def names(self) -> set[str]:
-        return {*self.required, *self.optional}
+    def names(self) -> tuple[str, ...]:
+        return (*self.required, *self.optional)
 
 
 def parameters_of(dotted: str) -> Parameters:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature, column_of, constants
 from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.signatures import Parameters
 
 EVERY = "*"  # in a list of columns: all of the record
 TRUTH = "ground_truth"  # of a reward function; among columns the truth itself, where it is no text
@@ -63,7 +64,7 @@ def required_columns(asked: Iterable[str]) -> list[str]:
     return [name for name in asked if name not in (EVERY, TRUTH, *SAID_TO_VERL)]
 
 
-def bind_reward(own: Signature, given: Mapping[str, Any]) -> Binding:
+def bind_reward(own: Signature | Parameters, given: Mapping[str, Any]) -> Binding:
     """Returns how a user's reward function is called. given: reward_fn_args, those that it lacks included."""
     names = {*own.required, *own.optional}
     free = [name for name in own.required if name not in given]
@@ -79,12 +80,12 @@ def bind_reward(own: Signature, given: Mapping[str, Any]) -> Binding:
     return _bound(own, given, way, first, reserved, said)
 
 
-def bind_workflow(own: Signature, given: Mapping[str, Any], provided: Collection[str]) -> Binding:
+def bind_workflow(own: Signature | Parameters, given: Mapping[str, Any], provided: Collection[str]) -> Binding:
     """Returns which columns a user's workflow takes. given: workflow_args. provided: what its caller gives."""
     return _bound(own, given, EACH, (), provided, ())
 
 
-def _bound(own: Signature, given: Mapping[str, Any], way: str, first: Sequence[str],
+def _bound(own: Signature | Parameters, given: Mapping[str, Any], way: str, first: Sequence[str],
            reserved: Collection[str], said: Sequence[str]) -> Binding:
     names, taken = {*own.required, *own.optional}, {*first, *reserved}
     argued = {name: column for name, value in given.items()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.signatures import Parameters
 
 FACTS = ("compares_groups", "chooses_rows")  # what a user's advantage may declare as attributes
 GROUPS = ("group_id", "task_id")  # columns by which an advantage can compare rollouts
@@ -136,7 +137,7 @@ def _is_a(value: Any, kind: str) -> bool:
     return type(value).__name__ == {"None": "NoneType"}.get(kind, kind)
 
 
-def provided(workflow: Signature) -> Sequence[str]:
+def provided(workflow: Signature | Parameters) -> Sequence[str]:
     """Returns the parameters of a workflow that its caller provides: by name, and the first one unless it is an agent
     with a parameter `endpoint`."""
     names = workflow.names()
