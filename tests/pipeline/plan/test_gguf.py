@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ouroboros.commands import cli
 from ouroboros.pipeline.check.preflight import check
 from ouroboros.pipeline.plan import gguf, hub
 from ouroboros.pipeline.plan.plan import make_plan
@@ -129,6 +130,16 @@ def test_a_name_without_a_file_is_a_problem_of_its_setting(tmp_path, named, word
     (line,) = lacking
     assert line.startswith(f"model.model_path={named}: ")
     wording(line, word)
+
+
+def test_debug_takes_the_tokenizer_of_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gguf, "_read", stage.read)
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    words = ["debug", "workflow", "countdown", "--script", "answer", "model.init.enable=false",
+             f"checkpoint_root_dir={tmp_path}"]
+    assert cli.main([*words, f"model.model_path={file}"]) == 0  # the truth is in its characters, and is rewarded
+    assert cli.main([*words, f"model.model_path={file}.gguf"]) == 2
+    wording(capsys.readouterr().err, "no such file")
 
 
 def test_a_file_that_cannot_be_read_is_a_problem_of_its_setting(tmp_path):
