@@ -12,7 +12,7 @@ import pytest
 from ouroboros.commands import cli
 from ouroboros.commands.run.planning import checked_plan
 from ouroboros.commands.run.sweep import make_sweep
-from ouroboros.pipeline.check import preflight, samples
+from ouroboros.pipeline.check import machine, preflight, samples
 from ouroboros.pipeline.plan import hub, repositories
 from ouroboros.pipeline.results.difference import frozen
 from ouroboros.pipeline.store.checkpoints import model_name
@@ -96,7 +96,7 @@ def test_the_frozen_configuration_and_the_stages_that_read_it_have_the_commit(se
 
 def test_a_push_moves_no_run_until_it_is_asked_to(served, config, monkeypatch):
     monkeypatch.setattr(samples, "preview", lambda config, stages, models: answered(models))  # these are no models
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**50))
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**50))
     before = served.push("org/m", model())
     plan = checked_plan(config())
     plan.freeze()
