@@ -269,7 +269,7 @@ def test_an_argument_that_a_reward_lacks_is_one_problem(tmp_path):
     (tmp_path / "ouro_test_graded.py").write_text("def score(response, answer, scale): return 1.0")
     report = check({"buffer.explorer_input.default_reward_fn_type": "ouro_test_graded:score"}, code=True, call=True)
     [line] = [one for one in report.problems if "scale" in one]
-    wording(line, "reward_fn_args", "'ouro_test_graded:score'", "'scale'")
+    wording(line, "reward_fn_args", "'scale'")
 
 
 def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
