@@ -71,7 +71,7 @@ def test_a_reward_function_is_called_with_a_response_and_its_truth(project):
     functions, wrong = imported(list(configs.values()))
     assert wrong == []
     for name, config in configs.items():
-        said = wrong_arguments(config, functions)
+        said = [line for line in wrong_arguments(config, functions) if line.key == f"'mine.rewards:{name}'"]
         assert [(line.key, f"has {few.get(name)} parameters" in line) for line in said] == (
             [(f"'mine.rewards:{name}'", True)] if name in few else [])
 
@@ -79,9 +79,13 @@ def test_a_reward_function_is_called_with_a_response_and_its_truth(project):
 def test_an_async_function_is_no_loss_and_one_of_all_responses_is_not_asked_for_what_it_is_given(project):
     (line,) = lines("mine.rewards:later")
     wording(line, "`async def`")
+
+
+def test_what_a_function_of_all_responses_is_not_given_is_a_column_that_a_generator_lacks(project):
     config = effective(rewarding("trl"), rewarding("trl").stages[1])
-    line = wrong_arguments(config, imported([config])[0])[0]
-    wording(line, "'mine.rewards:trl'", "'scale'")
+    said = wrong_arguments(config, imported([config])[0])
+    taken = ("truth", "scale", "prompts", "completions")
+    assert [name for name in taken if any(f"'{name}'" in line for line in said)] == ["truth", "scale"]
 
 
 def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
