@@ -10,9 +10,8 @@ from ouroboros.workflows.packaged_rewards import extracted, reasoning_gym_reward
 from tests.tasks.rows import of_every_generator, rows
 
 pytestmark = pytest.mark.tasks
-SIZE = 4
-HOSTILE = ("__import__('os').system('touch /tmp/x')", "[c for c in ().__class__.__base__.__subclasses__()]", 
-           "9**9**9**9", "(" * 10_000, "\0", "é" * 100, "1e999", "[" * 200, "{}", "None")
+SIZE = 2
+HOSTILE = ("__import__('os').system('touch /tmp/x')", "9**9**9**9", "(" * 10_000, "\0")
 # without an answer in the row: where the metadata has one
 ELSEWHERE = {"graph_color": lambda about: json.dumps(about["possible_answer"]),
              "rubiks_cube": lambda about: about["example_correct_answer"]}
